@@ -1,0 +1,60 @@
+# Everything begins with two commands: make demo, make test. Both set up what is missing first.
+PYTHON_BIN := .venv/bin
+WITH_JAVA := $(PYTHON_BIN)/python scripts/with_tools.py java --
+WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
+DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
+PYTEST_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench bench-quick soak generate lock clean
+
+help:
+	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
+	@echo 'make test         set up, then run all checks and all tests'
+	@echo 'make setup        only set up: .venv/bin/klamm'
+	@echo 'make check        ruff, mypy --strict, import contracts'
+	@echo 'make format       let ruff mend and format what it can'
+	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
+	@echo 'make soak         the long tests: many crashes, many random examples'
+	@echo 'make generate     write the wire messages anew from their schemas'
+	@echo 'make lock         pin the dependencies anew (LOCK_FLAGS=--upgrade takes the newest)'
+	@echo 'make clean        remove everything that was made here'
+
+setup:
+	@sh scripts/setup.sh
+
+demo: setup
+	@$(WITH_JAVA) klamm demo $(DEMO_FLAGS)
+
+check: setup
+	$(PYTHON_BIN)/ruff check .
+	$(PYTHON_BIN)/ruff format --check .
+	$(PYTHON_BIN)/mypy
+	$(PYTHON_BIN)/lint-imports --no-cache
+
+test: check
+	$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS)
+
+format: setup
+	$(PYTHON_BIN)/ruff check --fix .
+	$(PYTHON_BIN)/ruff format .
+
+bench: setup
+	$(WITH_JAVA_AND_MAVEN) python -m benchmarks
+
+bench-quick: setup
+	$(WITH_JAVA_AND_MAVEN) python -m benchmarks --quick
+
+soak: setup
+	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash
+
+generate: setup
+	$(PYTHON_BIN)/python scripts/generate_messages.py
+
+lock: setup
+	sh scripts/lock.sh $(LOCK_FLAGS)
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist \
+		spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

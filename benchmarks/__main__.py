@@ -1,0 +1,72 @@
+"""Run the benchmarks: ``python -m benchmarks [--quick] [--only NAME ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from benchmarks import configs, describe, mirror, startup, throughput
+from benchmarks.goals import verdicts
+from benchmarks.machine import describe_machine
+from benchmarks.measure import Plan
+from benchmarks.report import print_tables, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from benchmarks.measure import Measurement
+
+BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
+    "startup": startup.run,
+    "configs": configs.run,
+    "describe": describe.run,
+    "throughput": throughput.run,
+    "mirror": mirror.run,
+}
+_RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    """Measure, print the tables, write the JSON."""
+    options = _options()
+    console = Console()
+    machine = describe_machine()
+    started = datetime.datetime.now(tz=datetime.UTC)
+    plan = Plan(quick=options.quick, sides=tuple(options.sides or ()))
+    mode = "quick" if options.quick else "full"
+    where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {machine['java']}"
+    console.print(where, style="bold")
+    measurements: list[Measurement] = []
+    path = options.out or _RESULTS / f"{started:%Y-%m-%d-%H%M%S}-{mode}.json"
+    for name in options.only or BENCHMARKS:
+        found: list[Measurement] = []
+        for measurement in BENCHMARKS[name](plan):
+            values = ", ".join(f"{metric} {value:.4g}" for metric, value in measurement.values.items())
+            console.print(
+                f"{measurement.benchmark} - {measurement.side} - round {measurement.round}: {values}", soft_wrap=True
+            )
+            found.append(measurement)
+            measurements.append(measurement)
+            # After every measurement: a run that is broken off has still told what it found.
+            write_json(path, machine=machine, mode=mode, measurements=measurements)
+        print_tables(console, found)
+    for line in verdicts(measurements):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(f"Written to {path}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few minutes instead of an hour: less data, one round")
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), help="run these alone")
+    parser.add_argument("--sides", nargs="+", help="measure these sides alone, by the names in the tables")
+    parser.add_argument("--out", type=Path, help="where to write the JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

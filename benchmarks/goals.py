@@ -1,0 +1,80 @@
+"""What the numbers are meant to reach: told after a run, never asserted in a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.measure import Measurement, Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A bound on klamm's median, or on its ratio to a peer's."""
+
+    benchmark: str
+    metric: str
+    peer: str | None = None
+    """None: the bound is on the number itself."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def judge(self, medians: Mapping[tuple[str, str, str], float]) -> str | None:
+        """Return a line about the goal, or None when what it is about was not measured."""
+        ours = medians.get((self.benchmark, "klamm", self.metric))
+        theirs = medians.get((self.benchmark, self.peer, self.metric)) if self.peer else 1.0
+        if ours is None or not theirs:
+            return None
+        value = ours / theirs
+        reached = value >= self.at_least if self.at_least is not None else value <= (self.at_most or 0.0)
+        bound = f">= {self.at_least:g}" if self.at_least is not None else f"<= {self.at_most:g}"
+        against = f" of {self.peer}" if self.peer else ""
+        times = "x" if self.peer else ""
+        verdict = "reached" if reached else "MISSED"
+        return f"{verdict:8} {self.benchmark}: {self.metric} {value:.3g}{times} (goal {bound}{times}{against})"
+
+
+_MM2: Final = "MirrorMaker 2"
+_TUNED: Final = "MirrorMaker 2, tuned"
+_KAFKA: Final = "Apache Kafka"
+
+GOALS: Final = (
+    *(
+        goal
+        for size in ("128 KiB", "16 KiB")
+        for goal in (
+            Goal(benchmark=f"mirror, batches of {size}", metric="MB/s", peer=_MM2, at_least=6),
+            Goal(benchmark=f"mirror, batches of {size}", metric="MB/s", peer=_TUNED, at_least=2),
+            Goal(benchmark=f"mirror, batches of {size}", metric="CPU s/GB", peer=_TUNED, at_most=0.25),
+            Goal(benchmark=f"mirror, batches of {size}", metric="mirror PSS MiB", peer=_TUNED, at_most=1),
+        )
+    ),
+    *(
+        goal
+        for batches in ("as shipped", "batches of 128 KiB")
+        for goal in (
+            Goal(benchmark=f"produce and consume, {batches}", metric="produce MB/s", peer=_KAFKA, at_least=1),
+            Goal(benchmark=f"produce and consume, {batches}", metric="produce CPU ms/MB", peer=_KAFKA, at_most=1),
+            Goal(benchmark=f"produce and consume, {batches}", metric="consume MB/s", peer=_KAFKA, at_least=1),
+            Goal(benchmark=f"produce and consume, {batches}", metric="consume CPU ms/MB", peer=_KAFKA, at_most=1),
+        )
+    ),
+    Goal(benchmark="config changes, 16 connections", metric="changes/s", at_least=2_000),
+    Goal(benchmark="config changes, 16 connections", metric="p99 ms", at_most=10),
+    Goal(benchmark="describe 1,000 topics", metric="p50 ms", peer=_KAFKA, at_most=1),
+    Goal(benchmark="start and rest", metric="start s", at_most=0.5),
+    Goal(benchmark="start and rest", metric="PSS MiB", at_most=60),
+)
+
+
+def verdicts(measurements: Sequence[Measurement]) -> list[str]:
+    """Return a line for each goal that was measured."""
+    gathered: dict[tuple[str, str, str], list[float]] = {}
+    for measurement in measurements:
+        for metric, value in measurement.values.items():
+            gathered.setdefault((measurement.benchmark, measurement.side, metric), []).append(value)
+    medians = {what: Spread.over(values).median for what, values in gathered.items()}
+    return [line for goal in GOALS if (line := goal.judge(medians)) is not None]

@@ -1,0 +1,129 @@
+"""The page docs/configs.md: what each config that can be set at run time does in klamm.
+
+``python scripts/config_table.py``          says whether the page is current; exit 1 when it is not
+``python scripts/config_table.py --write``  writes it from the definitions and ``config_effects.txt``
+
+Every topic config, dynamic broker config and group config needs a line in ``config_effects.txt``; a broker config that
+is a topic's default needs none, and a name that ends in ``.*`` speaks for all that have no line of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.configs.definitions import broker_configs, group_configs, topic_configs, topic_synonyms
+from klamm.configs.kinds import UpdateMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from klamm.configs.definitions import ConfigDefinition
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "configs.md"
+EFFECTS: Final = ROOT / "scripts" / "config_effects.txt"
+HEAD: Final = """# What each config does
+
+Written by `scripts/config_table.py`; do not edit. A config that klamm accepts has its effect at once, while the broker
+runs. Some have no meaning where one process on one machine is the whole cluster, or belong to what klamm does not
+serve: they are kept and described as Kafka does, and this page says so.
+"""
+SECTIONS: Final = {
+    "topic": "## Topics\n\nWhat a topic does not set it takes from the broker config beside it.\n",
+    "broker": "## Brokers\n\nThose that can change while a broker runs; the others are read at the start.\n",
+    "group": "## Groups\n",
+}
+LOGGERS: Final = """## Loggers and client metrics
+
+The level of each of klamm's loggers counts at once and until the process ends, as in Kafka. Subscriptions to client
+metrics are kept and described; klamm does not receive such metrics and does not ask clients for them.
+"""
+
+
+def read_effects(text: str) -> dict[str, dict[str, str]]:
+    """Return the sentences by section and name.
+
+    Raises:
+        ValueError: A line is neither a section nor ``name = sentence``, or a name stands twice.
+    """
+    effects: dict[str, dict[str, str]] = {}
+    section: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith("["):
+            section = effects.setdefault(line.strip("[]"), {})
+            continue
+        name, separator, sentence = line.partition(" = ")
+        if not separator or name in section:
+            raise ValueError(f"Cannot read {line!r}")
+        section[name] = sentence
+    return effects
+
+
+def effect_of(name: str, effects: Mapping[str, str], defaults: Mapping[str, str]) -> str:
+    """Return the sentence for a config.
+
+    Raises:
+        KeyError: There is none.
+    """
+    if name in effects:
+        return effects[name]
+    if name in defaults:
+        return f"Yes: the default of the topics' `{defaults[name]}`."
+    family = name.split(".", maxsplit=1)[0] + ".*"
+    return effects[family]
+
+
+def build_page(text: str) -> str:
+    """Return the page.
+
+    Args:
+        text: What ``config_effects.txt`` holds.
+
+    Raises:
+        KeyError: A config has no sentence.
+        ValueError: A sentence has no config, or the text cannot be read.
+    """
+    effects = read_effects(text)
+    synonyms = topic_synonyms()
+    defaults = {synonym.name: topic for topic, found in synonyms.items() for synonym in found}
+    dynamic = [d for d in broker_configs().values() if d.update_mode is not UpdateMode.READ_ONLY and d.is_listed]
+    kinds: Mapping[str, Iterable[ConfigDefinition]] = {
+        "topic": topic_configs().values(),
+        "broker": dynamic,
+        "group": group_configs().values(),
+    }
+    parts = [HEAD]
+    for kind, definitions in kinds.items():
+        known = sorted(definitions, key=lambda definition: definition.name)
+        names = {definition.name for definition in known}
+        idle = [name for name in effects[kind] if name not in names and not name.endswith(".*")]
+        if idle:
+            raise ValueError(f"No {kind} config is called {', '.join(idle)}")
+        rows = [SECTIONS[kind], "| config | default | effect |", "|---|---|---|"]
+        for definition in known:
+            default = "" if definition.default is None else f"`{definition.default}`" if definition.default else "empty"
+            name = f"`{definition.name}`"
+            if kind == "topic" and definition.name in synonyms:
+                name += f" (`{synonyms[definition.name][0].name}`)"
+            effect = effect_of(definition.name, effects[kind], {} if kind != "broker" else defaults)
+            rows.append(f"| {name} | {default} | {effect} |")
+        parts.append("\n".join(rows) + "\n")
+    return "\n".join([*parts, LOGGERS])
+
+
+def main() -> int:
+    """Write the page or say whether it is current."""
+    page = build_page(EFFECTS.read_text(encoding="utf-8"))
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
+    is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page
+    if not is_current:
+        print("docs/configs.md is not current: python scripts/config_table.py --write")
+    return 0 if is_current else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Run a command with the virtual environment, and what it needs of Java and Maven, on its PATH.
+
+Usage: ``python scripts/with_tools.py [java] [maven] -- COMMAND...``
+
+What is missing is installed by the system's package manager where that is permitted (as root, or with a sudo that asks
+for no password). Where it is not, Java missing ends the run with the command to type; Maven missing is only told:
+the tests against a real Apache Kafka then say themselves that they were skipped, and fail in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.java import find_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BIN: Final = Path(sys.prefix) / "bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageManager:
+    """How one system installs packages."""
+
+    program: str
+    install: tuple[str, ...]
+    java: tuple[str, ...]
+    """Package names to try in this order."""
+    maven: tuple[str, ...] = ("maven",)
+    refresh: tuple[str, ...] = ()
+    """Command that renews the package lists; empty when installing does that by itself."""
+    needs_root: bool = True
+
+
+MANAGERS: Final = (
+    PackageManager(
+        program="apt-get",
+        install=("apt-get", "install", "-y", "-q", "--no-install-recommends"),
+        refresh=("apt-get", "update", "-q"),
+        java=("openjdk-17-jre-headless", "openjdk-21-jre-headless"),
+    ),
+    PackageManager(
+        program="dnf",
+        install=("dnf", "install", "-y"),
+        java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
+    ),
+    PackageManager(
+        program="yum",
+        install=("yum", "install", "-y"),
+        java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
+    ),
+    PackageManager(program="apk", install=("apk", "add"), java=("openjdk17-jre-headless", "openjdk21-jre-headless")),
+    PackageManager(
+        program="pacman",
+        install=("pacman", "-S", "--noconfirm", "--needed"),
+        refresh=("pacman", "-Sy"),
+        java=("jre17-openjdk-headless", "jre21-openjdk-headless"),
+    ),
+    PackageManager(
+        program="zypper",
+        install=("zypper", "--non-interactive", "install"),
+        java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
+    ),
+    PackageManager(program="brew", install=("brew", "install"), java=("openjdk@17", "openjdk@21"), needs_root=False),
+)
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal something."""
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+def has_java() -> bool:
+    """Tell whether a Java that Spark runs on is there."""
+    return find_java_home() is not None
+
+
+def has_maven() -> bool:
+    """Tell whether Maven is there."""
+    return shutil.which("mvn") is not None
+
+
+def _rights(manager: PackageManager) -> tuple[str, ...] | None:
+    """Return what to put before the manager's command, or None when installing is not permitted."""
+    if not manager.needs_root or os.geteuid() == 0:
+        return ()
+    sudo = shutil.which("sudo")
+    if sudo and subprocess.run([sudo, "-n", "true"], check=False, capture_output=True).returncode == 0:
+        return (sudo, "-n")
+    return None
+
+
+def _run(command: Sequence[str]) -> bool:
+    """Run a package manager's command, its talk on stderr, and tell whether it succeeded."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(command, check=False, stdout=sys.stderr, env=environment).returncode == 0
+
+
+def _install(manager: PackageManager, packages: Sequence[str]) -> bool:
+    """Install the first of the packages that the system has; False when not permitted or none could be had."""
+    rights = _rights(manager)
+    if rights is None:
+        return False
+    if manager.refresh:
+        _run([*rights, *manager.refresh])
+    for package in packages:
+        say(f"installing {package} by {manager.program}")
+        if _run([*rights, *manager.install, package]):
+            return True
+    return False
+
+
+def _hint(manager: PackageManager | None, packages: Sequence[str], otherwise: str) -> str:
+    """Return the command to type by hand."""
+    if manager is None:
+        return otherwise
+    before = "sudo " if manager.needs_root else ""
+    words = [word for word in manager.install if word not in {"-y", "-q"} and not word.startswith("--")]
+    return f"{before}{' '.join(words)} {packages[0]}"
+
+
+def ensure_java(manager: PackageManager | None) -> None:
+    """Have Java 17 or 21, or end with the command that brings it."""
+    packages = manager.java if manager else ()
+    if has_java() or (manager and _install(manager, packages) and has_java()):
+        return
+    hint = _hint(manager, packages, "install a JRE 17 or 21 and set JAVA_HOME to it")
+    sys.exit(f"setup: Spark needs Java 17 or 21, and none was found. Run: {hint}")
+
+
+def ensure_maven(manager: PackageManager | None) -> None:
+    """Have Maven if possible; say so if not."""
+    packages = manager.maven if manager else ()
+    if has_maven() or (manager and _install(manager, packages) and has_maven()):
+        return
+    hint = _hint(manager, packages, "install Apache Maven and put mvn on the PATH")
+    say(f"Maven was not found: the tests against a real Apache Kafka cannot run. To have them: {hint}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Ensure the named tools, then become the command."""
+    split = arguments.index("--")
+    tools, command = arguments[:split], arguments[split + 1 :]
+    manager = next((manager for manager in MANAGERS if shutil.which(manager.program)), None)
+    if "java" in tools:
+        ensure_java(manager)
+    if "maven" in tools:
+        ensure_maven(manager)
+    environment = dict(os.environ)
+    paths = [str(BIN), environment.get("PATH", os.defpath)]
+    java_home = find_java_home()
+    if java_home is not None:
+        environment["JAVA_HOME"] = str(java_home)
+        paths.insert(1, str(java_home / "bin"))
+    environment["PATH"] = os.pathsep.join(paths)
+    os.execvpe(command[0], list(command), environment)  # noqa: S606 - the command is what the Makefile wrote
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

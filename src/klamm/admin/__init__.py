@@ -1,0 +1,107 @@
+"""Administer a cluster, klamm's or Apache Kafka's.
+
+::
+
+    with AdminClient(bootstrap_servers="localhost:9092") as admin:
+        topic = ConfigResource(ResourceType.TOPIC, "orders")
+        result = admin.incremental_alter_configs(
+            {topic: [AlterConfigOp(ConfigEntry("retention.ms", "1000"), OpType.SET)]}
+        )
+        result.all().result()  # raises what the broker answered; result.values()[topic] is the future of one resource
+
+Every call returns at once; futures are ``concurrent.futures.Future``, their errors ``KafkaApiError`` (what a broker
+answered), ``TimeoutError``, ``ConnectionError``. Calls:
+
+- ``incremental_alter_configs(configs, options)``, ``replace_all_configs`` (``alter_configs`` is its deprecated name),
+  ``describe_configs(resources, include_synonyms=...)``: futures per ``ConfigResource``
+- ``create_topics``, ``delete_topics``, ``create_partitions``, ``describe_topics``: futures per topic name
+- ``list_offsets({TopicPartition: OffsetSpec or ms})``: futures per partition
+- ``list_topics``, ``list_groups``, ``list_config_resources(type)``, ``describe_cluster``,
+  ``describe_client_configs(filter)``: one future
+- ``describe_acls(filter)``: one future; ``create_acls([Acl])``: futures per ``Acl``
+- ``alter_client_configs({ClientConfigEntity: [ClientConfigOp]})``: futures per entity
+"""
+
+from klamm.admin._client_configs import ClientCompatibility, ClientConfigOp, ClientConfigsDescription
+from klamm.admin.client import AdminClient
+from klamm.admin.results import (
+    AlterConfigsResult,
+    CreatePartitionsResult,
+    CreateTopicsResult,
+    DeleteTopicsResult,
+    DescribeConfigsResult,
+    DescribeTopicsResult,
+    ListOffsetsResult,
+    PerKeyResult,
+)
+from klamm.admin.types import (
+    AlterConfigOp,
+    AlterConfigsOptions,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ConfigSynonym,
+    CreatedTopic,
+    GroupListing,
+    ListedOffset,
+    NewPartitions,
+    NewTopic,
+    Node,
+    OffsetSpec,
+    OpType,
+    PartitionDescription,
+    ResourceType,
+    TopicDescription,
+    TopicListing,
+    TopicPartition,
+)
+from klamm.client_configs.entities import ClientConfigEntity, EntityType
+from klamm.client_configs.filters import EntityFilter, FilterComponent, MatchType
+from klamm.security.acls import Acl, AclFilter, AclOperation, AclPermission, AclResourceType, PatternType
+
+__all__ = [
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
+    "AclResourceType",
+    "AdminClient",
+    "AlterConfigOp",
+    "AlterConfigsOptions",
+    "AlterConfigsResult",
+    "ClientCompatibility",
+    "ClientConfigEntity",
+    "ClientConfigOp",
+    "ClientConfigsDescription",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigSource",
+    "ConfigSynonym",
+    "CreatePartitionsResult",
+    "CreateTopicsResult",
+    "CreatedTopic",
+    "DeleteTopicsResult",
+    "DescribeConfigsResult",
+    "DescribeTopicsResult",
+    "EntityFilter",
+    "EntityType",
+    "FilterComponent",
+    "GroupListing",
+    "ListOffsetsResult",
+    "ListedOffset",
+    "MatchType",
+    "NewPartitions",
+    "NewTopic",
+    "Node",
+    "OffsetSpec",
+    "OpType",
+    "PartitionDescription",
+    "PatternType",
+    "PerKeyResult",
+    "ResourceType",
+    "TopicDescription",
+    "TopicListing",
+    "TopicPartition",
+]

@@ -1,0 +1,93 @@
+"""DescribeAcls and CreateAcls (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.connections.errors import api_error, raise_for_code
+from klamm.connections.pool import CONTROLLER
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from klamm.admin.results import PerKeyResult
+    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.security.acls import AclFilter
+
+_FIRST_WITH_PATTERNS = 1
+
+
+async def describe(pool: ConnectionPool, deadline: Deadline, wanted: AclFilter) -> tuple[Acl, ...]:
+    """Return the ACLs that a filter means.
+
+    Raises:
+        KafkaApiError: The broker refuses, or keeps no ACLs (SECURITY_DISABLED).
+        UnsupportedVersionError: The broker is older than 2.0.
+    """
+    response = await pool.send(
+        DescribeAclsRequest(
+            resource_type_filter=wanted.resource_type,
+            resource_name_filter=wanted.resource_name,
+            pattern_type_filter=wanted.pattern_type,
+            principal_filter=wanted.principal,
+            host_filter=wanted.host,
+            operation=wanted.operation,
+            permission_type=wanted.permission,
+        ),
+        DescribeAclsResponse,
+        deadline=deadline,
+        min_version=_FIRST_WITH_PATTERNS,
+    )
+    raise_for_code(response.error_code, response.error_message)
+    return tuple(
+        Acl(
+            resource_type=AclResourceType.from_wire(resource.resource_type),
+            resource_name=resource.resource_name,
+            pattern_type=PatternType.from_wire(resource.pattern_type),
+            principal=acl.principal,
+            host=acl.host,
+            operation=AclOperation.from_wire(acl.operation),
+            permission=AclPermission.from_wire(acl.permission_type),
+        )
+        for resource in response.resources
+        for acl in resource.acls
+    )
+
+
+async def create(
+    pool: ConnectionPool, deadline: Deadline, acls: Collection[Acl], *, result: PerKeyResult[Acl, None]
+) -> None:
+    """Create ACLs; one that exists already counts as created."""
+    asked = list(acls)
+    if not asked:
+        return
+    response = await pool.send(
+        CreateAclsRequest(
+            creations=[
+                CreateAclsRequest.AclCreation(
+                    resource_type=acl.resource_type,
+                    resource_name=acl.resource_name,
+                    resource_pattern_type=acl.pattern_type,
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=acl.operation,
+                    permission_type=acl.permission,
+                )
+                for acl in asked
+            ]
+        ),
+        CreateAclsResponse,
+        deadline=deadline,
+        node_id=CONTROLLER,
+        min_version=_FIRST_WITH_PATTERNS,
+    )
+    # Answers come in the order of the request and repeat nothing of it.
+    for acl, outcome in zip(asked, response.results, strict=False):
+        if outcome.error_code == ErrorCode.NONE:
+            result.succeed(acl, None)
+        else:
+            result.fail(acl, api_error(outcome.error_code, outcome.error_message))

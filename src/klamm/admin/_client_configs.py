@@ -1,0 +1,146 @@
+"""DescribeClientConfigs and AlterClientConfigs (KIP-649), only ever sent to a broker that announces them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin._topics import supported_features
+from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
+from klamm.connections.errors import api_error, raise_for_code
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from klamm.admin.results import PerKeyResult
+    from klamm.client_configs.filters import EntityFilter
+    from klamm.connections.pool import ConnectionPool, Deadline
+
+FEATURE: Final = "client.configs"
+"""The feature in ApiVersions without which keys 50 and 51 mean SCRAM and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfigOp:
+    """One change to one config of an entity."""
+
+    key: str
+    value: str | None
+    """None removes the config."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCompatibility:
+    """What the clients of one software version can change while they run."""
+
+    client_information: str
+    """``name/version`` of the software."""
+    supported_configs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfigsDescription:
+    """An entity with its own configs and with the client versions that registered under it."""
+
+    entity: ClientConfigEntity
+    configs: Mapping[str, str]
+    compatibility: tuple[ClientCompatibility, ...]
+
+
+async def describe(
+    pool: ConnectionPool, deadline: Deadline, entity_filter: EntityFilter
+) -> tuple[ClientConfigsDescription, ...]:
+    """Return the entities that the filter accepts.
+
+    Raises:
+        UnsupportedVersionError: The broker does not announce client configs.
+        KafkaApiError: The broker refuses the filter.
+    """
+    await _require_feature(pool, deadline)
+    request = DescribeClientConfigsRequest(
+        components=[
+            DescribeClientConfigsRequest.ComponentData(
+                entity_type=component.entity_type.value, match_type=component.match_type, match=component.match
+            )
+            for component in entity_filter.components
+        ],
+        supported_configs=None,
+        resolve_entity=False,
+        strict=entity_filter.strict,
+    )
+    response = await pool.send(request, DescribeClientConfigsResponse, deadline=deadline)
+    raise_for_code(response.error_code, response.error_message)
+    return tuple(_description(entry) for entry in response.entries or [])
+
+
+def _description(entry: DescribeClientConfigsResponse.EntryData) -> ClientConfigsDescription:
+    compatibility = tuple(
+        ClientCompatibility(
+            client_information=version.client_information, supported_configs=tuple(version.supported_configs)
+        )
+        for component in entry.entity
+        for version in component.entity_compatibility
+    )
+    return ClientConfigsDescription(
+        entity=parse_entity([(component.entity_type, component.entity_name) for component in entry.entity]),
+        configs={value.key: value.value for value in entry.values},
+        compatibility=compatibility,
+    )
+
+
+async def alter(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    alterations: Mapping[ClientConfigEntity, Collection[ClientConfigOp]],
+    *,
+    validate_only: bool,
+    result: PerKeyResult[ClientConfigEntity, None],
+) -> None:
+    """Send one AlterClientConfigs request and settle its entities.
+
+    Raises:
+        UnsupportedVersionError: The broker does not announce client configs.
+    """
+    await _require_feature(pool, deadline)
+    request = AlterClientConfigsRequest(
+        entries=[
+            AlterClientConfigsRequest.EntryData(
+                entity=[
+                    AlterClientConfigsRequest.EntityData(entity_type=kind.value, entity_name=name)
+                    for kind, name in entity.components
+                ],
+                ops=[
+                    AlterClientConfigsRequest.OpData(key=op.key, value=op.value or "", remove=op.value is None)
+                    for op in ops
+                ],
+            )
+            for entity, ops in alterations.items()
+        ],
+        validate_only=validate_only,
+    )
+    response = await pool.send(request, AlterClientConfigsResponse, deadline=deadline)
+    for entry in response.entries:
+        entity = _echoed(entry)
+        if entry.error_code == ErrorCode.NONE:
+            result.succeed(entity, None)
+        else:
+            result.fail(entity, api_error(entry.error_code, entry.error_message))
+
+
+def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:
+    """Read the entity back without checks: what was refused is echoed as it was sent."""
+    names = {component.entity_type: component.entity_name for component in entry.entity}
+    return ClientConfigEntity(
+        user=names.get(EntityType.USER.value),
+        client_id=names.get(EntityType.CLIENT_ID.value),
+        has_client_id=EntityType.CLIENT_ID.value in names,
+    )
+
+
+async def _require_feature(pool: ConnectionPool, deadline: Deadline) -> None:
+    """Ask before sending: to a broker without the feature the same bytes are a SCRAM request."""
+    if FEATURE not in await supported_features(pool, deadline):
+        raise UnsupportedVersionError(f"The broker does not announce the feature {FEATURE} (KIP-649)")

@@ -1,0 +1,129 @@
+"""What a cluster has: topics with the replicas that may lead them, resources with configs, groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.admin import _topics
+from klamm.admin.types import GroupListing, PartitionDescription, ResourceType, TopicDescription
+from klamm.connections.errors import api_error, raise_for_code
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from klamm.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+    from klamm.admin.results import DescribeTopicsResult
+    from klamm.connections.pool import ConnectionPool, Deadline
+
+DEFAULT_PARTITION_LIMIT = 2_000
+FIRST_LISTING_OF_ALL_KINDS = 1
+"""Version 0 of ListConfigResources knows client metrics only (KIP-714), version 1 every kind (KIP-1142)."""
+
+
+async def describe_with_eligible_leaders(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    names: Collection[str],
+    *,
+    partition_limit: int,
+    result: DescribeTopicsResult,
+) -> None:
+    """Ask DescribeTopicPartitions (KIP-966) page by page; a broker without it is asked for Metadata instead."""
+    offered = await pool.offered_versions(deadline)
+    if DescribeTopicPartitionsRequest.API_KEY not in offered:
+        await _topics.describe(pool, deadline, names, result=result)
+        return
+    found: dict[str, tuple[UUID, bool, list[PartitionDescription]]] = {}
+    cursor: DescribeTopicPartitionsRequest.Cursor | None = None
+    wanted = sorted(names)  # the broker goes by the order of names
+    while wanted:
+        response = await pool.send(
+            DescribeTopicPartitionsRequest(
+                topics=[DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in wanted],
+                response_partition_limit=partition_limit,
+                cursor=cursor,
+            ),
+            DescribeTopicPartitionsResponse,
+            deadline=deadline,
+        )
+        for topic in response.topics:
+            if topic.name is None:
+                continue
+            if topic.error_code != ErrorCode.NONE:
+                result.fail(topic.name, api_error(topic.error_code))
+                continue
+            _, _, partitions = found.setdefault(topic.name, (topic.topic_id, topic.is_internal, []))
+            partitions += map(_partition, topic.partitions)
+        if response.next_cursor is None:
+            break
+        cursor = DescribeTopicPartitionsRequest.Cursor(
+            topic_name=response.next_cursor.topic_name, partition_index=response.next_cursor.partition_index
+        )
+        wanted = [name for name in wanted if name >= cursor.topic_name]
+    for name, (topic_id, is_internal, partitions) in found.items():
+        ordered = tuple(sorted(partitions, key=lambda partition: partition.partition))
+        result.succeed(
+            name, TopicDescription(name=name, topic_id=topic_id, is_internal=is_internal, partitions=ordered)
+        )
+
+
+def _partition(
+    partition: DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition,
+) -> PartitionDescription:
+    return PartitionDescription(
+        partition=partition.partition_index,
+        leader=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replicas=tuple(partition.replica_nodes),
+        isr=tuple(partition.isr_nodes),
+        eligible_leader_replicas=tuple(partition.eligible_leader_replicas or ()),
+        last_known_elr=tuple(partition.last_known_elr or ()),
+    )
+
+
+async def list_config_resources(
+    pool: ConnectionPool, deadline: Deadline, resource_type: ResourceType
+) -> tuple[str, ...]:
+    """Return the names of the resources of one type that have configs.
+
+    Raises:
+        UnsupportedVersionError: The broker is older than 3.7, or than 4.1 for other types than client metrics.
+        KafkaApiError: The broker refuses.
+    """
+    response = await pool.send(
+        ListConfigResourcesRequest(resource_types=[resource_type]),
+        ListConfigResourcesResponse,
+        deadline=deadline,
+        min_version=0 if resource_type is ResourceType.CLIENT_METRICS else FIRST_LISTING_OF_ALL_KINDS,
+    )
+    raise_for_code(response.error_code)
+    return tuple(
+        sorted(found.resource_name for found in response.config_resources if found.resource_type == resource_type)
+    )
+
+
+async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupListing, ...]:
+    """Ask every broker for the groups that it coordinates.
+
+    Raises:
+        KafkaApiError: A broker refuses.
+    """
+    cluster = await _topics.describe_cluster(pool, deadline)
+    groups: dict[str, GroupListing] = {}
+    for node in cluster.nodes:
+        response = await pool.send(ListGroupsRequest(), ListGroupsResponse, deadline=deadline, node_id=node.id)
+        raise_for_code(response.error_code)
+        groups |= {
+            group.group_id: GroupListing(
+                group_id=group.group_id, protocol_type=group.protocol_type, state=group.group_state or None
+            )
+            for group in response.groups
+        }
+    return tuple(groups[group_id] for group_id in sorted(groups))

@@ -1,0 +1,108 @@
+"""One future per thing that was asked for: one failure never hides another's success (KIP-339, KIP-117)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from klamm.admin.types import ConfigEntry, ConfigResource, CreatedTopic, ListedOffset, TopicDescription, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class PerKeyResult(Generic[Key, Value]):
+    """Futures by key; nobody needs to know how many requests are behind them."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._futures: dict[Key, Future[Value]] = {}
+        for key in keys:
+            future: Future[Value] = Future()
+            future.set_running_or_notify_cancel()
+            self._futures[key] = future
+
+    def values(self) -> Mapping[Key, Future[Value]]:
+        """Return the future of each key, in the order in which they were asked for."""
+        return MappingProxyType(self._futures)
+
+    def all(self) -> Future[dict[Key, Value]]:
+        """Return a future of everything; it fails with the first error, in the order of the keys."""
+        everything: Future[dict[Key, Value]] = Future()
+        everything.set_running_or_notify_cancel()
+        waiting = set(self._futures)
+        lock = threading.Lock()  # futures may be settled while this method still adds its callbacks
+
+        def one_done(key: Key) -> None:
+            with lock:
+                waiting.discard(key)
+                if waiting or everything.done():
+                    return
+                _settle_all(everything, self._futures)
+
+        if not self._futures:
+            everything.set_result({})
+        for key, future in self._futures.items():
+            future.add_done_callback(lambda _, key=key: one_done(key))  # type: ignore[misc]  # a default is no argument
+        return everything
+
+    def succeed(self, key: Key, value: Value) -> None:
+        """Settle a key that is still open."""
+        future = self._futures.get(key)
+        if future is not None and not future.done():
+            future.set_result(value)
+
+    def fail(self, key: Key, error: BaseException) -> None:
+        """Settle a key that is still open with an error."""
+        future = self._futures.get(key)
+        if future is not None and not future.done():
+            future.set_exception(error)
+
+    def fail_open(self, error: BaseException, keys: Iterable[Key] | None = None) -> None:
+        """Settle every open key, or those of ``keys``, with the same error."""
+        for key in list(self._futures if keys is None else keys):
+            self.fail(key, error)
+
+
+def _settle_all(everything: Future[dict[Key, Value]], futures: Mapping[Key, Future[Value]]) -> None:
+    values: dict[Key, Value] = {}
+    for key, future in futures.items():
+        error = future.exception()
+        if error is not None:
+            everything.set_exception(error)
+            return
+        values[key] = future.result()
+    everything.set_result(values)
+
+
+class AlterConfigsResult(PerKeyResult[ConfigResource, None]):
+    """Outcome of altering configs, per resource."""
+
+
+class DescribeConfigsResult(PerKeyResult[ConfigResource, Mapping[str, ConfigEntry]]):
+    """Configs by name, per resource."""
+
+
+class CreateTopicsResult(PerKeyResult[str, CreatedTopic]):
+    """What was made, per topic name."""
+
+
+class DeleteTopicsResult(PerKeyResult[str, None]):
+    """Outcome per topic name."""
+
+
+class CreatePartitionsResult(PerKeyResult[str, None]):
+    """Outcome per topic name."""
+
+
+class DescribeTopicsResult(PerKeyResult[str, TopicDescription]):
+    """Description per topic name."""
+
+
+class ListOffsetsResult(PerKeyResult[TopicPartition, ListedOffset]):
+    """Offset per partition."""

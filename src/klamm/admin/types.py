@@ -1,0 +1,249 @@
+"""What the admin is asked with and answers with; names as in Kafka's Java admin, in snake_case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+
+class ResourceType(IntEnum):
+    """Wire values of ``resource_type`` (Kafka's ``ConfigResource.Type``)."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Wire values of ``config_source`` (Kafka's ``ConfigEntry.ConfigSource``)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConfigResource:
+    """A thing that has configs. The empty name stands for the default of all brokers."""
+
+    type: ResourceType
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place that could give a config its value, the deciding one first."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A config with its value, and when it was described, where the value comes from."""
+
+    name: str
+    value: str | None
+    """None when the value is sensitive, unset, or of no use to the operation (DELETE)."""
+    source: ConfigSource = field(default=ConfigSource.UNKNOWN, kw_only=True)
+    is_sensitive: bool = field(default=False, kw_only=True)
+    is_read_only: bool = field(default=False, kw_only=True)
+    synonyms: tuple[ConfigSynonym, ...] = field(default=(), kw_only=True)
+    config_type: int = field(default=0, kw_only=True)
+    """Wire value of Kafka's ``ConfigEntry.ConfigType``; 0 where the broker is too old to tell."""
+    documentation: str | None = field(default=None, kw_only=True)
+
+    @property
+    def is_default(self) -> bool:
+        """Tell whether nobody set it anywhere."""
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+class OpType(IntEnum):
+    """Wire values of ``config_operation`` in IncrementalAlterConfigsRequest (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+    REMOVE = 1
+    """KIP-339's table calls operation 1 so; the same as DELETE."""
+
+    @property
+    def id(self) -> int:
+        """The wire value."""
+        return self.value
+
+    @classmethod
+    def for_id(cls, id: int) -> OpType | None:  # noqa: A002  # KIP-339: OpType.forId(id)
+        """Return the operation of a wire value, or None when there is none."""
+        return cls(id) if id in cls._value2member_map_ else None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigOp:
+    """One change to one config; equal when entry and operation are equal."""
+
+    config_entry: ConfigEntry
+    op_type: OpType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsOptions:
+    """Options of both ways to alter configs (KIP-339 reuses AlterConfigs')."""
+
+    timeout_ms: int | None = None
+    """None means the client's own timeout."""
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to be made."""
+
+    name: str
+    num_partitions: int = -1
+    """-1 leaves it to the broker."""
+    replication_factor: int = -1
+    """-1 leaves it to the broker."""
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    replicas_assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Partition -> broker ids, the leader first; then both numbers stay -1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic:
+    """What the broker made (KIP-525); old brokers tell only the name."""
+
+    name: str
+    topic_id: UUID
+    num_partitions: int
+    """-1 when the broker does not tell."""
+    replication_factor: int
+    """-1 when the broker does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    """To how many partitions a topic is to grow."""
+
+    total_count: int
+    new_assignments: tuple[tuple[int, ...], ...] | None = None
+    """Broker ids for each new partition, or None to leave it to the broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A broker as clients reach it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicListing:
+    """A topic by name and id."""
+
+    name: str
+    topic_id: UUID
+    """All zero from brokers older than 2.8."""
+    is_internal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """Where a partition lives."""
+
+    partition: int
+    leader: int
+    """-1 when it has none."""
+    leader_epoch: int
+    """-1 when the broker does not tell."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    """KIP-966; None when nobody asked or the broker does not tell."""
+    last_known_elr: tuple[int, ...] | None = None
+    """KIP-966; None when nobody asked or the broker does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic with its partitions, ordered by index."""
+
+    name: str
+    topic_id: UUID
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group by its id."""
+
+    group_id: str
+    protocol_type: str
+    """``consumer`` for consumers, empty for groups that never had a member."""
+    state: str | None
+    """None when the broker does not tell (before 2.6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The cluster's id, its controller and its brokers."""
+
+    cluster_id: str | None
+    controller_id: int
+    """-1 when there is none."""
+    nodes: tuple[Node, ...]
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Supported features of the broker that was asked, lowest and highest version (KIP-584)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class OffsetSpec(IntEnum):
+    """Special timestamps of ListOffsets; any other number is milliseconds since the epoch."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset:
+    """What ListOffsets found for a partition."""
+
+    offset: int
+    """-1 when no record is as young as the timestamp asked for."""
+    timestamp: int
+    """Milliseconds since the epoch, or -1."""
+    leader_epoch: int
+    """-1 when unknown."""

@@ -1,0 +1,1 @@
+"""The embedded broker: Kafka's wire protocol in one process."""

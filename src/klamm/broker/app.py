@@ -1,0 +1,311 @@
+"""A broker put together: what is opened, in which order, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.client_config_service import ClientConfigService
+from klamm.broker.client_view import CLIENTS_PAGE, clients_page
+from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.config_policy import alter_config_guard
+from klamm.broker.config_service import ConfigsChanged, ConfigService
+from klamm.broker.fetch_sessions import FetchSessions
+from klamm.broker.groups.coordinator import GroupCoordinator
+from klamm.broker.internal_records import InternalRecords
+from klamm.broker.loggers import PythonLoggers
+from klamm.broker.own_settings import allowed_client_configs, max_history
+from klamm.broker.policies import Policies, PolicyReloader
+from klamm.broker.producer_ids import ProducerIdAllocator
+from klamm.broker.quota_service import QuotaService
+from klamm.broker.registration_log import RegistrationLog
+from klamm.broker.routing import ROUTES
+from klamm.broker.security.authorizer import open_authorizer
+from klamm.broker.security.credentials import ScramCredentials
+from klamm.broker.security.endpoints import open_endpoint
+from klamm.broker.security.limits import ConnectionLimits
+from klamm.broker.server import Server
+from klamm.broker.services import Services
+from klamm.broker.topics import TopicCatalog
+from klamm.broker.traffic import Traffic
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.configs.kinds import ResourceType
+from klamm.configs.values import format_value
+from klamm.storage.changes import PutSetting
+from klamm.storage.lock import DataDirectoryLock
+from klamm.storage.log import HousekeepingSettings, LogManager
+from klamm.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from klamm.broker.metrics import Metrics
+    from klamm.broker.security.endpoints import Endpoint
+    from klamm.broker.settings import BrokerSettings
+    from klamm.protocol.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+METADATA_FILE: Final = "metadata.sqlite"
+LOGS_DIRECTORY: Final = "logs"
+CLUSTER_ID_SETTING: Final = "cluster_id"
+GRACE_S: Final = 5.0
+"""How long running requests may take when the broker stops."""
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class BrokerApp:
+    """Everything a broker consists of. Loop-confined.
+
+    Opened in the order lock, metadata, logs, services, sockets; closed the other way round. When a metadata commit
+    fails (a full disk), every image is rebuilt from what is stored and the broker lives on.
+    """
+
+    def __init__(
+        self,
+        *,
+        lock: DataDirectoryLock,
+        store: MetadataStore,
+        services: Services,
+        registrations: RegistrationLog,
+        endpoints: Mapping[str, Endpoint],
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._metrics = metrics
+        traffic = Traffic()
+        self._endpoints = endpoints
+        self._lock = lock
+        self._store = store
+        self._services = services
+        self._registrations = registrations
+        self._reloader: PolicyReloader | None = None
+        store.on_failure = self._on_failed_commit
+        value = services.configs.broker_value
+        self._server = Server(
+            services=services,
+            routes=ROUTES if metrics is None else metrics.routes,
+            traffic=traffic,
+            limits=ConnectionLimits(value),
+            max_idle_ms=lambda: int(str(value("connections.max.idle.ms"))),
+            max_frame_bytes=int(str(value("socket.request.max.bytes"))),
+        )
+        if metrics is not None:
+            metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
+            metrics.add_page(CLIENTS_PAGE, lambda: clients_page(self._server.roster, services.client_configs, now_ms()))
+
+    @classmethod
+    async def start(cls, settings: BrokerSettings, nodes: Mapping[str, tuple[Node, ...]]) -> BrokerApp:
+        """Open the data directory and recover what is in it.
+
+        Raises:
+            DataDirectoryError: It is in use, of a newer format, or cannot be read.
+            SettingsError: A listener or the authorizer cannot be set up as the properties say.
+            PolicyLoadError: A policy that the properties name cannot be had.
+        """
+        policies = await Policies.load(settings.static_configs)
+        reloader = PolicyReloader(policies, settings.static_configs)
+        lock = DataDirectoryLock(settings.data_dir)
+        try:
+            store = MetadataStore.open(
+                settings.data_dir / METADATA_FILE, max_history=max_history(settings.static_configs)
+            )
+            cluster = ClusterInfo(
+                cluster_id=await _cluster_id(store), nodes=nodes[settings.listeners[0].name], by_listener=nodes
+            )
+            app = await cls._assemble(settings, lock=lock, store=store, cluster=cluster, policies=policies)
+        except BaseException:
+            lock.release()
+            raise
+        app._reloader = reloader
+        reloader.start()
+        return app
+
+    @classmethod
+    async def _assemble(
+        cls,
+        settings: BrokerSettings,
+        *,
+        lock: DataDirectoryLock,
+        store: MetadataStore,
+        cluster: ClusterInfo,
+        policies: Policies,
+    ) -> BrokerApp:
+        allowed = allowed_client_configs(settings.static_configs)
+        authorizer = open_authorizer(store, settings.static_configs)
+        credentials = ScramCredentials(store)
+        endpoints = {
+            listener.name: open_endpoint(listener, settings.static_configs, credentials)
+            for listener in settings.listeners
+        }
+        configs = ConfigService(
+            store=store,
+            static=settings.static_configs,
+            node_ids=cluster.node_ids,
+            now_ms=now_ms,
+            loggers=PythonLoggers(),
+            guard=alter_config_guard(policies),
+        )
+        logs = _open_logs(settings, configs)
+        topics = TopicCatalog(store=store, configs=configs, logs=logs)
+        await logs.start()
+        configs.subscribe(lambda change: _tell_logs(change, logs=logs, topics=topics))
+        registrations = _open_registrations(topics, logs, cluster)
+        groups = await _start_groups(store, configs, topics)
+        services = Services(
+            apis=tuple(ROUTES[key].api for key in sorted(ROUTES)),
+            cluster=cluster,
+            topics=topics,
+            configs=configs,
+            client_configs=ClientConfigService(
+                store=store, registrations=registrations, limits=lambda: _limits(configs, allowed), now_ms=now_ms
+            ),
+            logs=logs,
+            fetch_sessions=FetchSessions(
+                now_ms=now_ms,
+                max_sessions=int(str(configs.broker_value("max.incremental.fetch.session.cache.slots"))),
+            ),
+            groups=groups,
+            producer_ids=ProducerIdAllocator(store),
+            quotas=QuotaService(store),
+            policies=policies,
+            authorizer=authorizer,
+            credentials=credentials,
+        )
+        return cls(
+            lock=lock,
+            store=store,
+            services=services,
+            registrations=registrations,
+            endpoints=endpoints,
+            metrics=_metrics(settings),
+        )
+
+    async def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
+        """Begin to answer at a listener, on a bound socket for each broker id."""
+        await self._server.listen(self._endpoints[listener], sockets)
+
+    async def listen_for_scrapes(self, sock: socket.socket) -> None:
+        """Begin to serve metrics; ``metrics.listen`` was set."""
+        if self._metrics is not None:
+            await self._metrics.listen(sock)
+
+    async def stop(self) -> None:
+        """Stop accepting, end what runs, and leave everything on disk."""
+        await self._services.groups.stop()
+        await self._server.close(grace_s=GRACE_S)
+        if self._metrics is not None:
+            await self._metrics.close()
+        await self._services.logs.close()
+        await self._store.close()
+        if self._reloader is not None:
+            await self._reloader.stop()
+        await self._services.policies.close()
+        self._lock.release()
+
+    def _on_failed_commit(self, error: StorageError) -> None:
+        logger.error("Metadata could not be written, nothing of it is applied: %s", error)
+        services = self._services
+        services.configs.load()
+        services.topics.load()
+        services.client_configs.load()
+        services.quotas.load()
+        services.producer_ids.load()
+        services.groups.reload()
+        services.authorizer.load()
+        services.credentials.load()
+
+
+def _metrics(settings: BrokerSettings) -> Metrics | None:
+    if settings.metrics is None:
+        return None
+    from klamm.broker.metrics import Metrics  # noqa: PLC0415  # who does not ask for it does not wait for it
+
+    return Metrics(ROUTES)
+
+
+async def _cluster_id(store: MetadataStore) -> str:
+    for setting in store.load_settings():
+        if setting.name == CLUSTER_ID_SETTING:
+            return setting.value
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    await store.submit([PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id)])
+    return cluster_id
+
+
+def _open_registrations(topics: TopicCatalog, logs: LogManager, cluster: ClusterInfo) -> RegistrationLog:
+    registrations = RegistrationLog(
+        InternalRecords(
+            name=REGISTRATIONS_TOPIC,
+            configs={"cleanup.policy": "delete", "retention.ms": "-1"},
+            topics=topics,
+            logs=logs,
+            cluster=cluster,
+            now_ms=now_ms,
+        )
+    )
+    registrations.replay()
+    return registrations
+
+
+async def _start_groups(store: MetadataStore, configs: ConfigService, topics: TopicCatalog) -> GroupCoordinator:
+    groups = GroupCoordinator(store, configs.broker_value, topics, now=asyncio.get_running_loop().time, wall_ms=now_ms)
+    await groups.start()
+    topics.on_deleted(groups.forget_topic)
+    return groups
+
+
+def _open_logs(settings: BrokerSettings, configs: ConfigService) -> LogManager:
+    directory = settings.data_dir / LOGS_DIRECTORY
+    directory.mkdir(exist_ok=True)
+    return LogManager(
+        directory,
+        configs_of=lambda topic: _in_force(configs, topic),
+        now_ms=now_ms,
+        settings=lambda: _housekeeping(configs),
+    )
+
+
+def _housekeeping(configs: ConfigService) -> HousekeepingSettings:
+    def number(name: str) -> float:
+        return float(str(configs.broker_value(name)))
+
+    return HousekeepingSettings(
+        retention_check_interval_s=number("log.retention.check.interval.ms") / 1000,
+        producer_expiration_ms=int(number("producer.id.expiration.ms")),
+        cleaner_is_enabled=bool(configs.broker_value("log.cleaner.enable")),
+        cleaner_backoff_s=number("log.cleaner.backoff.ms") / 1000,
+        cleaner_bytes_per_s=number("log.cleaner.io.max.bytes.per.second"),
+        cleaner_map_bytes=int(number("log.cleaner.dedupe.buffer.size")),
+    )
+
+
+def _in_force(configs: ConfigService, topic: str) -> dict[str, str]:
+    in_force = configs.topic_config(topic)
+    return {name: format_value(value) for name, value in in_force.items() if value is not None}
+
+
+def _tell_logs(change: ConfigsChanged, *, logs: LogManager, topics: TopicCatalog) -> None:
+    """Let the logs follow a changed config; a broker's default concerns every topic."""
+    if change.resource_type == ResourceType.TOPIC:
+        if (topic := topics.get(change.resource_name)) is not None:
+            logs.update_config(topic.topic_id)
+    elif change.resource_type == ResourceType.BROKER:
+        logs.update_configs()
+
+
+def _limits(configs: ConfigService, allowed_keys: frozenset[str] | None) -> BrokerLimits:
+    return BrokerLimits(
+        allowed_keys=allowed_keys,
+        min_session_timeout_ms=int(str(configs.broker_value("group.min.session.timeout.ms"))),
+        max_session_timeout_ms=int(str(configs.broker_value("group.max.session.timeout.ms"))),
+    )

@@ -1,0 +1,146 @@
+"""Client configs (KIP-649) as the broker keeps them: decide purely, apply, record, then answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.client_configs.describing import DescribedEntity, describe
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.planning import AlterEntry, ClientConfigChange, EntryPlan, plan_alter
+from klamm.client_configs.resolution import resolve
+from klamm.storage.changes import PutClientConfig, PutHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from klamm.broker.registration_log import RegistrationLog
+    from klamm.client_configs.definitions import BrokerLimits
+    from klamm.client_configs.describing import Compatibility
+    from klamm.client_configs.filters import EntityFilter
+    from klamm.client_configs.registrations import Registration
+    from klamm.storage.changes import Change
+    from klamm.storage.metadata import MetadataStore
+
+FEATURE: Final = "client.configs"
+"""The name under which ApiVersions announces that keys 50 and 51 also speak KIP-649."""
+FEATURE_VERSIONS: Final = (1, 1)
+
+
+class ClientConfigService:
+    """Configs of users and of their client ids, kept in memory and in the metadata store. Loop-confined, no lock.
+
+    Args:
+        store: The metadata store.
+        registrations: What clients have registered.
+        limits: The broker's current bounds for values.
+        now_ms: Wall clock, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        registrations: RegistrationLog,
+        limits: Callable[[], BrokerLimits],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._registrations = registrations
+        self._limits = limits
+        self._now_ms = now_ms
+        self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        self.load()
+
+    def load(self) -> None:
+        """Take the configs from the store: at start, and when a commit has failed."""
+        self._configs.clear()
+        for row in self._store.load_client_configs():
+            entity = ClientConfigEntity(user=row.user, client_id=row.client_id, has_client_id=row.has_client_id)
+            if row.value is not None:
+                self._configs.setdefault(entity, {})[row.name] = row.value
+
+    @property
+    def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
+        """The configs of every entity that has any."""
+        return self._configs
+
+    def describe(self, entity_filter: EntityFilter) -> tuple[DescribedEntity, ...]:
+        """Return what an operator asked to see."""
+        return describe(entity_filter, self._configs, self._registrations.image)
+
+    def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
+        """Return what applies to the application ``<user, client-id>``."""
+        return resolve(self._configs, entity)
+
+    @property
+    def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
+        """The supported keys by client information, per ``<user, client-id>``."""
+        return self._registrations.image
+
+    async def register(self, registered: Registration) -> None:
+        """Remember which configs an application can take.
+
+        Raises:
+            StorageError: The disk refuses.
+        """
+        await self._registrations.register(registered)
+
+    async def alter(
+        self, entries: Sequence[AlterEntry], *, validate_only: bool, principal: str, client_id: str | None
+    ) -> tuple[EntryPlan, ...]:
+        """Change what each entry asks for, all or nothing per entry; returns when it is durable.
+
+        Args:
+            entries: As they came.
+            validate_only: Plan and change nothing.
+            principal: Who asks, for the history.
+            client_id: The client that asks, for the history.
+
+        Raises:
+            StorageError: The disk refuses; nothing was changed.
+        """
+        plans = plan_alter(entries, self._configs, self._limits())
+        if validate_only:
+            return plans
+        changes = [change for plan in plans for change in plan.changes]
+        if changes:
+            self._apply(changes)
+            await self._store.submit(self._rows(changes, principal, client_id))
+        return plans
+
+    def _apply(self, changes: Sequence[ClientConfigChange]) -> None:
+        for change in changes:
+            configs = self._configs.setdefault(change.entity, {})
+            if change.new is None:
+                configs.pop(change.name, None)
+            else:
+                configs[change.name] = change.new
+            if not configs:
+                del self._configs[change.entity]
+
+    def _rows(self, changes: Sequence[ClientConfigChange], principal: str, client_id: str | None) -> list[Change]:
+        rows: list[Change] = []
+        for change in changes:
+            entity = change.entity
+            rows.append(
+                PutClientConfig(
+                    user=entity.user,
+                    client_id=entity.client_id,
+                    has_client_id=entity.has_client_id,
+                    name=change.name,
+                    value=change.new,
+                )
+            )
+            if change.old != change.new:
+                rows.append(
+                    PutHistory(
+                        at_ms=self._now_ms(),
+                        resource=str(entity),
+                        name=change.name,
+                        old=change.old,
+                        new=change.new,
+                        principal=principal,
+                        client_id=client_id,
+                    )
+                )
+        return rows

@@ -1,0 +1,152 @@
+"""What is set at the moment, in memory: one mapping per resource, and what follows from it for topics."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from klamm.configs.definitions import group_configs, topic_configs
+from klamm.configs.describe import CreatedTopicDescriber, TopicDescriber
+from klamm.configs.kinds import ResourceType
+from klamm.configs.layers import NOTHING_SET, BrokerLayers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from klamm.configs.values import ConfigValue
+
+CLUSTER_DEFAULT = ""
+"""The name of the broker resource that stands for all brokers."""
+
+
+class ConfigImage:
+    """Dynamic configs of all resources over the brokers' static ones. Loop-confined; a mapping, once given out, stays.
+
+    Args:
+        static: The properties of each broker by its id, with ``node.id`` and ``broker.id``.
+    """
+
+    def __init__(self, static: Mapping[int, Mapping[str, str]]) -> None:
+        self._static = static
+        self._first_node_id = min(static)
+        self._values: dict[tuple[int, str], Mapping[str, str]] = {}
+        self._topics: set[str] = set()
+        self._layers: dict[int, BrokerLayers] = {}
+        self._describers: dict[int, TopicDescriber] = {}
+        self._created_describers: dict[int, CreatedTopicDescriber] = {}
+        self._topic_defaults: Mapping[str, ConfigValue | None] | None = None
+        self._topic_configs: dict[str, Mapping[str, ConfigValue | None]] = {}
+
+    @property
+    def node_ids(self) -> Sequence[int]:
+        """Ids of the brokers, ascending."""
+        return sorted(self._static)
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """Names of all topics, ascending."""
+        return sorted(self._topics)
+
+    def has_topic(self, name: str) -> bool:
+        """Tell whether a topic exists."""
+        return name in self._topics
+
+    @property
+    def values(self) -> Mapping[tuple[int, str], Mapping[str, str]]:
+        """Everything that is set, by type and name of the resource."""
+        return dict(self._values)
+
+    def reset(self, topics: Iterable[str], configs: Mapping[tuple[int, str], Mapping[str, str]]) -> None:
+        """Replace everything that is dynamic."""
+        self._topics = set(topics)
+        self._values = {resource: MappingProxyType(dict(values)) for resource, values in configs.items()}
+        self._forget_broker_views()
+
+    def current(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
+        """Return what is set on a resource; nothing for an unknown one."""
+        return self._values.get((resource_type, resource_name), NOTHING_SET)
+
+    def replace(self, resource_type: int, resource_name: str, values: Mapping[str, str]) -> None:
+        """Set everything of a resource anew."""
+        if values:
+            self._values[resource_type, resource_name] = MappingProxyType(dict(values))
+        else:
+            self._values.pop((resource_type, resource_name), None)
+        if resource_type == ResourceType.BROKER:
+            self._forget_broker_views()
+        elif resource_type == ResourceType.TOPIC:
+            self._topic_configs.pop(resource_name, None)
+
+    def add_topic(self, name: str, values: Mapping[str, str]) -> None:
+        """Take up a new topic."""
+        self._topics.add(name)
+        self.replace(ResourceType.TOPIC, name, values)
+
+    def drop_topic(self, name: str) -> None:
+        """Forget a topic with what it sets."""
+        self._topics.discard(name)
+        self.replace(ResourceType.TOPIC, name, NOTHING_SET)
+
+    def names_set(self, resource_type: int) -> Sequence[str]:
+        """Return the resources of a type on which something is set, ascending."""
+        return sorted(name for kind, name in self._values if kind == resource_type)
+
+    def layers(self, node_id: int | None = None) -> BrokerLayers:
+        """Return the layers of a broker's configs; of the first broker when no id is given."""
+        node_id = self._first_node_id if node_id is None else node_id
+        layers = self._layers.get(node_id)
+        if layers is None:
+            layers = self._layers[node_id] = BrokerLayers(
+                dynamic=self.current(ResourceType.BROKER, str(node_id)),
+                cluster=self.current(ResourceType.BROKER, CLUSTER_DEFAULT),
+                static=self._static[node_id],
+            )
+        return layers
+
+    def topic_describer(self, node_id: int) -> TopicDescriber:
+        """Return what describes topics as a broker sees them."""
+        describer = self._describers.get(node_id)
+        if describer is None:
+            describer = self._describers[node_id] = TopicDescriber(self.layers(node_id))
+        return describer
+
+    def created_topic_describer(self, node_id: int) -> CreatedTopicDescriber:
+        """Return what describes topics that are created as a broker tells it."""
+        describer = self._created_describers.get(node_id)
+        if describer is None:
+            describer = self._created_describers[node_id] = CreatedTopicDescriber(self.layers(node_id))
+        return describer
+
+    def topic_config(self, name: str) -> Mapping[str, ConfigValue | None]:
+        """Return every config in force for a topic, typed; an unknown topic has the broker's."""
+        found = self._topic_configs.get(name)
+        if found is not None:
+            return found
+        defaults = self._topic_defaults
+        if defaults is None:
+            defaults = self._topic_defaults = self.layers().topic_defaults()
+        overrides = self.current(ResourceType.TOPIC, name)
+        if not overrides:
+            return defaults
+        table = topic_configs()
+        own = {key: table[key].parse(text) for key, text in overrides.items()}
+        found = self._topic_configs[name] = MappingProxyType({**defaults, **own})
+        return found
+
+    def group_config(self, group_id: str) -> Mapping[str, ConfigValue | None]:
+        """Return every config in force for a group, typed; any group has some."""
+        overrides, table = self.current(ResourceType.GROUP, group_id), group_configs()
+        layers = self.layers()
+        return MappingProxyType(
+            {
+                name: table[name].parse(overrides[name]) if name in overrides else layers.group_default(name)
+                for name in table
+            }
+        )
+
+    def _forget_broker_views(self) -> None:
+        self._layers.clear()
+        self._describers.clear()
+        self._created_describers.clear()
+        self._topic_configs.clear()
+        self._topic_defaults = None

@@ -1,0 +1,42 @@
+"""Where a policy on changes of configs is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.policy.details import AlterConfigDetails
+from klamm.policy.kinds import ALTER_CONFIG
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from klamm.broker.config_deciding import AlterConfigGuard, Author, Decision
+    from klamm.broker.policies import Policies
+
+
+class _PolicyGuard:
+    """Shows decisions to the policy."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        return self._policies.turn(ALTER_CONFIG)
+
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
+        details = AlterConfigDetails(
+            resource_type=decision.resource_type.name,
+            resource_name=decision.resource_name,
+            configs=decision.altered,
+            result=decision.result,
+            principal=author.principal,
+            client_id=author.client_id,
+            listener=author.listener,
+            validate_only=validate_only,
+        )
+        await self._policies.check(ALTER_CONFIG, details)
+
+
+def alter_config_guard(policies: Policies) -> AlterConfigGuard | None:
+    """Return the policy's say on changes of configs; None when there is no policy."""
+    return _PolicyGuard(policies) if policies.guards_kind(ALTER_CONFIG) else None

@@ -1,0 +1,353 @@
+"""Configs of topics, brokers, loggers, groups and client metrics: the one owner of what is set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from klamm.broker.config_deciding import (
+    BROKER_ITSELF,
+    AlterConfigGuard,
+    Author,
+    ConfigDecider,
+    Decision,
+    LegacyConfigs,
+    LoggerLevels,
+    ResourceAlteration,
+    identity_of,
+)
+from klamm.broker.config_describing import describe_resource
+from klamm.broker.config_image import CLUSTER_DEFAULT, ConfigImage
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
+from klamm.configs.describe import DescribedConfig, select_keys
+from klamm.configs.kinds import ResourceType
+from klamm.configs.layers import NOTHING_SET
+from klamm.configs.operations import ConfigChange, apply_changes
+from klamm.configs.topics import validate_topic_configs
+from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
+from klamm.storage.changes import PutConfig, PutHistory
+from klamm.storage.history import HIDDEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from klamm.configs.values import ConfigValue
+    from klamm.storage.changes import Change, PutTopic
+
+
+class ConfigStore(Protocol):
+    """The part of the metadata store that configs need."""
+
+    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Queue changes; the future is done when they are on disk."""
+        ...
+
+    def load_topics(self) -> list[PutTopic]:
+        """Return all topics."""
+        ...
+
+    def load_configs(self) -> list[PutConfig]:
+        """Return all dynamic configs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigsChanged:
+    """Told to listeners when something has changed."""
+
+    resource_type: ResourceType
+    resource_name: str
+    """For brokers ``""`` when all are meant."""
+    names: frozenset[str]
+
+
+class ConfigService:
+    """What is set, changed by requests and read by everybody. Loop-confined, no lock.
+
+    A change is decided, applied in memory and handed to the store without an await in between, so that no update is
+    lost; it is answered when it is on disk.
+
+    Args:
+        store: Where changes become durable.
+        static: The properties file; each broker's ``node.id`` and ``broker.id`` are added to it.
+        node_ids: Ids of the brokers that this process presents.
+        now_ms: The clock, in milliseconds since the epoch.
+        loggers: The loggers whose levels can change.
+        guard: A policy's say on changes, asked last; None when there is no policy.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ConfigStore,
+        static: Mapping[str, str],
+        node_ids: Sequence[int],
+        now_ms: Callable[[], int],
+        loggers: LoggerLevels,
+        guard: AlterConfigGuard | None = None,
+    ) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._loggers = loggers
+        self._image = ConfigImage({n: {**static, "node.id": str(n), "broker.id": str(n)} for n in node_ids})
+        self._decider = ConfigDecider(self._image, loggers)
+        self._guard = guard
+        self._least_insync_replicas = static.get(MIN_INSYNC_REPLICAS, "1")
+        self._listeners: list[Callable[[ConfigsChanged], None]] = []
+        self._last_commit: asyncio.Future[None] | None = None
+        self.load()
+
+    def load(self) -> None:
+        """Take everything from the store; also after a commit that failed, when listeners hear what is taken back."""
+        before = self._image.values
+        configs: dict[tuple[int, str], dict[str, str]] = {}
+        for row in self._store.load_configs():
+            if row.value is not None:
+                configs.setdefault((row.resource_type, row.resource_name), {})[row.name] = row.value
+        # Eligible leader replicas rest on a cluster default that is always there (KIP-966); it is stored once set.
+        cluster = configs.setdefault((ResourceType.BROKER, CLUSTER_DEFAULT), {})
+        cluster.setdefault(MIN_INSYNC_REPLICAS, self._least_insync_replicas)
+        self._image.reset((topic.name for topic in self._store.load_topics()), configs)
+        after = self._image.values
+        for kind, name in {*before, *after}:
+            old, new = before.get((kind, name), NOTHING_SET), after.get((kind, name), NOTHING_SET)
+            names = frozenset(key for key in {*old, *new} if old.get(key) != new.get(key))
+            if names:
+                self._notify(ConfigsChanged(resource_type=ResourceType(kind), resource_name=name, names=names))
+
+    def subscribe(self, listener: Callable[[ConfigsChanged], None]) -> None:
+        """Call ``listener`` at once after every change, before it is durable."""
+        self._listeners.append(listener)
+
+    # -- values in force
+
+    def topic_config(self, topic: str) -> Mapping[str, ConfigValue | None]:
+        """Return every config in force for a topic, typed: int, float, bool, str, or a tuple of str for lists."""
+        return self._image.topic_config(topic)
+
+    def group_config(self, group_id: str) -> Mapping[str, ConfigValue | None]:
+        """Return every config in force for a group, typed."""
+        return self._image.group_config(group_id)
+
+    def broker_value(self, name: str, *, node_id: int | None = None) -> ConfigValue | None:
+        """Return a broker config in force, typed; None when it is not set and has no default.
+
+        Args:
+            name: Kafka's name.
+            node_id: The broker; the first one when it is not given.
+        """
+        return self._image.layers(node_id).value(name)
+
+    # -- topics that come and go
+
+    def validate_topic_configs(self, topic: str, configs: LegacyConfigs) -> Mapping[str, str]:
+        """Check the configs that a topic is to be created with and return what it will set.
+
+        Raises:
+            InvalidConfigError: A null value, an unknown config or a wrong value.
+            InvalidTopicError: The name cannot be a topic's.
+        """
+        return validate_topic_configs(topic, configs, self._image.layers())
+
+    def create_topic(self, name: str, configs: Mapping[str, str], *, author: Author = BROKER_ITSELF) -> list[Change]:
+        """Take up a new topic; returns what is to be stored along with it."""
+        self._image.add_topic(name, configs)
+        changes = tuple(ConfigChange(name=key, value=value) for key, value in configs.items())
+        decision = Decision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
+        self._tell(decision)
+        return self._rows(decision, current={}, author=author)
+
+    def drop_topic(self, name: str) -> None:
+        """Forget a topic with its configs; the store drops them along with the topic."""
+        self._image.drop_topic(name)
+
+    def describe_new_topic(self, configs: Mapping[str, str], *, node_id: int) -> tuple[DescribedConfig, ...]:
+        """Describe a topic for the answer to CreateTopics, sorted by name, without synonyms."""
+        return self._image.created_topic_describer(node_id).describe(configs)
+
+    # -- changes
+
+    async def alter(
+        self, alterations: Sequence[ResourceAlteration], *, node_id: int, author: Author, validate_only: bool
+    ) -> tuple[KafkaApiError | None, ...]:
+        """Change resources, each one wholly or not at all; returns when what was changed is on disk.
+
+        Args:
+            alterations: One per resource of the request.
+            node_id: The broker that was asked.
+            author: Who asks.
+            validate_only: Decide only.
+
+        Returns:
+            For each alteration in order: None when it succeeded, or why it did not.
+        """
+        guard = self._guard
+        errors: tuple[KafkaApiError | None, ...] = ()
+        try:
+            if guard is None:
+                outcomes = self._decide(alterations, node_id)
+                errors = _errors(outcomes)
+                commit = None if validate_only else self._replay(outcomes, author)
+            else:
+                async with guard.turn():
+                    outcomes = await self._decide_with(guard, alterations, node_id, author, validate_only=validate_only)
+                    errors = _errors(outcomes)
+                    commit = None if validate_only else self._replay(outcomes, author)
+            if commit is not None:
+                await asyncio.shield(commit)
+        except StorageError as error:
+            return tuple(outcome or error for outcome in errors)
+        return errors
+
+    def _decide(self, alterations: Sequence[ResourceAlteration], node_id: int) -> list[Decision | KafkaApiError]:
+        copies = Counter(map(identity_of, alterations))
+        outcomes: list[Decision | KafkaApiError] = []
+        for alteration in alterations:
+            try:
+                if copies[identity_of(alteration)] > 1:
+                    raise InvalidRequestError("Each resource must appear at most once.")
+                outcomes.append(self._decider.decide(alteration, node_id))
+            except KafkaApiError as error:
+                outcomes.append(error)
+        return outcomes
+
+    async def _decide_with(
+        self,
+        guard: AlterConfigGuard,
+        alterations: Sequence[ResourceAlteration],
+        node_id: int,
+        author: Author,
+        *,
+        validate_only: bool,
+    ) -> list[Decision | KafkaApiError]:
+        """Decide again and again, until the guard has judged every decision as it stands now."""
+        judged: dict[int, tuple[Decision, KafkaApiError | None]] = {}
+        while True:
+            outcomes = self._decide(alterations, node_id)
+            is_settled = True
+            for index, decision in enumerate(outcomes):
+                if isinstance(decision, KafkaApiError) or decision.resource_type is ResourceType.BROKER_LOGGER:
+                    continue
+                if index not in judged or judged[index][0] != decision:
+                    is_settled = False
+                    judged[index] = decision, await _refusal(guard, decision, author, validate_only=validate_only)
+                outcomes[index] = judged[index][1] or decision
+            if is_settled:
+                return outcomes
+
+    def _replay(self, outcomes: Sequence[Decision | KafkaApiError], author: Author) -> asyncio.Future[None] | None:
+        """Carry decisions out; returns what is done when they are on disk, None when there is nothing to wait for."""
+        decisions = [outcome for outcome in outcomes if isinstance(outcome, Decision)]
+        if not decisions:
+            return None
+        rows: list[Change] = []
+        for decision in decisions:
+            if decision.resource_type is ResourceType.BROKER_LOGGER:
+                self._loggers.apply(decision.changes)
+                continue
+            current = self._image.current(decision.resource_type, decision.resource_name)
+            rows += self._rows(decision, current=current, author=author)
+            after = apply_changes(current, decision.changes)
+            self._image.replace(decision.resource_type, decision.resource_name, after)
+            self._tell(decision)
+        if rows:
+            self._last_commit = self._store.submit(rows)
+        # A change that alters nothing is answered no sooner than the one that made it so.
+        commit = self._last_commit
+        return None if commit is None or commit.done() else commit
+
+    def _rows(self, decision: Decision, *, current: Mapping[str, str], author: Author) -> list[Change]:
+        kind, name = decision.resource_type, decision.resource_name
+        at_ms = self._now_ms()
+        rows: list[Change] = []
+        for change in decision.changes:
+            old, new = current.get(change.name), change.value
+            rows.append(PutConfig(resource_type=kind, resource_name=name, name=change.name, value=new))
+            if kind is ResourceType.BROKER and _is_secret(change.name):
+                old, new = old and HIDDEN, new and HIDDEN
+            rows.append(
+                PutHistory(
+                    at_ms=at_ms,
+                    resource=f"{kind.name}:{name}",
+                    name=change.name,
+                    old=old,
+                    new=new,
+                    principal=author.principal,
+                    client_id=author.client_id,
+                )
+            )
+        return rows
+
+    def _tell(self, decision: Decision) -> None:
+        if not decision.changes:
+            return
+        changed = ConfigsChanged(
+            resource_type=decision.resource_type,
+            resource_name=decision.resource_name,
+            names=frozenset(change.name for change in decision.changes),
+        )
+        self._notify(changed)
+
+    def _notify(self, changed: ConfigsChanged) -> None:
+        for listener in self._listeners:
+            listener(changed)
+
+    # -- descriptions
+
+    async def settle(self) -> bool:
+        """Wait for the changes made so far; False when they failed and what was read before is void."""
+        commit = self._last_commit
+        if commit is None or commit.done():
+            return True
+        await asyncio.wait({commit})
+        return not commit.cancelled() and commit.exception() is None
+
+    def describe(
+        self, resource_type: int, resource_name: str, keys: Sequence[str] | None, *, node_id: int
+    ) -> tuple[DescribedConfig, ...]:
+        """Describe a resource as the broker ``node_id`` sees it.
+
+        Args:
+            resource_type: A ResourceType.
+            resource_name: Its name.
+            keys: The configs to describe; all when None or empty.
+            node_id: The broker that was asked.
+
+        Raises:
+            KafkaApiError: There is no such resource.
+        """
+        everything = describe_resource(
+            self._image, self._loggers.levels, resource_type=resource_type, name=resource_name, node_id=node_id
+        )
+        return select_keys(everything, keys)
+
+    def resource_names(self, resource_type: ResourceType) -> Sequence[str]:
+        """Return the resources of a type: all topics and brokers, and whatever else has a config."""
+        match resource_type:
+            case ResourceType.TOPIC:
+                return self._image.topics
+            case ResourceType.BROKER | ResourceType.BROKER_LOGGER:
+                return [str(node_id) for node_id in self._image.node_ids]
+            case _:
+                return self._image.names_set(resource_type)
+
+
+def _errors(outcomes: Sequence[Decision | KafkaApiError]) -> tuple[KafkaApiError | None, ...]:
+    return tuple(outcome if isinstance(outcome, KafkaApiError) else None for outcome in outcomes)
+
+
+async def _refusal(
+    guard: AlterConfigGuard, decision: Decision, author: Author, *, validate_only: bool
+) -> KafkaApiError | None:
+    try:
+        await guard.check(decision, author, validate_only=validate_only)
+    except KafkaApiError as error:
+        return error
+    return None
+
+
+def _is_secret(name: str) -> bool:
+    definition = find_broker_config(name)
+    return definition is None or definition.is_sensitive

@@ -1,0 +1,339 @@
+"""One client connection: frames in, handlers, responses out, in order.
+
+Requests of a connection are answered one after the other, as Kafka does: the next one is not begun before the
+response of the one before it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from klamm.broker.context import RequestContext
+from klamm.broker.security.login import LoginState
+from klamm.protocol.api import ApiKey
+from klamm.protocol.codec import decode, encode, granted_elements
+from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.frames import (
+    SCRATCH_BYTES,
+    FrameReader,
+    RequestHeader,
+    body_position,
+    read_request_header,
+    response_header,
+)
+from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.schema import Message
+from klamm.security.certificates import CertificateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.broker.client_roster import ClientRoster
+    from klamm.broker.route import RawResponse, Route
+    from klamm.broker.security.endpoints import Endpoint
+    from klamm.broker.security.limits import ConnectionLimits
+    from klamm.broker.security.login import Login
+    from klamm.broker.services import Services
+    from klamm.broker.session import Session
+    from klamm.broker.traffic import Traffic
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_FRAMES = 64
+"""Requests that a peer may have sent ahead before we stop reading from it."""
+MAX_WAITING_FRAMES_BEFORE_LOGIN = 2
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+
+_LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+_SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
+"""Where small reads land. One for all connections: a transport asks for a buffer, fills it and reports at once."""
+_LARGE_FRAME_BYTES: Final = 32 * 1024
+"""From here on reading a frame may take milliseconds."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The broker's side of a connection. Loop-confined."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        endpoint: Endpoint,
+        services: Services,
+        routes: Mapping[int, Route],
+        connections: set[Connection],
+        limits: ConnectionLimits,
+        roster: ClientRoster,
+        max_frame_bytes: int,
+        traffic: Traffic,
+    ) -> None:
+        self.session = session
+        self._traffic = traffic
+        self._roster = roster
+        self._endpoint = endpoint
+        self._limits = limits
+        self._is_admitted = False
+        self._was_active = True
+        self._active_at = 0.0
+        self._max_frame_bytes = max_frame_bytes
+        login = session.login
+        self._services = services
+        self._routes = routes
+        self._connections = connections
+        self._reader = FrameReader(
+            max_frame_bytes=max_frame_bytes if login is None else min(max_frame_bytes, login.settings.max_token_bytes)
+        )
+        self._max_waiting_frames = MAX_WAITING_FRAMES if login is None else MAX_WAITING_FRAMES_BEFORE_LOGIN
+        self._transport: asyncio.Transport | None = None
+        self._frames: deque[bytearray] = deque()
+        self._frames_bytes = 0
+        self._reading_paused = False
+        self._direct = False
+        self._arrived: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._is_busy = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no request waits or runs."""
+        return not self._frames and not self._is_busy
+
+    def close_if_idle(self, now: float, idle_s: float) -> None:
+        """Close when neither side had anything to say for ``idle_s`` seconds; ``now`` by the event loop's clock."""
+        if self._was_active or self._is_busy:
+            self._was_active = False
+            self._active_at = now
+        elif now - self._active_at >= idle_s:
+            logger.info("Connection of %s closed: idle", self._peer())
+            self.close()
+
+    def close(self) -> None:
+        """Close once what was written has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve."""
+        transport = cast("asyncio.Transport", transport)  # uvloop has a class of its own
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.session.client_host, self.session.client_port = peer[0], peer[1]
+        if not self._may_stay(transport):
+            transport.abort()
+            return
+        self._connections.add(self)
+        self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection; a request that runs is cancelled."""
+        self._connections.discard(self)
+        self._roster.left(self.session)
+        if self._is_admitted:
+            self._is_admitted = False
+            self._limits.release(self.session.client_host)
+        if self._task is not None:
+            self._task.cancel()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Give the transport room, inside the frame itself when a large one is on its way."""
+        direct = self._reader.direct_buffer()
+        self._direct = direct is not None
+        return _SCRATCH if direct is None else direct
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what arrived."""
+        try:
+            frames = self._reader.received_directly(nbytes) if self._direct else self._reader.receive(_SCRATCH[:nbytes])
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        if not frames:
+            return
+        self._was_active = True
+        self._frames.extend(frames)
+        size = sum(map(len, frames))
+        self._frames_bytes += size
+        self._traffic.received_bytes += size
+        if len(self._frames) > self._max_waiting_frames or self._frames_bytes > MAX_WAITING_BYTES:
+            self._pause_reading()
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The peer is slower than we are: no further request of it is begun."""
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """The peer caught up."""
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    # -- serving
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._frames:
+                self._arrived = asyncio.get_running_loop().create_future()
+                await self._arrived
+            if self._writable is not None:
+                await self._writable
+            frame = self._frames.popleft()
+            self._frames_bytes -= len(frame)
+            self._is_busy = True
+            try:
+                await self._answer(frame)
+            except ProtocolError as error:
+                self._refuse(error)
+                return
+            except Exception:
+                # The one border: a defect of ours must not take other connections with it.
+                logger.exception("Request of %s failed", self._peer())
+                self.close()
+                return
+            finally:
+                self._is_busy = False
+            self._was_active = True
+            if self._reading_paused and len(self._frames) <= self._max_waiting_frames // 2:
+                self._resume_reading()
+
+    async def _answer(self, frame: bytearray) -> None:
+        login = self.session.login
+        if login is not None and login.takes_bare_token:
+            await self._take_bare_token(login, bytes(frame))
+            return
+        header = read_request_header(frame)
+        if login is not None:
+            login.check(header.api_key)
+        if login is None or login.is_open:
+            self._roster.seen(self.session, header.client_id)
+        route = self._routes.get(header.api_key)
+        if route is None:
+            raise ProtocolError(f"API key {header.api_key} is not served")
+        if not route.api.serves(header.api_version):
+            self._answer_unserved_version(route, header)
+            return
+        if len(frame) >= _LARGE_FRAME_BYTES and route.decode is None:
+            # Of many small parts: others are served meanwhile.
+            request = await asyncio.to_thread(_read_request, route, header, memoryview(frame))
+        else:
+            request = _read_request(route, header, memoryview(frame))
+        context = RequestContext(
+            services=self._services,
+            session=self.session,
+            api_version=header.api_version,
+            client_id=header.client_id,
+        )
+        response = await route.handle(request, context)
+        if login is not None and header.api_key in _LOGIN_APIS:
+            await self._after_login_step(login)
+        if response is not None:
+            self._write(header, response)
+        if login is not None and login.state is LoginState.FAILED:
+            raise ProtocolError("Login failed")
+
+    async def _take_bare_token(self, login: Login, token: bytes) -> None:
+        """Go on with a login that was begun by SaslHandshake v0: tokens without headers, and no words on failure."""
+        answer = login.authenticate(token)
+        await self._after_login_step(login)
+        if answer.error_code != ErrorCode.NONE:
+            raise ProtocolError(f"Login failed: {answer.error_message}")
+        if self._transport is not None:
+            self._transport.write(len(answer.auth_bytes).to_bytes(4) + answer.auth_bytes)
+
+    async def _after_login_step(self, login: Login) -> None:
+        """Let in who has logged in; make who has not wait, so that guessing takes long."""
+        if login.state is LoginState.FAILED:
+            await asyncio.sleep(login.settings.failure_delay_s)
+        elif login.is_open and login.principal is not None:
+            self.session.principal = login.principal
+            self._reader.max_frame_bytes = self._max_frame_bytes
+            self._max_waiting_frames = MAX_WAITING_FRAMES
+
+    def _may_stay(self, transport: asyncio.Transport) -> bool:
+        """Decide at the start: is there room, and who does the certificate speak of."""
+        if not self._limits.admit(self.session.client_host):
+            logger.warning("Connection of %s closed: too many connections", self._peer())
+            return False
+        self._is_admitted = True
+        if self._endpoint.tls is None:
+            return True
+        tls = transport.get_extra_info("ssl_object")
+        try:
+            principal = self._endpoint.principal_of(tls.getpeercert(binary_form=True))
+        except CertificateError as error:
+            logger.warning("Connection of %s closed: %s", self._peer(), error)
+            return False
+        if principal is None:
+            logger.warning("Connection of %s closed: no rule maps its certificate to a name", self._peer())
+            return False
+        self.session.principal = principal
+        return True
+
+    def _answer_unserved_version(self, route: Route, header: RequestHeader) -> None:
+        """Only ApiVersions tells what it serves; any other connection is closed, as Kafka does (KIP-511)."""
+        if header.api_key != ApiKey.API_VERSIONS:
+            raise ProtocolError(
+                f"{route.api.key.name} v{header.api_version} is not served,"
+                f" only v{route.api.min_version}-{route.api.max_version}"
+            )
+        own = ApiVersionsResponse.ApiVersion(
+            api_key=route.api.key, min_version=route.api.min_version, max_version=route.api.max_version
+        )
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+        self._write(header._replace(api_version=0), response)
+
+    def _write(self, header: RequestHeader, response: Message | RawResponse) -> None:
+        transport, version = self._transport, header.api_version
+        if transport is None:
+            return
+        # The header of an ApiVersions response never has tagged fields: the client does not know our versions yet.
+        flexible = header.api_key != ApiKey.API_VERSIONS and response.is_flexible(version)
+        if isinstance(response, Message):
+            body = encode(response, version)
+            self._traffic.sent_bytes += len(body)
+            transport.write(response_header(header.correlation_id, len(body), flexible=flexible) + body)
+            return
+        buffers = response.buffers(version)
+        size = sum(map(len, buffers))
+        self._traffic.sent_bytes += size
+        transport.writelines([response_header(header.correlation_id, size, flexible=flexible), *buffers])
+
+    # -- help
+
+    def _refuse(self, error: ProtocolError) -> None:
+        logger.warning("Connection of %s closed: %s", self._peer(), error)
+        self.close()
+
+    def _peer(self) -> str:
+        return f"{self.session.client_host}:{self.session.client_port}"
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        self._reading_paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+def _read_request(route: Route, header: RequestHeader, frame: memoryview) -> Any:
+    version = header.api_version
+    if route.decode_raw is not None:
+        return route.decode_raw(version, frame, header.end)
+    position = body_position(frame, header, flexible=route.request.is_flexible(version))
+    if route.decode is not None:
+        return route.decode(version, frame, position)
+    return decode(route.request, version, frame, position, max_elements=granted_elements(len(frame)))

@@ -1,0 +1,26 @@
+"""What a handler is given besides the request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from klamm.broker.services import Services
+    from klamm.broker.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """The surroundings of one request."""
+
+    services: Services
+    session: Session
+    api_version: int
+    client_id: str | None
+    """From the request header; None when the client sent null."""
+
+    @property
+    def node_id(self) -> int:
+        """The broker id that was asked."""
+        return self.session.node_id

@@ -1,0 +1,145 @@
+"""The body of a Fetch response, v4-18, in pieces: records are sent from where they were read, never copied."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.primitives import write_uvarint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from klamm.protocol.messages.fetch import FetchResponse
+
+FLEXIBLE_SINCE: Final = 12
+_LOG_START_OFFSET_SINCE: Final = 5
+_SESSIONS_SINCE: Final = 7
+_READ_REPLICA_SINCE: Final = 11
+_TOPIC_IDS_SINCE: Final = 13
+_NODE_ENDPOINTS_SINCE: Final = 16
+_INT32: Final = struct.Struct(">i")
+_NO_TAGS: Final = b"\x00"
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchedPartition:
+    """One partition of the answer."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: bytes = b""
+    """Never null: librdkafka cannot read that."""
+    current_leader: tuple[int, int] | None = None
+    """Id and epoch of the leader when it is not the broker that was asked (KIP-951)."""
+    diverging_epoch: tuple[int, int] | None = None
+    """Epoch and its end offset when the client's log took another way (KIP-595)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchedBody:
+    """The whole answer."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    session_id: int = 0
+    partitions: Sequence[FetchedPartition] = ()
+    node_endpoints: list[FetchResponse.NodeEndpoint] = field(default_factory=list)
+
+    def is_flexible(self, version: int) -> bool:
+        """Tell whether the response header has tagged fields."""
+        return version >= FLEXIBLE_SINCE
+
+    def error_codes(self) -> tuple[int, ...]:
+        """Return the error code of the whole and of each partition."""
+        return (self.error_code, *(partition.error_code for partition in self.partitions))
+
+    def buffers(self, version: int) -> Sequence[bytes | bytearray | memoryview]:
+        """Return the body in pieces."""
+        flexible = version >= FLEXIBLE_SINCE
+        topics: dict[UUID | str, list[FetchedPartition]] = {}
+        for partition in self.partitions:
+            name = partition.topic_id if version >= _TOPIC_IDS_SINCE else partition.topic
+            topics.setdefault(name, []).append(partition)
+        pieces: list[bytes | bytearray | memoryview] = []
+        head = bytearray(_INT32.pack(0))
+        if version >= _SESSIONS_SINCE:
+            head += struct.pack(">hi", self.error_code, self.session_id)
+        _write_count(head, len(topics), flexible)
+        for name, partitions in topics.items():
+            _write_topic(head, name, flexible)
+            _write_count(head, len(partitions), flexible)
+            for partition in partitions:
+                _write_partition(head, partition, version)
+                if partition.records:
+                    pieces += (head, partition.records)
+                    head = bytearray()
+                if flexible:
+                    _write_partition_tags(head, partition)
+            if flexible:
+                head += _NO_TAGS
+        if flexible:
+            self._write_tags(head, version)
+        pieces.append(head)
+        return pieces
+
+    def _write_tags(self, out: bytearray, version: int) -> None:
+        if version < _NODE_ENDPOINTS_SINCE or not self.node_endpoints:
+            out += _NO_TAGS
+            return
+        endpoints = bytearray()
+        write_uvarint(endpoints, len(self.node_endpoints) + 1)
+        for endpoint in self.node_endpoints:
+            endpoints += encode(endpoint, version, flexible=True)
+        out += b"\x01\x00"
+        write_uvarint(out, len(endpoints))
+        out += endpoints
+
+
+def _write_count(out: bytearray, count: int, flexible: bool) -> None:
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _INT32.pack(count)
+
+
+def _write_topic(out: bytearray, name: UUID | str, flexible: bool) -> None:
+    if not isinstance(name, str):
+        out += name.bytes
+        return
+    text = name.encode()
+    if flexible:
+        write_uvarint(out, len(text) + 1)
+    else:
+        out += struct.pack(">h", len(text))
+    out += text
+
+
+def _write_partition(out: bytearray, item: FetchedPartition, version: int) -> None:
+    """Write everything up to the records themselves. There are no transactions: the last stable offset is the end."""
+    out += struct.pack(">ihqq", item.partition, item.error_code, item.high_watermark, item.high_watermark)
+    if version >= _LOG_START_OFFSET_SINCE:
+        out += struct.pack(">q", item.log_start_offset)
+    flexible = version >= FLEXIBLE_SINCE
+    _write_count(out, 0, flexible)  # aborted transactions: empty, not null
+    if version >= _READ_REPLICA_SINCE:
+        out += _INT32.pack(-1)
+    _write_count(out, len(item.records), flexible)
+
+
+def _write_partition_tags(out: bytearray, item: FetchedPartition) -> None:
+    tags = []
+    if item.diverging_epoch is not None:
+        tags.append((0, struct.pack(">iq", *item.diverging_epoch) + _NO_TAGS))
+    if item.current_leader is not None:
+        tags.append((1, struct.pack(">ii", *item.current_leader) + _NO_TAGS))
+    out.append(len(tags))
+    for tag, value in tags:
+        out += bytes((tag, len(value))) + value

@@ -1,0 +1,185 @@
+"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+
+Sessions take turns at partitions: one that gave records goes to the end, so that ``max_bytes`` starves none.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from uuid import UUID
+
+    from klamm.protocol.messages.fetch import FetchRequest
+
+INVALID_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EVICTION_MS: Final = 120_000
+"""A session that was not used for so long gives its place to a new one."""
+TOPIC_IDS_SINCE: Final = 13
+_MAX_EPOCH: Final = 2**31 - 1
+
+PartitionKey: TypeAlias = "tuple[UUID | str, int]"
+
+
+class FetchPartition:
+    """A partition that a client fetches, and what it was told last (-1: nothing yet)."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "max_bytes",
+        "partition",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: UUID, wanted: FetchRequest.FetchPartition) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = wanted.partition
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+        self.update(wanted)
+
+    @property
+    def key(self) -> PartitionKey:
+        """Topic id, or name in versions without ids, and partition."""
+        return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.partition)
+
+    def update(self, wanted: FetchRequest.FetchPartition) -> None:
+        """Take over where the client stands."""
+        self.fetch_offset = wanted.fetch_offset
+        self.max_bytes = wanted.partition_max_bytes
+        self.current_leader_epoch = wanted.current_leader_epoch
+        self.last_fetched_epoch = wanted.last_fetched_epoch
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchSession:
+    """One client's partitions, in the order in which they get their turn. Owned by ``FetchSessions``."""
+
+    session_id: int
+    epoch: int
+    """What the next request has to say."""
+    uses_topic_ids: bool
+    partitions: dict[PartitionKey, FetchPartition]
+    used_ms: int
+
+    def had_its_turn(self, partition: FetchPartition) -> None:
+        """Move a partition that gave records to the end."""
+        if self.partitions.pop(partition.key, None) is not None:
+            self.partitions[partition.key] = partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPlan:
+    """What a request turns out to ask for."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    session: FetchSession | None = None
+    """None outside of a session."""
+    is_incremental: bool = False
+    """Partitions without news are left out of the response."""
+    partitions: Sequence[FetchPartition] = ()
+
+
+class FetchSessions:
+    """All sessions of the broker. Loop-confined."""
+
+    def __init__(self, *, now_ms: Callable[[], int], max_sessions: int = 1000) -> None:
+        """Start without any.
+
+        Args:
+            now_ms: Any clock in milliseconds that does not go back.
+            max_sessions: ``max.incremental.fetch.session.cache.slots``; 0 switches sessions off.
+        """
+        self._now_ms = now_ms
+        self._max_sessions = max_sessions
+        self._sessions: dict[int, FetchSession] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        """Count the sessions."""
+        return len(self._sessions)
+
+    def plan(self, request: FetchRequest, version: int) -> FetchPlan:
+        """Decide what a request asks for; a session goes on by one epoch."""
+        if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
+            self._sessions.pop(request.session_id, None)
+            return self._full(request, version)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            return FetchPlan(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != (version >= TOPIC_IDS_SINCE):
+            return FetchPlan(error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        return self._incremental(request, session)
+
+    def _full(self, request: FetchRequest, version: int) -> FetchPlan:
+        partitions = list(_partitions(request))
+        if request.session_epoch == INITIAL_EPOCH and partitions and self._make_room():
+            session = FetchSession(
+                session_id=self._new_id(),
+                epoch=1,
+                uses_topic_ids=version >= TOPIC_IDS_SINCE,
+                partitions={partition.key: partition for partition in partitions},
+                used_ms=self._now_ms(),
+            )
+            self._sessions[session.session_id] = session
+            return FetchPlan(session=session, partitions=partitions)
+        # Without a session nobody remembers whose turn it is: begin somewhere else each time.
+        self._turn += 1
+        start = self._turn % len(partitions) if partitions else 0
+        return FetchPlan(partitions=partitions[start:] + partitions[:start])
+
+    def _incremental(self, request: FetchRequest, session: FetchSession) -> FetchPlan:
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                partition = FetchPartition(topic.topic, topic.topic_id, wanted)
+                known = session.partitions.setdefault(partition.key, partition)
+                known.update(wanted)
+        for forgotten in request.forgotten_topics_data:
+            name = forgotten.topic_id if forgotten.topic_id != ZERO_UUID else forgotten.topic
+            for index in forgotten.partitions:
+                session.partitions.pop((name, index), None)
+        if not session.partitions:
+            del self._sessions[session.session_id]
+            return FetchPlan()
+        session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
+        session.used_ms = self._now_ms()
+        # Least recently used first: what is looked at when room is needed.
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return FetchPlan(session=session, is_incremental=True, partitions=list(session.partitions.values()))
+
+    def _make_room(self) -> bool:
+        if len(self._sessions) < self._max_sessions:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or self._now_ms() - oldest.used_ms <= EVICTION_MS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = 1 + secrets.randbelow(2**31 - 2)
+            if session_id not in self._sessions:
+                return session_id
+
+
+def _partitions(request: FetchRequest) -> Iterable[FetchPartition]:
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            yield FetchPartition(topic.topic, topic.topic_id, wanted)

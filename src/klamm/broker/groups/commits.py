@@ -1,0 +1,246 @@
+"""Committing, fetching, deleting and expiring offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationError, NonEmptyGroupError
+from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
+from klamm.broker.groups.subscription import is_subscribed
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.storage.changes import DropGroupOffset, PutGroupOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from klamm.broker.groups.classic import ClassicGroup
+    from klamm.broker.groups.offsets import OffsetToCommit
+    from klamm.broker.groups.registry import Entry, GroupRegistry
+    from klamm.broker.groups.settings import GroupSettings
+    from klamm.storage.changes import Change
+
+FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
+"""Of OffsetCommit; older clients are told ILLEGAL_GENERATION of a group that does not exist."""
+
+FetchedOffsets: TypeAlias = tuple[tuple[str, tuple[tuple[int, PutGroupOffset | None], ...]], ...]
+"""By topic name and partition; None where nothing is committed."""
+
+
+class Topic(Protocol):
+    """What groups need to know of a topic."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """The id, another one for each topic that ever had this name."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+    def has_partition(self, partition: int, /) -> bool:
+        """Tell whether the partition exists."""
+        ...
+
+
+class Topics(Protocol):
+    """What groups need of the topic catalog."""
+
+    def get(self, name: str, /) -> Topic | None:
+        """Return a topic by name."""
+        ...
+
+    def by_id(self, topic_id: UUID, /) -> Topic | None:
+        """Return a topic by id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committer:
+    """Who commits: a member in its generation, or somebody from outside (empty id, generation -1)."""
+
+    group_id: str
+    member_id: str = ""
+    group_instance_id: str | None = None
+    generation_id: int = -1
+
+
+class OffsetService:
+    """Committed offsets of all groups. Topics are kept by id: one made anew under its old name has no commits."""
+
+    def __init__(self, registry: GroupRegistry, settings: GroupSettings, topics: Topics) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._topics = topics
+
+    async def commit(
+        self, by: Committer, offsets: Sequence[OffsetToCommit], *, retention_ms: int = -1, api_version: int
+    ) -> tuple[ErrorCode, ...]:
+        """Commit what can be committed, and return one code per offset when that is on disk.
+
+        Args:
+            by: the member.
+            offsets: in the order of the answers.
+            retention_ms: how long the offsets live at most (OffsetCommit v2-4); -1 leaves it to the broker.
+            api_version: of OffsetCommit.
+        """
+        topics = [self._topics.get(offset.topic) for offset in offsets]
+        codes = [
+            ErrorCode.NONE if _has(topic, offset.partition) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for topic, offset in zip(topics, offsets, strict=True)
+        ]
+        if ErrorCode.NONE not in codes:
+            return tuple(codes)
+        try:
+            entry = self._admit(by, api_version)
+            now_ms = self._registry.now().wall_ms
+            expire_ms = None if retention_ms == -1 else now_ms + retention_ms
+            changes: list[PutGroupOffset] = []
+            for index, (topic, offset) in enumerate(zip(topics, offsets, strict=True)):
+                if topic is None or codes[index] is not ErrorCode.NONE:
+                    continue
+                if self._is_too_long(offset.metadata):
+                    codes[index] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    continue
+                changes.append(_change(by.group_id, topic.topic_id, offset, now_ms, expire_ms))
+            await self._record(entry, changes)
+        except KafkaApiError as error:
+            return tuple(error.error_code if code is ErrorCode.NONE else code for code in codes)
+        return tuple(codes)
+
+    async def fetch(self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> FetchedOffsets:
+        """Return committed offsets, of the topics asked for or of all (None). An unknown group has none.
+
+        Raises:
+            NotCoordinatorError: what was read could not be written.
+        """
+        if topics is None:
+            fetched = self._all_of(group_id)
+        else:
+            fetched = tuple((name, self._of_topic(group_id, name, partitions)) for name, partitions in topics)
+        try:
+            entry = self._registry.entry(group_id)
+        except GroupIdNotFoundError:
+            return fetched
+        await self._registry.settle(entry)
+        return fetched
+
+    async def delete(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[ErrorCode, ...]:
+        """Delete committed offsets (KIP-496), and return one code per partition when that is on disk.
+
+        Raises:
+            GroupIdNotFoundError: no such group.
+            NonEmptyGroupError: it has members, and does not speak the consumers' protocol.
+            NotCoordinatorError: the deletion could not be written.
+        """
+        entry = self._registry.entry(group_id)
+        group = entry.group
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise NonEmptyGroupError
+        codes = []
+        removals = []
+        for name, partition in partitions:
+            topic = self._topics.get(name)
+            if topic is None or not _has(topic, partition):
+                codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif is_subscribed(group, name):
+                codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+            else:
+                codes.append(ErrorCode.NONE)
+                removals.append(DropGroupOffset(group_id=group_id, topic_id=topic.topic_id, partition=partition))
+        for removal in removals:
+            self._registry.offsets.drop(removal)
+        if removals:
+            self._registry.submit(entry, removals)
+            await self._registry.settle(entry)
+        return tuple(codes)
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """Drop what was committed for a topic that is deleted; the store does the same with its ``DropTopic``."""
+        self._registry.offsets.drop_topic(topic_id)
+
+    def expire(self) -> None:
+        """Remove expired offsets, those of topics that are gone, and groups that nothing is left of."""
+        for topic_id in self._registry.offsets.topic_ids():
+            if self._topics.by_id(topic_id) is None:
+                self.forget_topic(topic_id)
+        self._registry.sweep(self._take_expired)
+
+    def _admit(self, by: Committer, api_version: int) -> Entry:
+        try:
+            entry = self._registry.entry(by.group_id)
+        except GroupIdNotFoundError:
+            if by.generation_id < 0:
+                # Nobody has to join to keep offsets here.
+                return self._registry.entry_or_new(by.group_id)
+            if api_version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
+                raise
+            raise IllegalGenerationError from None
+        entry.group.admit_commit(by.member_id, by.group_instance_id, by.generation_id, self._registry.now())
+        return entry
+
+    async def _record(self, entry: Entry, changes: Sequence[PutGroupOffset]) -> None:
+        for change in changes:
+            self._registry.offsets.put(change)
+        if changes:
+            self._registry.submit(entry, changes)
+        self._registry.after_step(entry)
+        await self._registry.settle(entry)
+
+    def _is_too_long(self, metadata: str) -> bool:
+        limit = self._settings.offset_metadata_max_bytes
+        return len(metadata) > limit or (not metadata.isascii() and len(metadata.encode("utf-16-le")) // 2 > limit)
+
+    def _of_topic(
+        self, group_id: str, name: str, partitions: Sequence[int]
+    ) -> tuple[tuple[int, PutGroupOffset | None], ...]:
+        topic = self._topics.get(name)
+        if topic is None:
+            return tuple((partition, None) for partition in partitions)
+        return tuple(
+            (partition, self._registry.offsets.get(group_id, topic.topic_id, partition)) for partition in partitions
+        )
+
+    def _all_of(self, group_id: str) -> FetchedOffsets:
+        return tuple(
+            (topic.name, tuple(commits.items()))
+            for topic_id, commits in self._registry.offsets.of_group(group_id).items()
+            if (topic := self._topics.by_id(topic_id)) is not None
+        )
+
+    def _take_expired(self, group: ClassicGroup) -> Sequence[Change]:
+        removals = self._registry.offsets.expired(
+            group,
+            wall_ms=self._registry.now().wall_ms,
+            retention_ms=self._settings.offsets_retention_ms,
+            is_in_use=lambda topic_id: self._is_in_use(group, topic_id),
+        )
+        for removal in removals:
+            self._registry.offsets.drop(removal)
+        return removals
+
+    def _is_in_use(self, group: ClassicGroup, topic_id: UUID) -> bool:
+        topic = self._topics.by_id(topic_id)
+        return topic is not None and is_subscribed(group, topic.name)
+
+
+def _has(topic: Topic | None, partition: int) -> bool:
+    return topic is not None and topic.has_partition(partition)
+
+
+def _change(
+    group_id: str, topic_id: UUID, offset: OffsetToCommit, now_ms: int, expire_ms: int | None
+) -> PutGroupOffset:
+    return PutGroupOffset(
+        group_id=group_id,
+        topic_id=topic_id,
+        partition=offset.partition,
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=expire_ms,
+    )

@@ -1,0 +1,301 @@
+"""The group coordinator: what the handlers of the group APIs talk to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
+
+from klamm.broker.groups.commits import OffsetService
+from klamm.broker.groups.errors import (
+    CoordinatorNotAvailableError,
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    InvalidSessionTimeoutError,
+    NonEmptyGroupError,
+    UnknownMemberIdError,
+)
+from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
+from klamm.broker.groups.registry import MAX_ID_BYTES, GroupRegistry
+from klamm.broker.groups.settings import GroupSettings
+from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from uuid import UUID
+
+    from klamm.broker.groups.classic import ClassicGroup
+    from klamm.broker.groups.commits import Topics
+    from klamm.broker.groups.model import JoinAttempt, MemberIdentity, SyncAttempt
+    from klamm.broker.groups.registry import Store
+
+Reply = TypeVar("Reply")
+
+GROUP_TYPE: Final = "classic"
+
+MAX_MEMBER_METADATA_BYTES: Final = 1_048_588
+"""What one member may bring for all its protocols: Kafka's own limit on what it stores (``message.max.bytes``)."""
+
+PROTOCOL_OVERHEAD_BYTES: Final = 64
+"""What an empty protocol takes in memory: a million of them are not small."""
+
+MAX_ASSIGNMENT_BYTES: Final = 32 * 1_048_576
+"""What a leader may bring for all its members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """One member as DescribeGroups shows it."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group as ListGroups and DescribeGroups show it."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    """Empty as long as nobody ever joined."""
+    protocol_name: str
+    """Empty unless the group is stable, like the metadata of its members."""
+    members: tuple[MemberDescription, ...] = ()
+
+
+class GroupCoordinator:
+    """Groups of the classic protocol and their committed offsets. Confined to one event loop.
+
+    Group errors that have a place in the reply are put there; all others are raised as ``KafkaApiError``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        get_config: Callable[[str], Any],
+        topics: Topics,
+        *,
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """Read the settings; nothing is loaded before ``start``.
+
+        Args:
+            store: the metadata store.
+            get_config: returns a broker config by Kafka's name.
+            topics: finds topics by name and id.
+            now: monotonic clock, seconds.
+            wall_ms: wall clock, milliseconds since the epoch.
+        """
+        self._settings = GroupSettings.from_config(get_config)
+        self._registry = GroupRegistry(store, self._settings, now=now, wall_ms=wall_ms)
+        self.offsets: Final = OffsetService(self._registry, self._settings, topics)
+        """Committed offsets."""
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._is_running = False
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Load what is stored; members get their whole session time from now on.
+
+        Raises:
+            DataDirectoryError: a stored group cannot be read.
+        """
+        self._registry.load()
+        self._schedule_sweep()
+        self._is_running = True
+
+    async def stop(self) -> None:
+        """Stop all timers and send everybody who waits to look for the coordinator again; nobody may wait any more."""
+        self._is_running = False
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        self._registry.disband(ErrorCode.NOT_COORDINATOR)
+
+    def reload(self) -> None:
+        """Go back to what the store holds, after a commit has failed; parked requests are to be sent again."""
+        self._registry.disband(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._registry.load()
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """Drop what was committed for a topic that is being deleted."""
+        self.offsets.forget_topic(topic_id)
+
+    # ---- members
+
+    async def join(self, group_id: str, attempt: JoinAttempt) -> JoinReply:
+        """Join a group; the reply may take as long as the slowest member of the group.
+
+        ``attempt.new_member_id`` is filled in here.
+        """
+        try:
+            self._check_join(group_id, attempt)
+            entry = self._registry.entry_or_new(group_id) if not attempt.member_id else self._registry.entry(group_id)
+            prefix = attempt.client_id if attempt.group_instance_id is None else attempt.group_instance_id
+            attempt = replace(attempt, new_member_id=f"{prefix}-{uuid4()}")
+            answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
+            entry.group.join(attempt, self._registry.now(), partial(_resolve, answer))
+            self._registry.after_step(entry)
+            reply = await answer
+            await self._registry.settle(entry)
+        except GroupIdNotFoundError:
+            return JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=attempt.member_id)
+        except KafkaApiError as error:
+            return JoinReply(error_code=error.error_code, member_id=attempt.member_id)
+        return reply
+
+    async def sync(self, group_id: str, attempt: SyncAttempt) -> SyncReply:
+        """Exchange assignments; the reply may take until the leader has sent its own."""
+        try:
+            self._check_running()
+            _check_group_id(group_id)
+            if sum(len(share) for _, share in attempt.assignments) > MAX_ASSIGNMENT_BYTES:
+                raise InvalidRequestError
+            entry = self._registry.entry(group_id)
+            answer: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
+            entry.group.sync(attempt, self._registry.now(), partial(_resolve, answer))
+            self._registry.after_step(entry)
+            reply = await answer
+            await self._registry.settle(entry)
+        except GroupIdNotFoundError:
+            return SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        except KafkaApiError as error:
+            return SyncReply(error_code=error.error_code)
+        return reply
+
+    async def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> None:
+        """Keep a member alive.
+
+        Raises:
+            KafkaApiError: one of ``ClassicGroup.heartbeat``, or the group does not exist (UNKNOWN_MEMBER_ID).
+        """
+        _check_group_id(group_id)
+        try:
+            entry = self._registry.entry(group_id)
+        except GroupIdNotFoundError as error:
+            raise UnknownMemberIdError from error
+        entry.group.heartbeat(member_id, group_instance_id, generation_id, self._registry.now())
+        self._registry.after_step(entry)
+
+    async def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, ...]:
+        """Let members leave; one code per identity.
+
+        Raises:
+            InvalidGroupIdError: the group id is empty.
+            NotCoordinatorError: the change could not be written.
+        """
+        _check_group_id(group_id)
+        try:
+            entry = self._registry.entry(group_id)
+        except GroupIdNotFoundError:
+            return (ErrorCode.UNKNOWN_MEMBER_ID,) * len(identities)
+        codes = entry.group.leave(identities, self._registry.now())
+        self._registry.after_step(entry)
+        await self._registry.settle(entry)
+        return codes
+
+    # ---- administration
+
+    def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupDescription]:
+        """Return all groups, or those whose state and type are among the given ones, whatever their case."""
+        wanted_states = {state.strip().lower() for state in states}
+        wanted_types = {kind.strip().lower() for kind in types}
+        if wanted_types and GROUP_TYPE not in wanted_types:
+            return []
+        return [
+            _describe(group, with_members=False)
+            for group in self._registry
+            if not wanted_states or group.state.value.lower() in wanted_states
+        ]
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """Return a group with its members.
+
+        Raises:
+            GroupIdNotFoundError: no such group.
+        """
+        return _describe(self._registry.entry(group_id).group, with_members=True)
+
+    async def delete(self, group_id: str) -> None:
+        """Delete a group without members, and its offsets.
+
+        Raises:
+            GroupIdNotFoundError: no such group.
+            NonEmptyGroupError: it has members.
+            NotCoordinatorError: the deletion could not be written.
+        """
+        entry = self._registry.entry(group_id)
+        if entry.group.state is not GroupState.EMPTY:
+            raise NonEmptyGroupError
+        await self._registry.delete(entry)
+
+    # ---- inside
+
+    def _check_join(self, group_id: str, attempt: JoinAttempt) -> None:
+        self._check_running()
+        _check_group_id(group_id)
+        settings = self._settings
+        if not settings.min_session_timeout_ms <= attempt.session_timeout_ms <= settings.max_session_timeout_ms:
+            raise InvalidSessionTimeoutError
+        for text in (attempt.client_id, attempt.group_instance_id or ""):
+            if len(text.encode()) > MAX_ID_BYTES:
+                raise InvalidRequestError(f"An id is longer than {MAX_ID_BYTES} bytes.")
+        size = len(attempt.protocol_type) + sum(
+            PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in attempt.protocols
+        )
+        if size > MAX_MEMBER_METADATA_BYTES:
+            raise InvalidRequestError(f"The member's metadata are larger than {MAX_MEMBER_METADATA_BYTES} bytes.")
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            raise CoordinatorNotAvailableError
+
+    def _schedule_sweep(self) -> None:
+        interval_s = self._settings.offsets_retention_check_interval_ms / 1000
+        self._sweep_timer = asyncio.get_running_loop().call_later(interval_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._schedule_sweep()
+        self.offsets.expire()
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise InvalidGroupIdError
+
+
+def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
+    # The client may have gone while its request was parked.
+    if not answer.done():
+        answer.set_result(reply)
+
+
+def _describe(group: ClassicGroup, *, with_members: bool) -> GroupDescription:
+    is_stable = group.state is GroupState.STABLE
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_name=(group.protocol_name or "") if is_stable else "",
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=member.metadata(group.protocol_name) if is_stable else b"",
+                assignment=member.assignment,
+            )
+            for member in group.roster
+            if with_members
+        ),
+    )

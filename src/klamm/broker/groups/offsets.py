@@ -1,0 +1,118 @@
+"""Committed offsets: by group, topic id and partition, and when they expire (KIP-211). No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
+from klamm.storage.changes import DropGroupOffset, PutGroupOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from uuid import UUID
+
+    from klamm.broker.groups.rebalance import Rebalance
+
+NO_OFFSET: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetToCommit:
+    """One partition of an OffsetCommit request."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class OffsetTable:
+    """The last commit of every partition of every group, as the changes that stored them. Loop-confined: no lock."""
+
+    def __init__(self, stored: Iterable[PutGroupOffset] = ()) -> None:
+        self._groups: dict[str, dict[UUID, dict[int, PutGroupOffset]]] = {}
+        for commit in stored:
+            self.put(commit)
+
+    def put(self, commit: PutGroupOffset) -> None:
+        """Take a commit; the last one counts, also when it goes back."""
+        self._groups.setdefault(commit.group_id, {}).setdefault(commit.topic_id, {})[commit.partition] = commit
+
+    def get(self, group_id: str, topic_id: UUID, partition: int) -> PutGroupOffset | None:
+        """Return the last commit, or None."""
+        return self._groups.get(group_id, {}).get(topic_id, {}).get(partition)
+
+    def of_group(self, group_id: str) -> Mapping[UUID, Mapping[int, PutGroupOffset]]:
+        """Return a group's commits by topic and partition; empty when it has none."""
+        return self._groups.get(group_id, {})
+
+    def topic_ids(self) -> frozenset[UUID]:
+        """Return the topics that any group has commits for."""
+        return frozenset(topic_id for topics in self._groups.values() for topic_id in topics)
+
+    def group_ids(self) -> Iterator[str]:
+        """Iterate over the groups that have commits."""
+        return iter(self._groups)
+
+    def drop(self, removal: DropGroupOffset) -> None:
+        """Forget one commit."""
+        topics = self._groups.get(removal.group_id, {})
+        partitions = topics.get(removal.topic_id, {})
+        partitions.pop(removal.partition, None)
+        if not partitions:
+            topics.pop(removal.topic_id, None)
+        if not topics:
+            self._groups.pop(removal.group_id, None)
+
+    def drop_group(self, group_id: str) -> None:
+        """Forget a group's commits."""
+        self._groups.pop(group_id, None)
+
+    def drop_topic(self, topic_id: UUID) -> None:
+        """Forget every group's commits for a topic."""
+        for group_id, topics in tuple(self._groups.items()):
+            topics.pop(topic_id, None)
+            if not topics:
+                del self._groups[group_id]
+
+    def expired(
+        self,
+        group: Rebalance,
+        *,
+        wall_ms: int,
+        retention_ms: int,
+        is_in_use: Callable[[UUID], bool],
+    ) -> list[DropGroupOffset]:
+        """Return the removals of what has expired in one group.
+
+        Args:
+            group: decides from when on time counts, or that it does not count.
+            wall_ms: milliseconds since the epoch.
+            retention_ms: ``offsets.retention.minutes``.
+            is_in_use: tells whether the group is subscribed to a topic; what it uses never expires.
+        """
+        if not _can_expire(group):
+            return []
+        # An empty group's offsets count from when it became empty, or from a later commit by somebody outside.
+        since_ms = group.state_since_ms if group.protocol_type is not None and group.state is GroupState.EMPTY else 0
+        return [
+            DropGroupOffset(group_id=group.group_id, topic_id=topic_id, partition=commit.partition)
+            for topic_id, partitions in self.of_group(group.group_id).items()
+            if not is_in_use(topic_id)
+            for commit in partitions.values()
+            if _expires_at(commit, since_ms, retention_ms) <= wall_ms
+        ]
+
+
+def _can_expire(group: Rebalance) -> bool:
+    if group.protocol_type is None or group.state is GroupState.EMPTY:
+        return True
+    return group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.state is GroupState.STABLE
+
+
+def _expires_at(commit: PutGroupOffset, since_ms: int, retention_ms: int) -> int:
+    if commit.expire_timestamp_ms is not None:
+        return commit.expire_timestamp_ms
+    return max(commit.commit_timestamp_ms, since_ms) + retention_ms

@@ -1,0 +1,47 @@
+"""Which broker coordinates a group: the leader of the group's partition of ``__consumer_offsets``, as in Kafka."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.errors import NotCoordinatorError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OFFSETS_TOPIC_PARTITIONS: Final = 50
+"""``offsets.topic.num.partitions``"""
+
+
+def java_hash(text: str) -> int:
+    """Return Java's ``String.hashCode``: over UTF-16 units, a signed 32-bit number."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for unit in struct.unpack(f">{len(data) // 2}H", data):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(key: str, partitions: int = OFFSETS_TOPIC_PARTITIONS) -> int:
+    """Return the partition of a group id or transactional id (Kafka's ``GroupCoordinatorService.partitionFor``)."""
+    value = java_hash(key)
+    return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+def coordinator_for(key: str, node_ids: Sequence[int]) -> int:
+    """Return the broker id that coordinates a group id or transactional id; partitions are dealt out in turn.
+
+    ``node_ids`` must not be empty, and has the same order on every broker.
+    """
+    return node_ids[partition_for(key) % len(node_ids)]
+
+
+def require_coordinator(group_id: str, node_id: int, node_ids: Sequence[int]) -> None:
+    """Check that the asked broker is the one to ask.
+
+    Raises:
+        NotCoordinatorError: another broker coordinates the group.
+    """
+    if len(node_ids) > 1 and coordinator_for(group_id, node_ids) != node_id:
+        raise NotCoordinatorError

@@ -1,0 +1,227 @@
+"""The life of a group between requests: rebalances, generations, deadlines.
+
+Deadlines are data: ``wake_at`` says when ``on_time`` has something to do at the earliest. Rules of Kafka's
+``ClassicGroup`` and ``GroupMetadataManager``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
+from klamm.broker.groups.roster import Roster
+from klamm.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from klamm.broker.groups.model import GroupLimits, Moment
+    from klamm.broker.groups.roster import Member
+
+RETRY_MS: Final = 1_000
+"""How soon a rebalance that nobody joined is tried again, at the earliest."""
+
+
+class Rebalance:
+    """State of a group and the steps that time brings; ``ClassicGroup`` adds the requests."""
+
+    def __init__(self, group_id: str, limits: GroupLimits, now: Moment) -> None:
+        self.group_id: Final = group_id
+        self.roster: Final = Roster()
+        self.state = GroupState.EMPTY
+        self.state_since_ms = now.wall_ms
+        """Wall clock of the last change of state: offsets of an empty group expire from here on (KIP-211)."""
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        """None as long as nobody ever joined: offsets were only committed from outside."""
+        self.protocol_name: str | None = None
+        self.wake_at = math.inf
+        """Monotonic seconds; a lower bound, never too late."""
+        self._limits = limits
+        self._join_deadline = math.inf
+        self._sync_deadline = math.inf
+        self._initial_delay_left_ms: int | None = None
+        """While a group without a generation gathers its first members: how much longer it may go on doing so."""
+        self._initial_delay_ms = 0
+        self._has_newcomer = False
+        self._is_unsaved = False
+
+    # ---- steps: time
+
+    def on_time(self, now: Moment) -> None:
+        """Do what is due, and say when to come again."""
+        for member_id in [pending for pending, expires_at in self.roster.pending.items() if expires_at <= now.seconds]:
+            self.roster.remove(member_id)
+            self._complete_if_all_joined(now)
+        for member in [member for member in self.roster if member.expires_at <= now.seconds]:
+            self._expire(member, now)
+        if self._join_deadline <= now.seconds:
+            self._on_join_deadline(now)
+        if self._sync_deadline <= now.seconds:
+            self._on_sync_deadline(now)
+        self.wake_at = min(
+            self._join_deadline,
+            self._sync_deadline,
+            min(self.roster.pending.values(), default=math.inf),
+            min((member.expires_at for member in self.roster), default=math.inf),
+        )
+
+    def resume(self, now: Moment) -> None:
+        """Start the members' time anew after a restart; nobody is expired for the time the broker was away."""
+        for member in self.roster:
+            self._keep_alive(member, now)
+
+    def disband(self, error_code: ErrorCode) -> None:
+        """Answer every parked request with an error; the group is not used afterwards."""
+        self.roster.answer_everyone(error_code)
+
+    def take_unsaved(self) -> bool:
+        """Tell, once, whether the group has changed in a way that must be on disk."""
+        is_unsaved, self._is_unsaved = self._is_unsaved, False
+        return is_unsaved
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing would be lost with the group: nobody is or ever was in it."""
+        return not self.roster and not self.roster.pending and self.generation_id == 0
+
+    # ---- the rebalance
+
+    def _rebalance_or_complete(self, now: Moment) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE:
+            if self._initial_delay_left_ms is None:
+                self._complete_if_all_joined(now)
+        else:
+            self._prepare(now)
+
+    def _prepare(self, now: Moment) -> None:
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self._share_out({}, SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS), now)
+        self.roster.unsynced.clear()
+        self._sync_deadline = math.inf
+        is_initial = self.state is GroupState.EMPTY
+        self._enter(GroupState.PREPARING_REBALANCE, now)
+        if is_initial:
+            delay_ms = self._limits.initial_rebalance_delay_ms
+            self._delay_initially(delay_ms, max(self.roster.rebalance_timeout_ms - delay_ms, 0), now)
+        elif not self._complete_if_all_joined(now):
+            self._set_join_deadline(self.roster.rebalance_timeout_ms, now)
+
+    def _delay_initially(self, delay_ms: int, left_ms: int, now: Moment) -> None:
+        self._has_newcomer = False
+        self._initial_delay_ms = delay_ms
+        self._initial_delay_left_ms = left_ms
+        self._set_join_deadline(delay_ms, now)
+
+    def _on_join_deadline(self, now: Moment) -> None:
+        left_ms = self._initial_delay_left_ms
+        if left_ms and self._has_newcomer:
+            delay_ms = min(self._limits.initial_rebalance_delay_ms, left_ms)
+            self._delay_initially(delay_ms, max(left_ms - self._initial_delay_ms, 0), now)
+        else:
+            self._complete(now)
+
+    def _complete_if_all_joined(self, now: Moment) -> bool:
+        if self.state is not GroupState.PREPARING_REBALANCE or not self.roster.has_everyone_joined():
+            return False
+        self._complete(now)
+        return True
+
+    def _complete(self, now: Moment) -> None:
+        """End the first half: who has not joined is out, unless static; the rest gets its generation."""
+        self._join_deadline = math.inf
+        for member in tuple(self.roster):
+            if member.group_instance_id is None and not self.roster.has_parked_join(member.member_id):
+                self.roster.remove(member.member_id)
+        if self.roster and not self.roster.elect_joined_leader():
+            # Only static members are left and none of them is back: wait until their sessions end.
+            self._set_join_deadline(max(self.roster.rebalance_timeout_ms, RETRY_MS), now)
+            return
+        self._initial_delay_left_ms = None
+        self.generation_id += 1
+        self.protocol_name = self.roster.vote()
+        self.roster.unsynced.clear()
+        if not self.roster:
+            self._enter(GroupState.EMPTY, now)
+            self._is_unsaved = True
+            return
+        self._enter(GroupState.COMPLETING_REBALANCE, now)
+        for member in self.roster:
+            member.is_new = False
+            self.roster.answer_join(member.member_id, self._current_generation(member))
+            self._keep_alive(member, now)
+            self.roster.unsynced.add(member.member_id)
+        self._sync_deadline = now.seconds + self.roster.rebalance_timeout_ms / 1000
+        self.wake_at = min(self.wake_at, self._sync_deadline)
+
+    # ---- shares
+
+    def _current_generation(
+        self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
+    ) -> JoinReply:
+        leader = self.roster.leader_id or "" if leader is None else leader
+        is_leader = leader == member.member_id
+        return JoinReply(
+            member_id=member.member_id,
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=leader,
+            members=self.roster.listing(self.protocol_name) if is_leader else (),
+            skip_assignment=is_leader and skip_assignment,
+        )
+
+    def _share_of(self, member: Member) -> SyncReply:
+        return SyncReply(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+    def _stabilise(self, assignments: dict[str, bytes], now: Moment) -> None:
+        self._enter(GroupState.STABLE, now)
+        self._is_unsaved = True
+        self._share_out(assignments, None, now)
+
+    def _share_out(self, assignments: dict[str, bytes], instead: SyncReply | None, now: Moment) -> None:
+        """Give every member its share, an empty one if the leader named none, and answer the parked syncs."""
+        for member in self.roster:
+            member.assignment = assignments.get(member.member_id, b"")
+            if self.roster.answer_sync(member.member_id, instead or self._share_of(member)):
+                self._keep_alive(member, now)
+
+    def _on_sync_deadline(self, now: Moment) -> None:
+        self._sync_deadline = math.inf
+        if self.roster.unsynced:
+            for member_id in tuple(self.roster.unsynced):
+                self.roster.remove(member_id)
+            self._prepare(now)
+
+    # ---- losses
+
+    def _expire(self, member: Member, now: Moment) -> None:
+        if member.member_id not in self.roster:
+            return
+        if self.roster.is_waiting(member.member_id) and not member.is_new:
+            # The answer to the parked request starts its time anew.
+            member.expires_at = math.inf
+            return
+        self.roster.remove(member.member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._complete_if_all_joined(now)
+        else:
+            self._prepare(now)
+
+    # ---- small things
+
+    def _enter(self, state: GroupState, now: Moment) -> None:
+        self.state = state
+        self.state_since_ms = now.wall_ms
+
+    def _keep_alive(self, member: Member, now: Moment) -> None:
+        self._expire_at(member, now.seconds + member.session_timeout_ms / 1000)
+
+    def _expire_at(self, member: Member, seconds: float) -> None:
+        member.expires_at = seconds
+        self.wake_at = min(self.wake_at, seconds)
+
+    def _set_join_deadline(self, after_ms: int, now: Moment) -> None:
+        self._join_deadline = now.seconds + after_ms / 1000
+        self.wake_at = min(self.wake_at, self._join_deadline)

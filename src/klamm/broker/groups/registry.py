@@ -1,0 +1,225 @@
+"""All groups of a broker, with their timers and the way to disk.
+
+A step of a group and the change it makes are one synchronous piece: the group changes, the change is submitted. An
+answer goes out when the last submitted change of its group is on disk, so nobody sees what a power cut could take back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError, NotCoordinatorError
+from klamm.broker.groups.model import GroupState, Moment
+from klamm.broker.groups.offsets import OffsetTable
+from klamm.broker.groups.snapshot import from_payload, to_payload
+from klamm.protocol.errors import StorageError
+from klamm.storage.changes import DropGroup, PutGroup
+from klamm.storage.errors import DataDirectoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from klamm.broker.groups.settings import GroupSettings
+    from klamm.protocol.errors import ErrorCode
+    from klamm.storage.changes import Change, PutGroupOffset
+
+logger = logging.getLogger(__name__)
+
+MAX_ID_BYTES: Final = 32_000
+"""Longest group, instance or client id that is kept: old versions of the protocol cannot even send longer ones."""
+
+
+class Store(Protocol):
+    """What groups need of the metadata store."""
+
+    def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
+        """Queue changes; the future is done when they are on disk."""
+        ...
+
+    def load_groups(self) -> list[PutGroup]:
+        """Return the stored groups."""
+        ...
+
+    def load_group_offsets(self) -> list[PutGroupOffset]:
+        """Return the stored offsets."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A group with what is around it."""
+
+    group: ClassicGroup
+    timer: asyncio.TimerHandle | None = None
+    timer_at: float = math.inf
+    last_change: asyncio.Future[None] | None = None
+    """The newest change of this group that was submitted."""
+
+
+class GroupRegistry:
+    """Owner of all groups and committed offsets. Confined to one event loop: no lock."""
+
+    def __init__(
+        self, store: Store, settings: GroupSettings, *, now: Callable[[], float], wall_ms: Callable[[], int]
+    ) -> None:
+        self.offsets = OffsetTable()
+        self._store = store
+        self._settings = settings
+        self._now = now
+        self._wall_ms = wall_ms
+        self._entries: dict[str, Entry] = {}
+
+    def __iter__(self) -> Iterator[ClassicGroup]:
+        """Iterate over all groups."""
+        return (entry.group for entry in tuple(self._entries.values()))
+
+    def now(self) -> Moment:
+        """Read the clocks."""
+        return Moment(seconds=self._now(), wall_ms=self._wall_ms())
+
+    def entry(self, group_id: str) -> Entry:
+        """Return a group.
+
+        Raises:
+            GroupIdNotFoundError: there is none.
+        """
+        entry = self._entries.get(group_id)
+        if entry is None:
+            raise GroupIdNotFoundError(f"Group {group_id} not found.")
+        return entry
+
+    def entry_or_new(self, group_id: str) -> Entry:
+        """Return a group, a new one if need be; one that stays blank is dropped at its next step.
+
+        Raises:
+            InvalidGroupIdError: the id is too long to keep.
+        """
+        entry = self._entries.get(group_id)
+        if entry is None:
+            if len(group_id) > MAX_ID_BYTES or len(group_id.encode()) > MAX_ID_BYTES:
+                raise InvalidGroupIdError(f"The group id is longer than {MAX_ID_BYTES} bytes.")
+            entry = Entry(group=ClassicGroup(group_id, self._settings.limits, self.now()))
+            self._entries[group_id] = entry
+        return entry
+
+    def after_step(self, entry: Entry) -> None:
+        """Store what a step changed, and set the timer for the next one. To be called after every step."""
+        group = entry.group
+        now = self.now()
+        if group.wake_at <= now.seconds:
+            group.on_time(now)
+        if group.take_unsaved():
+            self.submit(entry, (PutGroup(group_id=group.group_id, payload=to_payload(group)),))
+        if group.is_blank and not self.offsets.of_group(group.group_id):
+            self._forget(entry)
+        elif group.wake_at < entry.timer_at:
+            self._arm(entry, now)
+
+    def submit(self, entry: Entry, changes: Sequence[Change]) -> None:
+        """Queue changes of a group, which ``settle`` waits for."""
+        future = self._store.submit(changes)
+        future.add_done_callback(_hear)
+        entry.last_change = future
+
+    async def settle(self, entry: Entry) -> None:
+        """Wait until everything submitted for the group so far is on disk.
+
+        Raises:
+            NotCoordinatorError: it could not be written (Kafka's answer to a storage error here: clients look for the
+                coordinator again and retry).
+        """
+        change = entry.last_change
+        if change is None:
+            return
+        try:
+            # Several answers wait for one change: a cancelled waiter must not cancel it for the others.
+            await asyncio.shield(change)
+        except StorageError as error:
+            raise NotCoordinatorError(error.error_message) from error
+
+    async def delete(self, entry: Entry) -> None:
+        """Remove a group with its offsets, and wait until that is on disk.
+
+        Raises:
+            NotCoordinatorError: it could not be written.
+        """
+        self._forget(entry)
+        group_id = entry.group.group_id
+        self.offsets.drop_group(group_id)
+        self.submit(entry, (DropGroup(group_id=group_id),))
+        await self.settle(entry)
+
+    def load(self) -> None:
+        """Take up what the store holds.
+
+        Raises:
+            DataDirectoryError: a stored group cannot be read.
+        """
+        now = self.now()
+        self.offsets = OffsetTable(self._store.load_group_offsets())
+        self._entries = {}
+        for stored in self._store.load_groups():
+            try:
+                group = from_payload(stored.group_id, stored.payload, self._settings.limits, now)
+            except ValueError as error:
+                raise DataDirectoryError(str(error)) from error
+            entry = self._entries[stored.group_id] = Entry(group=group)
+            self._arm(entry, now)
+        for group_id in self.offsets.group_ids():
+            self.entry_or_new(group_id)
+
+    def disband(self, error_code: ErrorCode) -> None:
+        """Stop all timers and answer every parked request with an error."""
+        for entry in tuple(self._entries.values()):
+            _cancel_timer(entry)
+            entry.group.disband(error_code)
+
+    def sweep(self, removable: Callable[[ClassicGroup], Sequence[Change]]) -> None:
+        """Remove what ``removable`` names, per group, and empty groups that have no offsets left (KIP-211)."""
+        for entry in tuple(self._entries.values()):
+            group = entry.group
+            changes = removable(group)
+            is_deserted = group.state is GroupState.EMPTY and not group.roster.pending
+            if is_deserted and not self.offsets.of_group(group.group_id):
+                self._forget(entry)
+                changes = (*changes, DropGroup(group_id=group.group_id))
+            if changes:
+                self.submit(entry, changes)
+
+    # ---- timers
+
+    def _arm(self, entry: Entry, now: Moment) -> None:
+        _cancel_timer(entry)
+        wake_at = entry.group.wake_at
+        if wake_at < math.inf:
+            delay = max(wake_at - now.seconds, 0.0)
+            entry.timer = asyncio.get_running_loop().call_later(delay, self._on_timer, entry)
+            entry.timer_at = wake_at
+
+    def _on_timer(self, entry: Entry) -> None:
+        entry.timer = None
+        entry.timer_at = math.inf
+        entry.group.on_time(self.now())
+        self.after_step(entry)
+
+    def _forget(self, entry: Entry) -> None:
+        _cancel_timer(entry)
+        self._entries.pop(entry.group.group_id, None)
+
+
+def _cancel_timer(entry: Entry) -> None:
+    if entry.timer is not None:
+        entry.timer.cancel()
+    entry.timer = None
+    entry.timer_at = math.inf
+
+
+def _hear(change: asyncio.Future[None]) -> None:
+    """Take note of an error that perhaps nobody waits for: steps that time brings have no request behind them."""
+    if not change.cancelled() and change.exception() is not None:
+        logger.warning("A group could not be stored: %s", change.exception())

@@ -1,0 +1,233 @@
+"""The members of a group: who is in, who waits, who leads, and which protocol they can agree on."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
+from klamm.broker.groups.model import JoinedMember, JoinReply, SyncReply
+from klamm.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.broker.groups.model import JoinWaiter, SyncWaiter
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member; owned and changed by its group alone."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    is_new: bool = False
+    """Has never finished a join. Such a member has no id to send heartbeats with, so its parked join can expire."""
+    expires_at: float = field(default=math.inf, compare=False)
+    """Monotonic seconds."""
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Return what the member sent for this protocol, empty when it does not support it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+
+class Roster:
+    """Members in the order in which they came, with indexes that keep every step below the size of the group."""
+
+    def __init__(self) -> None:
+        self.leader_id: str | None = None
+        self.pending: dict[str, float] = {}
+        """Ids that were given out and not yet used, with the monotonic second at which each expires."""
+        self.unsynced: set[str] = set()
+        """Members that have not fetched the assignment of this generation."""
+        self._members: dict[str, Member] = {}
+        self._static: dict[str, str] = {}
+        self._support: Counter[str] = Counter()
+        self._joining: dict[str, JoinWaiter] = {}
+        self._syncing: dict[str, SyncWaiter] = {}
+
+    def __len__(self) -> int:
+        """Return the number of members, without the pending ones."""
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        """Iterate over the members, the oldest first."""
+        return iter(self._members.values())
+
+    def __contains__(self, member_id: object) -> bool:
+        """Tell whether a member has this id."""
+        return member_id in self._members
+
+    @property
+    def joining_count(self) -> int:
+        """How many members have a parked join."""
+        return len(self._joining)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks for; 0 without members."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def get(self, member_id: str) -> Member | None:
+        """Return the member, or None."""
+        return self._members.get(member_id)
+
+    def static_member_id(self, group_instance_id: str) -> str | None:
+        """Return the id of the member that holds this instance id, or None."""
+        return self._static.get(group_instance_id)
+
+    def find(self, member_id: str, group_instance_id: str | None) -> Member:
+        """Return the member a request comes from.
+
+        Raises:
+            UnknownMemberIdError: no such member, or nobody holds the instance id.
+            FencedInstanceIdError: another member holds the instance id.
+        """
+        if group_instance_id is not None:
+            holder = self._static.get(group_instance_id)
+            if holder is not None and holder != member_id:
+                raise FencedInstanceIdError
+            if holder is None:
+                raise UnknownMemberIdError
+        member = self._members.get(member_id)
+        if member is None:
+            raise UnknownMemberIdError
+        return member
+
+    def has_parked_join(self, member_id: str) -> bool:
+        """Tell whether the member waits for a generation."""
+        return member_id in self._joining
+
+    def is_waiting(self, member_id: str) -> bool:
+        """Tell whether the member has a parked request, which stands for its heartbeats."""
+        return member_id in self._joining or member_id in self._syncing
+
+    def has_everyone_joined(self) -> bool:
+        """Tell whether nobody is left to wait for, ids that were just given out included."""
+        return len(self._joining) == len(self._members) and not self.pending
+
+    # ---- coming and going
+
+    def add(self, member: Member) -> None:
+        """Add a member; the first one leads."""
+        self._members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self._static[member.group_instance_id] = member.member_id
+        self._support.update(dict(member.protocols).keys())
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.pending.pop(member.member_id, None)
+
+    def remove(self, member_id: str) -> None:
+        """Remove a member or a pending id; parked requests are told that the id is gone."""
+        self.pending.pop(member_id, None)
+        self.unsynced.discard(member_id)
+        member = self._members.pop(member_id, None)
+        if member is None:
+            return
+        self._withdraw_support(member)
+        if member.group_instance_id is not None:
+            self._static.pop(member.group_instance_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self._members), None)
+        self.answer_join(member_id, JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        self.answer_sync(member_id, SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+
+    def replace_static(self, old: Member, new: Member) -> None:
+        """Let a restarted static member take the place of what it was; the old one's requests are fenced."""
+        fenced = ErrorCode.FENCED_INSTANCE_ID
+        self.answer_join(old.member_id, JoinReply(error_code=fenced, member_id=old.member_id))
+        self.answer_sync(old.member_id, SyncReply(error_code=fenced))
+        leads = self.leader_id == old.member_id
+        self.remove(old.member_id)
+        self.add(new)
+        if leads:
+            self.leader_id = new.member_id
+
+    def update_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        """Take what a member supports now."""
+        self._withdraw_support(member)
+        member.protocols = protocols
+        self._support.update(dict(protocols).keys())
+
+    def _withdraw_support(self, member: Member) -> None:
+        for name in dict(member.protocols):
+            self._support[name] -= 1
+            if not self._support[name]:
+                del self._support[name]
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader is one who joins this generation; false when nobody does."""
+        if self.leader_id not in self._joining:
+            joined = next((member.member_id for member in self if member.member_id in self._joining), None)
+            if joined is None:
+                return False
+            self.leader_id = joined
+        return True
+
+    # ---- protocols
+
+    def supports_any(self, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+        """Tell whether every present member supports one of these."""
+        return any(self._support[name] == len(self) for name, _ in protocols)
+
+    def vote(self) -> str | None:
+        """Return the protocol most members prefer among those all support; None without members.
+
+        Votes tie towards the one that the oldest member prefers.
+        """
+        candidates = {name for name, count in self._support.items() if count == len(self)}
+        votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in self)
+        return max(votes, key=votes.__getitem__, default=None)
+
+    def listing(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
+        """Return what the leader needs for its assignment."""
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(protocol_name),
+            )
+            for member in self
+        )
+
+    # ---- parked requests
+
+    def park_join(self, member_id: str, waiter: JoinWaiter) -> None:
+        """Park a join; one that is parked already is told to come again, so that no request waits for ever."""
+        self.answer_join(member_id, JoinReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member_id))
+        self._joining[member_id] = waiter
+
+    def park_sync(self, member_id: str, waiter: SyncWaiter) -> None:
+        """Park a sync, like ``park_join``."""
+        self.answer_sync(member_id, SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        self._syncing[member_id] = waiter
+
+    def answer_join(self, member_id: str, reply: JoinReply) -> bool:
+        """Answer the member's parked join; false when there is none."""
+        waiter = self._joining.pop(member_id, None)
+        if waiter is not None:
+            waiter(reply)
+        return waiter is not None
+
+    def answer_sync(self, member_id: str, reply: SyncReply) -> bool:
+        """Answer the member's parked sync; false when there is none."""
+        waiter = self._syncing.pop(member_id, None)
+        if waiter is not None:
+            waiter(reply)
+        return waiter is not None
+
+    def answer_everyone(self, error_code: ErrorCode) -> None:
+        """Answer every parked request with an error."""
+        for member_id in tuple(self._joining):
+            self.answer_join(member_id, JoinReply(error_code=error_code, member_id=member_id))
+        for member_id in tuple(self._syncing):
+            self.answer_sync(member_id, SyncReply(error_code=error_code))

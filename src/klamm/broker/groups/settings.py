@@ -1,0 +1,45 @@
+"""The broker settings that groups obey, read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from klamm.broker.groups.model import GroupLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Kafka's names without the dots; the defaults are Kafka 4.1's."""
+
+    min_session_timeout_ms: int = 6_000
+    """``group.min.session.timeout.ms``"""
+    max_session_timeout_ms: int = 1_800_000
+    """``group.max.session.timeout.ms``"""
+    offset_metadata_max_bytes: int = 4_096
+    """``offset.metadata.max.bytes``; counted in UTF-16 units, as Kafka does."""
+    offsets_retention_ms: int = 10_080 * MINUTE_MS
+    """``offsets.retention.minutes``"""
+    offsets_retention_check_interval_ms: int = 600_000
+    """``offsets.retention.check.interval.ms``"""
+    limits: GroupLimits = field(default_factory=GroupLimits)
+
+    @classmethod
+    def from_config(cls, get: Callable[[str], Any]) -> GroupSettings:
+        """Read every setting by Kafka's name; ``get`` returns numbers, or texts of numbers."""
+        return cls(
+            min_session_timeout_ms=int(get("group.min.session.timeout.ms")),
+            max_session_timeout_ms=int(get("group.max.session.timeout.ms")),
+            offset_metadata_max_bytes=int(get("offset.metadata.max.bytes")),
+            offsets_retention_ms=int(get("offsets.retention.minutes")) * MINUTE_MS,
+            offsets_retention_check_interval_ms=int(get("offsets.retention.check.interval.ms")),
+            limits=GroupLimits(
+                initial_rebalance_delay_ms=int(get("group.initial.rebalance.delay.ms")),
+                max_size=int(get("group.max.size")),
+            ),
+        )

@@ -1,0 +1,81 @@
+"""A group as it is stored: JSON that anyone can read, of exactly what has to survive a restart.
+
+Only groups at rest are stored (stable, or empty). What was parked or half rebalanced is not: after a restart the group
+is at its last finished generation, as in Kafka, and members that are further on are told to join again.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Any
+
+from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.model import GroupState
+from klamm.broker.groups.roster import Member
+
+if TYPE_CHECKING:
+    from klamm.broker.groups.model import GroupLimits, Moment
+
+
+def to_payload(group: ClassicGroup) -> bytes:
+    """Return what ``from_payload`` makes the same group of, parked requests and deadlines left out."""
+    facts = {
+        "type": "classic",
+        "generation_id": group.generation_id,
+        "protocol_type": group.protocol_type,
+        "protocol_name": group.protocol_name,
+        "leader": group.roster.leader_id,
+        "state_since_ms": group.state_since_ms,
+        "members": [_member_to_facts(member) for member in group.roster],
+    }
+    return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def from_payload(group_id: str, payload: bytes, limits: GroupLimits, now: Moment) -> ClassicGroup:
+    """Return the stored group; its members' sessions start now, whatever time the broker was away.
+
+    Raises:
+        ValueError: the payload is not what ``to_payload`` writes.
+    """
+    try:
+        facts = json.loads(payload)
+        group = ClassicGroup(group_id, limits, now)
+        for member in facts["members"]:
+            group.roster.add(_member_from_facts(member))
+        group.generation_id = facts["generation_id"]
+        group.protocol_type = facts["protocol_type"]
+        group.protocol_name = facts["protocol_name"]
+        group.roster.leader_id = facts["leader"]
+        group.state = GroupState.STABLE if group.roster else GroupState.EMPTY
+        group.state_since_ms = facts["state_since_ms"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"Stored group {group_id!r} cannot be read: {error!r}") from error
+    group.resume(now)
+    return group
+
+
+def _member_to_facts(member: Member) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "session_timeout_ms": member.session_timeout_ms,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "protocols": [[name, b64encode(metadata).decode("ascii")] for name, metadata in member.protocols],
+        "assignment": b64encode(member.assignment).decode("ascii"),
+    }
+
+
+def _member_from_facts(facts: dict[str, Any]) -> Member:
+    return Member(
+        member_id=facts["member_id"],
+        group_instance_id=facts["group_instance_id"],
+        client_id=facts["client_id"],
+        client_host=facts["client_host"],
+        session_timeout_ms=facts["session_timeout_ms"],
+        rebalance_timeout_ms=facts["rebalance_timeout_ms"],
+        protocols=tuple((name, b64decode(metadata)) for name, metadata in facts["protocols"]),
+        assignment=b64decode(facts["assignment"]),
+    )

@@ -1,0 +1,60 @@
+"""Which topics a group of consumers is subscribed to, read from its members' metadata (Kafka's ConsumerProtocol)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE
+
+if TYPE_CHECKING:
+    from klamm.broker.groups.rebalance import Rebalance
+
+
+def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
+    """Return the topics that members of a consumer group subscribe to.
+
+    None means unknown: the group speaks another protocol, or a member's metadata cannot be read.
+    """
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    if not group.roster:
+        return frozenset()
+    if group.protocol_name is None:
+        return None
+    try:
+        return frozenset(
+            topic for member in group.roster for topic in read_topics(member.metadata(group.protocol_name))
+        )
+    except ValueError:
+        return None
+
+
+def is_subscribed(group: Rebalance, topic: str) -> bool:
+    """Tell whether the group uses the topic; a group of consumers with unreadable metadata uses every topic."""
+    topics = subscribed_topics(group)
+    return group.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
+
+
+def read_topics(metadata: bytes) -> tuple[str, ...]:
+    """Return the topics of a ConsumerProtocolSubscription of any version: an int16 version, then an array of strings.
+
+    Raises:
+        ValueError: the bytes are something else.
+    """
+    try:
+        version, count = struct.unpack_from(">hi", metadata)
+        if version < 0 or count < 0:
+            raise ValueError(f"Not a subscription: version {version}, {count} topics")
+        topics = []
+        position = 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            position += 2
+            if length < 0 or position + length > len(metadata):
+                raise ValueError(f"A topic name of {length} bytes at byte {position} of {len(metadata)}")
+            topics.append(metadata[position : position + length].decode())
+            position += length
+    except struct.error as error:
+        raise ValueError(f"Not a subscription: {error}") from error
+    return tuple(topics)

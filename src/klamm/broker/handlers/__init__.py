@@ -1,0 +1,1 @@
+"""One module per API key: ``api_044_...`` answers ``api_key=44``."""

@@ -1,0 +1,205 @@
+"""Produce (key 0), v3-13; v0-2 are announced and closed.
+
+One batch per partition; partitions stand alone: a refused one never fails its neighbours. Batches are checked and
+stamped, not copied. acks 0 (nothing is answered, an error closes the connection), 1 and -1, which are the same here:
+the only replica has the data when it is answered. Topics by name, from v13 on by id.
+Versions below 3 are announced since librdkafka up to 2.11.0 drops compressed batches without them, as in Kafka 4.
+Internal topics are the broker's own: nobody else appends to them.
+Not done here: transactions (a transactional id is not known to anybody).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.partitions import find_topic, leader_log
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_transactional_id
+from klamm.broker.topics import LEADER_EPOCH
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.codec import decode as decode_message
+from klamm.protocol.errors import (
+    ErrorCode,
+    InvalidProducerIdMappingError,
+    InvalidRecordError,
+    InvalidRequiredAcksError,
+    InvalidTopicError,
+    KafkaApiError,
+    ProtocolError,
+    StorageError,
+    TransactionalIdAuthorizationError,
+    UnsupportedCompressionTypeError,
+)
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.records import Codec
+from klamm.security.acls import AclOperation
+from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.topics import Topic
+    from klamm.storage.log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+API: Final = Api(key=ApiKey.PRODUCE, min_version=0, max_version=13)
+_MIN_SERVED: Final = 3
+_ZSTD_SINCE: Final = 7
+_LEADERS_SINCE: Final = 10
+_TOPIC_IDS_SINCE: Final = 13
+_ATTRIBUTES_AT: Final = 22
+_CODEC_MASK: Final = 0x07
+_ACKS: Final = frozenset({-1, 0, 1})
+
+PartitionResponse = ProduceResponse.PartitionProduceResponse
+_NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
+"""Shared by all answers that name no leader; never changed."""
+
+
+def decode(version: int, frame: memoryview, position: int) -> ProduceRequest:
+    """Read a request; records are views of the frame.
+
+    Raises:
+        ProtocolError: v0-2, or not a request.
+    """
+    if version < _MIN_SERVED:
+        raise ProtocolError(f"Produce v{version} is announced for old librdkafka only and not served")
+    return decode_message(ProduceRequest, version, frame, position)
+
+
+async def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+    """Append every partition's batch.
+
+    Raises:
+        ProtocolError: acks=0 and something was refused: closing is the only way to tell.
+    """
+    to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]] = []
+    responses = [_append_topic(data, request, context, to_flush) for data in request.topic_data]
+    if to_flush:
+        await _flush(to_flush, context)
+    if request.acks == 0:
+        refused = [item for topic in responses for item in topic.partition_responses if item.error_code]
+        if refused:
+            raise ProtocolError(f"Produce with acks=0 failed: {ErrorCode(refused[0].error_code).name}")
+        return None
+    endpoints = _endpoints(responses, context) if context.api_version >= _LEADERS_SINCE else []
+    return ProduceResponse(responses=responses, node_endpoints=endpoints)
+
+
+def _append_topic(
+    data: ProduceRequest.TopicProduceData,
+    request: ProduceRequest,
+    context: RequestContext,
+    to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]],
+) -> ProduceResponse.TopicProduceResponse:
+    try:
+        if request.acks not in _ACKS:
+            raise InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
+        if request.transactional_id is not None:
+            if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
+                raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
+            raise InvalidProducerIdMappingError("No transactional producer is known")
+        by_id = context.api_version >= _TOPIC_IDS_SINCE
+        topic = find_topic(context, AclOperation.WRITE, name=None if by_id else data.name, topic_id=data.topic_id)
+        if topic.is_internal:
+            raise InvalidTopicError(f"Cannot append to internal topic {topic.name}")
+    except KafkaApiError as error:
+        answers = [_refused(partition.index, error) for partition in data.partition_data]
+    else:
+        answers = [_append(partition, topic, context, to_flush) for partition in data.partition_data]
+    return ProduceResponse.TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
+
+
+def _append(
+    data: ProduceRequest.PartitionProduceData,
+    topic: Topic,
+    context: RequestContext,
+    to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]],
+) -> ProduceResponse.PartitionProduceResponse:
+    try:
+        log = leader_log(context, topic, data.index)
+        if not data.records:
+            raise InvalidRecordError(f"Produce requests must have exactly one record batch for {log.name}")
+        records = memoryview(data.records)
+        if context.api_version < _ZSTD_SINCE and _codec(records) == Codec.ZSTD:
+            raise UnsupportedCompressionTypeError("Produce requests of v3 to v6 are not allowed to use ZStandard")
+        result = log.append(records)
+    except KafkaApiError as error:
+        answer = _refused(data.index, error)
+        if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                leader_id=topic.leader(data.index), leader_epoch=LEADER_EPOCH
+            )
+        return answer
+    answer = PartitionResponse(
+        index=data.index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=log.log_start_offset,
+        current_leader=_NO_LEADER,
+    )
+    if result.needs_flush:
+        to_flush.append((log, answer))
+    return answer
+
+
+async def _flush(
+    appended: Sequence[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]], context: RequestContext
+) -> None:
+    """Wait for the disk where ``flush.messages`` asks for it."""
+    for log, answer in appended:
+        try:
+            await context.services.logs.flush(log)
+        except OSError as error:
+            refusal = _refused(answer.index, StorageError(f"Cannot flush {log.name}: {error}"))
+            answer.error_code, answer.base_offset = refusal.error_code, refusal.base_offset
+            answer.error_message = refusal.error_message
+
+
+def _codec(records: memoryview) -> int:
+    return records[_ATTRIBUTES_AT] & _CODEC_MASK if len(records) > _ATTRIBUTES_AT else Codec.NONE
+
+
+def _refused(index: int, error: KafkaApiError) -> ProduceResponse.PartitionProduceResponse:
+    record_errors: Sequence[ProduceResponse.BatchIndexAndErrorMessage] = ()
+    if isinstance(error, InvalidRecordsError | InvalidTimestampsError):
+        record_errors = [
+            ProduceResponse.BatchIndexAndErrorMessage(
+                batch_index=record.batch_index, batch_index_error_message=record.message
+            )
+            for record in error.record_errors
+        ]
+    if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
+        logger.error("Produce refused: %s", error)
+    return PartitionResponse(
+        index=index,
+        error_code=error.error_code,
+        base_offset=-1,
+        record_errors=list(record_errors),
+        error_message=error.error_message,
+    )
+
+
+def _endpoints(
+    responses: Sequence[ProduceResponse.TopicProduceResponse], context: RequestContext
+) -> list[ProduceResponse.NodeEndpoint]:
+    """Tell the addresses of the leaders that the response names (KIP-951)."""
+    leaders = {
+        item.current_leader.leader_id
+        for topic in responses
+        for item in topic.partition_responses
+        if item.current_leader is not _NO_LEADER
+    }
+    if not leaders:
+        return []
+    return [
+        ProduceResponse.NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        for node in context.services.cluster.nodes_at(context.session.listener)
+        if node.node_id in leaders
+    ]
+
+
+ROUTE: Final = Route(api=API, request=ProduceRequest, handle=handle, decode=decode)

@@ -1,0 +1,161 @@
+"""Fetch (key 1), v4-18.
+
+Whole batches as they lie in the segments, up to ``partition_max_bytes`` each and ``max_bytes`` in all; the first
+batch of the first partition that has any comes whatever its size. Waits up to ``max_wait_ms`` for ``min_bytes``,
+woken by what is appended. Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's
+address when another broker id is asked (KIP-951). read_committed ends at the last stable offset, which is the end.
+Not done here: follower fetching (KIP-392), replicas' own fetches, tiered storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.fetch_response import FetchedBody, FetchedPartition
+from klamm.broker.partitions import find_topic, leader_log
+from klamm.broker.route import Route
+from klamm.broker.topics import LEADER_EPOCH
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.security.acls import AclOperation
+from klamm.storage.log import WAITING_ENDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.fetch_sessions import FetchPartition, FetchPlan
+    from klamm.storage.log import PartitionLog
+
+API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)
+_UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+class _Waiter:
+    """Wakes a fetch when enough was appended."""
+
+    __slots__ = ("_left", "woken")
+
+    def __init__(self, min_bytes: int) -> None:
+        self._left = min_bytes
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def appended(self, size: int) -> None:
+        """Count what came; enough wakes."""
+        self._left -= size
+        if self._left <= 0 and not self.woken.done():
+            self.woken.set_result(None)
+
+
+class _Found:
+    """What a look at all partitions gave."""
+
+    __slots__ = ("failed", "logs", "partitions", "size")
+
+    def __init__(self) -> None:
+        self.partitions: list[tuple[FetchPartition, FetchedPartition]] = []
+        self.logs: list[PartitionLog] = []
+        self.size = 0
+        self.failed = False
+
+
+async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
+    """Answer now if there is enough, or something is wrong; else wait."""
+    plan = context.services.fetch_sessions.plan(request, context.api_version)
+    if plan.error_code:
+        return FetchedBody(error_code=plan.error_code)
+    found = _look(plan.partitions, request, context)
+    if request.max_wait_ms > 0 and not found.failed and found.logs and found.size < request.min_bytes:
+        await _wait(found, request)
+        found = _look(plan.partitions, request, context)
+    return _answer(plan, found, context)
+
+
+async def _wait(found: _Found, request: FetchRequest) -> None:
+    waiter = _Waiter(request.min_bytes - found.size)
+    timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, waiter.appended, WAITING_ENDS)
+    for log in found.logs:
+        log.waiters.add(waiter)
+    try:
+        await waiter.woken
+    finally:
+        timer.cancel()
+        for log in found.logs:
+            log.waiters.discard(waiter)
+
+
+def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: RequestContext) -> _Found:
+    found = _Found()
+    left = request.max_bytes
+    for wanted in partitions:
+        answer = FetchedPartition(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)
+        found.partitions.append((wanted, answer))
+        try:
+            _read(wanted, answer, left, found, context)
+        except KafkaApiError as error:
+            answer.error_code = error.error_code
+            # What does not exist is no reason to hurry: its client would ask again and again without a pause.
+            found.failed = found.failed or error.error_code not in _UNKNOWN
+        left -= len(answer.records)
+        found.size += len(answer.records)
+    return found
+
+
+def _read(wanted: FetchPartition, answer: FetchedPartition, left: int, found: _Found, context: RequestContext) -> None:
+    topic = find_topic(context, AclOperation.READ, name=wanted.topic, topic_id=wanted.topic_id)
+    try:
+        log = leader_log(context, topic, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
+    except KafkaApiError as error:
+        if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            answer.current_leader = topic.leader(wanted.partition), LEADER_EPOCH
+        raise
+    found.logs.append(log)
+    if wanted.last_fetched_epoch >= 0:
+        diverging = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        if diverging.epoch < 0:
+            raise OffsetOutOfRangeError(f"Leader epoch {wanted.last_fetched_epoch} of {log.name} is not known")
+        if diverging.epoch < wanted.last_fetched_epoch or diverging.start_offset < wanted.fetch_offset:
+            answer.diverging_epoch = diverging
+            answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
+            found.failed = True
+            return
+    answer.records = log.read(wanted.fetch_offset, min(wanted.max_bytes, left), min_one_batch=found.size == 0)
+    answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
+
+
+def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> FetchedBody:
+    answers = []
+    session = plan.session
+    for wanted, answer in found.partitions:
+        if session is not None and not _has_news(wanted, answer) and plan.is_incremental:
+            continue
+        answers.append(answer)
+        if session is not None and answer.records:
+            session.had_its_turn(wanted)
+    leaders = {answer.current_leader[0] for answer in answers if answer.current_leader is not None}
+    return FetchedBody(
+        session_id=session.session_id if session is not None else 0,
+        partitions=answers,
+        node_endpoints=[
+            FetchResponse.NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in context.services.cluster.nodes_at(context.session.listener)
+            if node.node_id in leaders
+        ],
+    )
+
+
+def _has_news(wanted: FetchPartition, answer: FetchedPartition) -> bool:
+    """Tell whether the client of a session has to hear of a partition, and remember what it hears."""
+    told = wanted.told_high_watermark, wanted.told_log_start_offset
+    wanted.told_high_watermark, wanted.told_log_start_offset = answer.high_watermark, answer.log_start_offset
+    if answer.error_code:
+        wanted.told_high_watermark = -1  # told again when the error is over
+        return True
+    if answer.records or answer.diverging_epoch is not None:
+        return True
+    return told != (answer.high_watermark, answer.log_start_offset)
+
+
+ROUTE: Final = Route(api=API, request=FetchRequest, handle=handle)

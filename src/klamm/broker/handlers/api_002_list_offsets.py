@@ -1,0 +1,85 @@
+"""ListOffsets (key 2), v1-10.
+
+The first offset at or behind a timestamp, or latest (-1), earliest (-2), that of the largest timestamp (-3, v7+),
+earliest local (-4, v8+: the same as earliest) and latest tiered (-5, v9+: none, there are no tiers).
+The leader epoch in the answer is that of the record. read_committed stops at the last stable offset, the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.partitions import find_topic, leader_log
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_topic
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.security.acls import AclOperation
+from klamm.storage.log import TimestampOffset, offset_for_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=10)
+_SPECIAL_SINCE: Final[Mapping[int, int]] = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+"""The first version that knows a timestamp with a meaning of its own."""
+
+Wanted = ListOffsetsRequest.ListOffsetsPartition
+Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    """Answer one entry per partition; a bad one never fails its neighbours."""
+    counts = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    await _answer(topic.name, wanted, context, repeated=counts[topic.name, wanted.partition_index] > 1)
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _answer(
+    topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: RequestContext, *, repeated: bool
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    async def find() -> TimestampOffset:
+        require_topic(context, AclOperation.DESCRIBE, topic)
+        if repeated:
+            raise InvalidRequestError(f"{topic}-{wanted.partition_index} is asked for more than once")
+        return _find(topic, wanted, context)
+
+    found, error = await attempt(find, api=API.key)
+    if found is None:
+        return Answer(partition_index=wanted.partition_index, error_code=error.error_code)
+    return Answer(
+        partition_index=wanted.partition_index,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def _find(topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: RequestContext) -> TimestampOffset:
+    if wanted.timestamp < 0 and context.api_version < _SPECIAL_SINCE.get(wanted.timestamp, context.api_version + 1):
+        raise UnsupportedVersionError(f"ListOffsets v{context.api_version} has no timestamp {wanted.timestamp}")
+    log = leader_log(
+        context,
+        find_topic(context, AclOperation.DESCRIBE, name=topic),
+        wanted.partition_index,
+        current_leader_epoch=wanted.current_leader_epoch,
+    )
+    return offset_for_timestamp(log, wanted.timestamp)
+
+
+ROUTE: Final = Route(api=API, request=ListOffsetsRequest, handle=handle)

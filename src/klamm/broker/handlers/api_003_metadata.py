@@ -1,0 +1,162 @@
+"""Metadata (key 3), v0-13.
+
+Brokers, topics by name, by id (v10+) or all, with leaders. Topics that are asked for by name and do not exist are
+created when ``auto.create.topics.enable`` and the request (v4+) allow it; such a creation passes the policy too.
+Needs DESCRIBE on a topic: of all topics the others are left out, by name they are refused whether they exist or not.
+A topic is created for who has CREATE on the cluster or the topic. Authorized operations (v8+) are told when asked for.
+Not done here: replicas that are offline (all are this process).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.new_topics import RESERVED_NAMES, TopicSpec, create_topic
+from klamm.broker.route import Route
+from klamm.broker.security.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
+from klamm.broker.topics import LEADER_EPOCH
+from klamm.configs.names import check_topic_name
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.security.acls import AclOperation, AclResourceType
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.topics import Topic
+
+API: Final = Api(key=ApiKey.METADATA, min_version=0, max_version=13)
+_NULL_MEANS_ALL_SINCE: Final = 1
+_ASKS_FOR_CREATION_SINCE: Final = 4
+_OPERATIONS_SINCE: Final = 8
+_IDS_SINCE: Final = 12
+_CLUSTER_OPERATIONS: Final = range(8, 11)
+"""The versions that tell what may be done to the cluster; later DescribeCluster does."""
+
+
+async def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """Tell brokers and topics."""
+    cluster = context.services.cluster
+    wanted = request.topics
+    if context.api_version < _NULL_MEANS_ALL_SINCE and not wanted:
+        wanted = None
+    if wanted is None:
+        topics = [
+            _found(topic)
+            for topic in context.services.topics.all()
+            if may_topic(context, AclOperation.DESCRIBE, topic.name)
+        ]
+    elif context.api_version < _IDS_SINCE and any(
+        topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted
+    ):
+        # v10 and 11 can write ids and nobody may; a name in their answers is never null.
+        topics = [
+            _failed(ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id) for topic in wanted
+        ]
+    else:
+        may_create = request.allow_auto_topic_creation or context.api_version < _ASKS_FOR_CREATION_SINCE
+        topics = [await _answer(topic, context, may_create=may_create) for topic in wanted]
+    if request.include_topic_authorized_operations and context.api_version >= _OPERATIONS_SINCE:
+        _tell_operations(topics, context)
+    asked = request.include_cluster_authorized_operations and context.api_version in _CLUSTER_OPERATIONS
+    return MetadataResponse(
+        cluster_authorized_operations=cluster_operations(context) if asked else NOT_ASKED,
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(
+                node_id=node.node_id, host=node.host, port=node.port, rack=node.rack
+            )
+            for node in cluster.nodes_at(context.session.listener)
+        ],
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        topics=topics,
+    )
+
+
+def _tell_operations(topics: list[MetadataResponse.MetadataResponseTopic], context: RequestContext) -> None:
+    for topic in topics:
+        if topic.name is not None and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            topic.topic_authorized_operations = authorized_operations(context, AclResourceType.TOPIC, topic.name)
+
+
+async def _answer(
+    wanted: MetadataRequest.MetadataRequestTopic, context: RequestContext, *, may_create: bool
+) -> MetadataResponse.MetadataResponseTopic:
+    if wanted.name is None or wanted.topic_id != ZERO_UUID:
+        return _answer_by_id(wanted.topic_id, context)
+    name = wanted.name
+    if not may_topic(context, AclOperation.DESCRIBE, name):
+        return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+    topic = context.services.topics.get(name)
+    if topic is not None:
+        return _found(topic)
+    refusal = _refuse_creation(name, context, may_create=may_create)
+    if refusal:
+        return _failed(refusal, name=name)
+    return await _create(name, context)
+
+
+def _answer_by_id(topic_id: UUID, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
+    topic = context.services.topics.by_id(topic_id)
+    if topic is None:
+        return _failed(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+    if not may_topic(context, AclOperation.DESCRIBE, topic.name):
+        return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic_id)
+    return _found(topic)
+
+
+def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) -> ErrorCode:
+    """Return why a topic that does not exist is not created now, NONE when it is."""
+    try:
+        check_topic_name(name)
+    except KafkaApiError as error:
+        return error.error_code
+    may_create = may_create and name not in RESERVED_NAMES
+    if not (may_create and context.services.configs.broker_value("auto.create.topics.enable")):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not (may_cluster(context, AclOperation.CREATE) or may_topic(context, AclOperation.CREATE, name)):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
+
+
+async def _create(name: str, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
+    """Create a topic that somebody asked for; another request may be doing the same."""
+    created, error = await attempt(lambda: create_topic(TopicSpec(name=name), context), api=API.key)
+    if created is not None:
+        return _found(created.topic)
+    topic = context.services.topics.get(name)
+    if topic is not None:
+        return _found(topic)
+    return _failed(error.error_code, name=name)
+
+
+def _found(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            MetadataResponse.MetadataResponsePartition(
+                partition_index=index,
+                leader_id=replicas[0],
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=list(replicas),
+                isr_nodes=list(replicas),
+                offline_replicas=[],
+            )
+            for index, replicas in enumerate(topic.partitions)
+        ],
+    )
+
+
+def _failed(
+    error_code: ErrorCode, *, name: str | None, topic_id: UUID = ZERO_UUID
+) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(error_code=error_code, name=name, topic_id=topic_id)
+
+
+ROUTE: Final = Route(api=API, request=MetadataRequest, handle=handle)

@@ -1,0 +1,92 @@
+"""OffsetCommit (key 8), v2-9.
+
+One entry per partition, in the order of the request. Unknown topics and partitions are refused before the group is
+asked; a refusal by the group stands at every other partition. Answered when the offsets are on disk.
+v2-4 may bring a retention time of their own; v9 answers GROUP_ID_NOT_FOUND where older versions say ILLEGAL_GENERATION.
+Not done here: topic ids (v10), which Kafka 4.1 does not offer either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.commits import Committer
+from klamm.broker.groups.offsets import OffsetToCommit
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_topic, require_group
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9)
+
+
+async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+    """Commit what can be committed."""
+    offsets = [
+        OffsetToCommit(
+            topic=topic.name,
+            partition=partition.partition_index,
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    # Each topic is asked for once: it may have many partitions.
+    names = {topic.name for topic in request.topics}
+    denied = {name for name in names if not may_topic(context, AclOperation.READ, name)}
+    allowed = [offset for offset in offsets if offset.topic not in denied] if denied else offsets
+    codes = iter(await _commit(request, allowed, context))
+    return _response(
+        request, (ErrorCode.TOPIC_AUTHORIZATION_FAILED if offset.topic in denied else next(codes) for offset in offsets)
+    )
+
+
+async def _commit(
+    request: OffsetCommitRequest, offsets: Sequence[OffsetToCommit], context: RequestContext
+) -> Sequence[ErrorCode]:
+    try:
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+    except KafkaApiError as error:
+        return [error.error_code] * len(offsets)
+    return await context.services.groups.offsets.commit(
+        Committer(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation_id=request.generation_id_or_member_epoch,
+        ),
+        offsets,
+        retention_ms=request.retention_time_ms,
+        api_version=context.api_version,
+    )
+
+
+def _response(request: OffsetCommitRequest, codes: Iterator[ErrorCode]) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=next(codes)
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+ROUTE: Final = Route(api=API, request=OffsetCommitRequest, handle=handle)

@@ -1,0 +1,81 @@
+"""FindCoordinator (key 10), v0-6.
+
+Key types: group (0), transaction (1). v0-3 ask for one key, v4-6 for several, one entry each.
+Not done here: share groups (2), answered with INVALID_REQUEST as by a Kafka without a share coordinator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_group, may_transactional_id
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.cluster import Node
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.FIND_COORDINATOR, min_version=0, max_version=6)
+FIRST_VERSION_WITH_KEYS: Final = 4
+GROUP: Final = 0
+TRANSACTION: Final = 1
+NOWHERE: Final = ("", -1, -1)
+"""Host, port and id where there is no coordinator."""
+
+
+async def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    """Name the coordinator of each key."""
+    if context.api_version >= FIRST_VERSION_WITH_KEYS:
+        return FindCoordinatorResponse(
+            coordinators=[_answer(key, request.key_type, context) for key in request.coordinator_keys]
+        )
+    answer = _answer(request.key, request.key_type, context)
+    words = f"No coordinator for keys of type {request.key_type}."
+    if answer.error_code != ErrorCode.INVALID_REQUEST:
+        # Kafka puts NONE into words here, and only in these versions.
+        words = ErrorCode(answer.error_code).name
+    return FindCoordinatorResponse(
+        error_code=answer.error_code,
+        error_message=words,
+        node_id=answer.node_id,
+        host=answer.host,
+        port=answer.port,
+    )
+
+
+def _answer(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:
+    error_code = _denied(key, key_type, context)
+    node = None if error_code else _find(key, key_type, context)
+    if node is None and not error_code:
+        error_code = ErrorCode.INVALID_REQUEST
+    host, port, node_id = NOWHERE if node is None else (node.host, node.port, node.node_id)
+    return FindCoordinatorResponse.Coordinator(
+        key=key,
+        node_id=node_id,
+        host=host,
+        port=port,
+        error_code=error_code,
+    )
+
+
+def _denied(key: str, key_type: int, context: RequestContext) -> ErrorCode:
+    if key_type == GROUP and not may_group(context, AclOperation.DESCRIBE, key):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if key_type == TRANSACTION and not may_transactional_id(context, AclOperation.DESCRIBE, key):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
+
+
+def _find(key: str, key_type: int, context: RequestContext) -> Node | None:
+    if key_type not in {GROUP, TRANSACTION}:
+        return None
+    cluster = context.services.cluster
+    return cluster.node(coordinator_for(key, cluster.node_ids), context.session.listener)
+
+
+ROUTE: Final = Route(api=API, request=FindCoordinatorRequest, handle=handle)

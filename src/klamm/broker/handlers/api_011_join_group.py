@@ -1,0 +1,88 @@
+"""JoinGroup (key 11), v0-9.
+
+The answer waits for the group: until everybody has joined or the rebalance timeout is over. v0 has no rebalance
+timeout of its own: the session timeout stands for it. v4 answers a dynamic member without id with MEMBER_ID_REQUIRED
+(KIP-394), v5 knows static members (KIP-345), v9 a leader that needs not assign (KIP-814).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.model import JoinAttempt
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_group
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+    from klamm.broker.groups.model import JoinReply
+
+API: Final = Api(key=ApiKey.JOIN_GROUP, min_version=0, max_version=9)
+FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
+FIRST_VERSION_REQUIRING_MEMBER_ID: Final = 4
+FIRST_VERSION_WITH_NULLABLE_PROTOCOL: Final = 7
+FIRST_VERSION_SKIPPING_ASSIGNMENT: Final = 9
+
+
+async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+    """Let the group decide."""
+    try:
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+    except KafkaApiError as error:
+        return JoinGroupResponse(
+            error_code=error.error_code,
+            member_id=request.member_id,
+            generation_id=-1,
+            protocol_name=_nullable(None, context.api_version),
+        )
+    reply = await context.services.groups.join(request.group_id, _attempt(request, context))
+    return _response(reply, context.api_version)
+
+
+def _attempt(request: JoinGroupRequest, context: RequestContext) -> JoinAttempt:
+    version = context.api_version
+    has_rebalance_timeout = version >= FIRST_VERSION_WITH_REBALANCE_TIMEOUT
+    return JoinAttempt(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.session.client_host}",
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+        requires_known_member_id=version >= FIRST_VERSION_REQUIRING_MEMBER_ID,
+        supports_skipping_assignment=version >= FIRST_VERSION_SKIPPING_ASSIGNMENT,
+    )
+
+
+def _response(reply: JoinReply, version: int) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=reply.error_code,
+        generation_id=reply.generation_id,
+        protocol_type=reply.protocol_type,
+        protocol_name=_nullable(reply.protocol_name, version),
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            JoinGroupResponse.JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
+            )
+            for member in reply.members
+        ],
+    )
+
+
+def _nullable(protocol_name: str | None, version: int) -> str | None:
+    """Return what may be written: old versions have no null here."""
+    return "" if protocol_name is None and version < FIRST_VERSION_WITH_NULLABLE_PROTOCOL else protocol_name
+
+
+ROUTE: Final = Route(api=API, request=JoinGroupRequest, handle=handle)

@@ -1,0 +1,34 @@
+"""Heartbeat (key 12), v0-4: a member is alive; REBALANCE_IN_PROGRESS tells it to join again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_group
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.HEARTBEAT, min_version=0, max_version=4)
+
+
+async def handle(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+    """Let the group decide."""
+    try:
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        await context.services.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+    except KafkaApiError as error:
+        return HeartbeatResponse(error_code=error.error_code)
+    return HeartbeatResponse()
+
+
+ROUTE: Final = Route(api=API, request=HeartbeatRequest, handle=handle)

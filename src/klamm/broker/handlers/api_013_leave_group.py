@@ -1,0 +1,53 @@
+"""LeaveGroup (key 13), v0-5.
+
+v0-2: one member, whose error stands at the top. v3-5: several, by member id or by instance id alone (KIP-345), with
+one entry each; the group reacts once to all of them. The reason (v5, KIP-800) changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.model import MemberIdentity
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_group
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.LEAVE_GROUP, min_version=0, max_version=5)
+FIRST_VERSION_WITH_MEMBERS: Final = 3
+
+
+async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+    """Let the group decide."""
+    is_batched = context.api_version >= FIRST_VERSION_WITH_MEMBERS
+    identities = (
+        [MemberIdentity(member_id=m.member_id, group_instance_id=m.group_instance_id) for m in request.members]
+        if is_batched
+        else [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
+    )
+    try:
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        codes = await context.services.groups.leave(request.group_id, identities)
+    except KafkaApiError as error:
+        return LeaveGroupResponse(error_code=error.error_code)
+    if not is_batched:
+        return LeaveGroupResponse(error_code=codes[0])
+    return LeaveGroupResponse(
+        members=[
+            LeaveGroupResponse.MemberResponse(
+                member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
+            )
+            for identity, code in zip(identities, codes, strict=True)
+        ]
+    )
+
+
+ROUTE: Final = Route(api=API, request=LeaveGroupRequest, handle=handle)

@@ -1,0 +1,52 @@
+"""SyncGroup (key 14), v0-5.
+
+A follower's answer waits for the leader's assignment, and everybody's until that is on disk. v5 names the protocol,
+which must be the group's (KIP-559).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.model import SyncAttempt
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_group
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.SYNC_GROUP, min_version=0, max_version=5)
+
+
+async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
+    """Let the group decide."""
+    try:
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+    except KafkaApiError as error:
+        return SyncGroupResponse(error_code=error.error_code)
+    reply = await context.services.groups.sync(
+        request.group_id,
+        SyncAttempt(
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation_id=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments=tuple((share.member_id, bytes(share.assignment)) for share in request.assignments),
+        ),
+    )
+    return SyncGroupResponse(
+        error_code=reply.error_code,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
+
+
+ROUTE: Final = Route(api=API, request=SyncGroupRequest, handle=handle)

@@ -1,0 +1,44 @@
+"""ListGroups (key 16), v0-5: the groups that the asked broker coordinates, by state (v4+) and type (v5) if wanted.
+
+DESCRIBE on the cluster shows all, else those that may be described.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.coordinator import GROUP_TYPE
+from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_cluster, may_group
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.LIST_GROUPS, min_version=0, max_version=5)
+
+
+async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    """List what matches; filters that name nothing known match nothing."""
+    node_ids = context.services.cluster.node_ids
+    groups = context.services.groups.list_groups(states=request.states_filter, types=request.types_filter)
+    may_all = may_cluster(context, AclOperation.DESCRIBE)
+    return ListGroupsResponse(
+        groups=[
+            ListGroupsResponse.ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state.value,
+                group_type=GROUP_TYPE,
+            )
+            for group in groups
+            if (may_all or may_group(context, AclOperation.DESCRIBE, group.group_id))
+            and coordinator_for(group.group_id, node_ids) == context.node_id
+        ]
+    )
+
+
+ROUTE: Final = Route(api=API, request=ListGroupsRequest, handle=handle)

@@ -1,0 +1,157 @@
+"""CreateTopics (key 19), v2-7.
+
+One answer per topic, in the order of the request; topics are decided one after the other, and a topic that is refused
+leaves its neighbours alone (KIP-108). A name that stands twice is answered once, with INVALID_REQUEST.
+``validate_only`` runs every check and the policy and creates nothing. Needs CREATE on the cluster or the topic, before
+anything else is looked at; the configs are told to who has DESCRIBE_CONFIGS on the topic.
+Not done here: the controller's mutation quota.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.broker.attempt import ApiError, attempt
+from klamm.broker.new_topics import NewTopic, TopicSpec, create_topic
+from klamm.broker.pieces import NO_TAGS, with_items
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_cluster, may_topic
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.configs.describe import DescribedConfig
+
+API: Final = Api(key=ApiKey.CREATE_TOPICS, min_version=2, max_version=7)
+_CONFIGS_SINCE: Final = 5
+
+
+class _Result(NamedTuple):
+    """The answer for a topic, its configs apart."""
+
+    head: CreateTopicsResponse.CreatableTopicResult
+    configs: tuple[DescribedConfig, ...] = ()
+
+
+class CreateTopicsAnswer:
+    """A response whose configs are written once each, however many topics have them in common."""
+
+    def __init__(self, results: Sequence[_Result]) -> None:
+        self._results = results
+
+    def is_flexible(self, version: int) -> bool:
+        """Tell whether the response has compact types and tagged fields."""
+        return CreateTopicsResponse.is_flexible(version)
+
+    def error_codes(self) -> tuple[int, ...]:
+        """Return the error code of each part."""
+        return tuple(result.head.error_code for result in self._results)
+
+    def buffers(self, version: int) -> Sequence[bytes | bytearray]:
+        """Return the body in pieces, one for each topic."""
+        if version < _CONFIGS_SINCE:
+            return [encode(CreateTopicsResponse(topics=[result.head for result in self._results]), version)]
+        written: dict[int, bytearray] = {}
+        joined: dict[int, bytes] = {}
+        pieces = [with_items(encode(CreateTopicsResponse(topics=[]), version), len(self._results), (), flexible=True)]
+        for head, configs in self._results:
+            if not configs:
+                pieces.append(bytes(encode(head, version, flexible=True)))
+                continue
+            body = joined.get(id(configs))
+            if body is None:
+                for config in configs:
+                    # The results keep what was described: as long as this runs, nothing else has its id.
+                    if id(config) not in written:
+                        written[id(config)] = encode(_to_wire(config), version, flexible=True)
+                body = joined[id(configs)] = b"".join([written[id(config)] for config in configs])
+            pieces.append(
+                with_items(encode(head, version, flexible=True), len(configs), (body, NO_TAGS), flexible=True)
+            )
+        return [*pieces, NO_TAGS]
+
+
+async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsAnswer:
+    """Answer one entry per topic; a refused one never fails its neighbours."""
+    asked = Counter(topic.name for topic in request.topics)
+    once_each = {topic.name: topic for topic in request.topics}
+    # Each topic is decided and applied, in order, before its first wait; so all of them share one commit.
+    answers = await asyncio.gather(
+        *(
+            _create(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
+            for name, topic in once_each.items()
+        )
+    )
+    return CreateTopicsAnswer(answers)
+
+
+async def _create(
+    topic: CreateTopicsRequest.CreatableTopic, context: RequestContext, *, validate_only: bool, is_duplicate: bool
+) -> _Result:
+    if is_duplicate:
+        return _failed(topic.name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+    if not (may_cluster(context, AclOperation.CREATE) or may_topic(context, AclOperation.CREATE, topic.name)):
+        return _failed(topic.name, ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed."))
+    spec = TopicSpec(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        configs=[(config.name, config.value) for config in topic.configs],
+    )
+    created, error = await attempt(lambda: create_topic(spec, context, validate_only=validate_only), api=API.key)
+    if created is None:
+        return _failed(topic.name, error)
+    return _created(created, context)
+
+
+def _created(created: NewTopic, context: RequestContext) -> _Result:
+    topic = created.topic
+    if not may_topic(context, AclOperation.DESCRIBE_CONFIGS, topic.name):
+        return _Result(
+            CreateTopicsResponse.CreatableTopicResult(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                error_message=None,
+                topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                configs=[],
+            )
+        )
+    head = CreateTopicsResponse.CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0]),
+        configs=[],
+    )
+    return _Result(head, context.services.configs.describe_new_topic(created.configs, node_id=context.node_id))
+
+
+def _to_wire(entry: DescribedConfig) -> CreateTopicsResponse.CreatableTopicConfigs:
+    return CreateTopicsResponse.CreatableTopicConfigs(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+    )
+
+
+def _failed(name: str, error: ApiError) -> _Result:
+    return _Result(
+        CreateTopicsResponse.CreatableTopicResult(
+            name=name, error_code=error.error_code, error_message=error.error_message, configs=[]
+        )
+    )
+
+
+ROUTE: Final = Route(api=API, request=CreateTopicsRequest, handle=handle)

@@ -1,0 +1,139 @@
+"""DeleteTopics (key 20), v1-6.
+
+Topics by name, or by id (v6). What is named twice, also once by name and once by its id, is answered with
+INVALID_REQUEST and stays. ``delete.topic.enable=false`` refuses all. A policy has its say last.
+Not done here: internal topics are deleted like others, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.attempt import NONE, ApiError, attempt
+from klamm.broker.route import Route
+from klamm.broker.security.checks import TOPIC_DENIED, may_cluster, may_topic
+from klamm.policy.details import DeleteTopicDetails
+from klamm.policy.kinds import DELETE_TOPIC
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from uuid import UUID
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.topics import Topic
+
+Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
+API: Final = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6)
+_STATES_SINCE: Final = 6
+_DISABLED_HAS_CODE_SINCE: Final = 3
+_UNKNOWN_NAME: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+_UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+
+
+async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+    """Answer one entry per topic."""
+    wanted = _wanted(request, context.api_version)
+    if not context.services.configs.broker_value("delete.topic.enable"):
+        code = ErrorCode.TOPIC_DELETION_DISABLED
+        if context.api_version < _DISABLED_HAS_CODE_SINCE:
+            code = ErrorCode.INVALID_REQUEST
+        return DeleteTopicsResponse(
+            responses=[_result(name, topic_id, ApiError(code, None)) for name, topic_id in wanted]
+        )
+    return DeleteTopicsResponse(responses=await asyncio.gather(*_plan(wanted, context)))
+
+
+def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None, UUID]]:
+    if version >= _STATES_SINCE:
+        return [(topic.name, topic.topic_id) for topic in request.topics]
+    return [(name, ZERO_UUID) for name in request.topic_names]
+
+
+def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) -> list[Awaitable[Result]]:
+    """Decide each entry before the first topic goes: a topic that is named twice stays."""
+    topics = context.services.topics
+    found = [(topics.get(name) if name is not None else topics.by_id(topic_id)) for name, topic_id in wanted]
+    names = Counter(name for name, _ in wanted if name is not None)
+    ids = Counter(topic_id for name, topic_id in wanted if name is None)
+    times = Counter(topic.topic_id for topic in found if topic is not None)
+    answers: list[Awaitable[Result]] = []
+    for (name, topic_id), topic in zip(wanted, found, strict=True):
+        if name is not None and topic_id != ZERO_UUID:
+            error = ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+            answers.append(_refused(name, topic_id, error))
+        elif name is None and topic_id == ZERO_UUID:
+            error = ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+            answers.append(_refused(None, ZERO_UUID, error))
+        elif (count := names.pop(name, 0) if name is not None else ids.pop(topic_id, 0)) == 0:
+            continue  # answered where it stood first
+        elif count > 1:
+            what = "Duplicate topic name." if name is not None else "Duplicate topic id."
+            answers.append(_refused(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, what)))
+        elif (denied := _denied(name, topic_id, topic, context)) is not None:
+            answers.append(denied)
+        elif topic is None:
+            answers.append(_refused(name, topic_id, _UNKNOWN_NAME if name is not None else _UNKNOWN_ID))
+        elif times[topic.topic_id] > 1:
+            error = ApiError(
+                ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
+            )
+            answers.append(_refused(name, topic.topic_id, error))
+        else:
+            answers.append(_delete(topic, context))
+    return answers
+
+
+def _denied(name: str | None, topic_id: UUID, topic: Topic | None, context: RequestContext) -> Awaitable[Result] | None:
+    """Refuse who may not delete; a name that may not even be described is refused whether it exists or not."""
+    if may_cluster(context, AclOperation.DELETE):
+        return None
+    if name is not None and not may_topic(context, AclOperation.DESCRIBE, name):
+        return _refused(name, ZERO_UUID, TOPIC_DENIED)
+    if topic is None or may_topic(context, AclOperation.DELETE, topic.name):
+        return None
+    if name is None and not may_topic(context, AclOperation.DESCRIBE, topic.name):
+        return _refused(None, topic_id, TOPIC_DENIED)
+    return _refused(topic.name, topic_id, TOPIC_DENIED)
+
+
+async def _refused(name: str | None, topic_id: UUID, error: ApiError) -> Result:
+    return _result(name, topic_id, error)
+
+
+async def _delete(topic: Topic, context: RequestContext) -> Result:
+    _, error = await attempt(lambda: _delete_if_allowed(topic, context), api=API.key)
+    return _result(topic.name, topic.topic_id if error == NONE else ZERO_UUID, error)
+
+
+async def _delete_if_allowed(topic: Topic, context: RequestContext) -> None:
+    policies, session = context.services.policies, context.session
+    async with policies.turn(DELETE_TOPIC):
+        if policies.guards_kind(DELETE_TOPIC):
+            details = DeleteTopicDetails(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                num_partitions=len(topic.partitions),
+                replication_factor=len(topic.partitions[0]),
+                principal=session.principal,
+                client_id=context.client_id,
+                listener=session.listener,
+            )
+            await policies.check(DELETE_TOPIC, details)
+        deleting = context.services.topics.begin_delete(topic)
+    await deleting
+
+
+def _result(name: str | None, topic_id: UUID, error: ApiError) -> Result:
+    return DeleteTopicsResponse.DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=error.error_code, error_message=error.error_message
+    )
+
+
+ROUTE: Final = Route(api=API, request=DeleteTopicsRequest, handle=handle)

@@ -1,0 +1,79 @@
+"""DeleteRecords (key 21), v0-2.
+
+Moves the log start offset of partitions; -1 deletes everything that is there. Answered when the new start offsets are
+on disk, so that no crash brings records back. Refused for internal topics, and where ``cleanup.policy`` lacks delete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import NONE, ApiError, attempt
+from klamm.broker.partitions import find_topic, leader_log
+from klamm.broker.route import Route
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import InvalidTopicError, PolicyViolationError, StorageError
+from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from klamm.security.acls import AclOperation
+from klamm.storage.log import delete_records
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.DELETE_RECORDS, min_version=0, max_version=2)
+_UNKNOWN: Final = -1
+
+Answer = DeleteRecordsResponse.DeleteRecordsPartitionResult
+
+
+async def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
+    """Delete, make it durable once for all partitions, answer."""
+    response = DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[await _delete(topic.name, wanted, context) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+    deleted = [answer for topic in response.topics for answer in topic.partitions if not answer.error_code]
+    error = await _checkpoint(context) if deleted else NONE
+    for answer in deleted:
+        answer.error_code = error.error_code
+    return response
+
+
+async def _delete(
+    topic: str, wanted: DeleteRecordsRequest.DeleteRecordsPartition, context: RequestContext
+) -> DeleteRecordsResponse.DeleteRecordsPartitionResult:
+    async def delete() -> int:
+        found = find_topic(context, AclOperation.DELETE, name=topic)
+        if found.is_internal:
+            raise InvalidTopicError(f"Cannot delete records of internal topic {topic}")
+        log = leader_log(context, found, wanted.partition_index)
+        if not log.config.is_deleted:
+            raise PolicyViolationError(
+                f"Records of partition {log.name} can not be deleted due to the configured policy"
+            )
+        return delete_records(log, wanted.offset)
+
+    low_watermark, error = await attempt(delete, api=API.key)
+    return Answer(
+        partition_index=wanted.partition_index,
+        low_watermark=_UNKNOWN if low_watermark is None else low_watermark,
+        error_code=error.error_code,
+    )
+
+
+async def _checkpoint(context: RequestContext) -> ApiError:
+    async def write() -> None:
+        try:
+            await context.services.logs.checkpoint()
+        except OSError as error:
+            raise StorageError(f"Cannot write the log start offsets: {error}") from error
+
+    return (await attempt(write, api=API.key))[1]
+
+
+ROUTE: Final = Route(api=API, request=DeleteRecordsRequest, handle=handle)

@@ -1,0 +1,54 @@
+"""OffsetForLeaderEpoch (key 23), v2-4.
+
+Where a leader epoch ended (KIP-101, KIP-320): with it a consumer notices that a log was cut. An epoch that is not
+known is answered with epoch -1 and offset -1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.partitions import find_topic, leader_log
+from klamm.broker.route import Route
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+    from klamm.storage.log.checkpoints import EpochStart
+
+API: Final = Api(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, min_version=2, max_version=4)
+
+Answer = OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
+    """Answer one entry per partition; a bad one never fails its neighbours."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[await _answer(topic.topic, wanted, context) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _answer(
+    topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition, context: RequestContext
+) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+    async def find() -> EpochStart:
+        found = find_topic(context, AclOperation.DESCRIBE, name=topic)
+        log = leader_log(context, found, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
+        return log.end_offset_for_epoch(wanted.leader_epoch)
+
+    end, error = await attempt(find, api=API.key)
+    if end is None:
+        return Answer(partition=wanted.partition, error_code=error.error_code)
+    return Answer(partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset)
+
+
+ROUTE: Final = Route(api=API, request=OffsetForLeaderEpochRequest, handle=handle)

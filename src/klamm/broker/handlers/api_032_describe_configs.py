@@ -1,0 +1,169 @@
+"""DescribeConfigs (key 32), v1-4.
+
+Resource types: topic (2), broker (4, its own id or "" for the cluster's default), broker logger (8), client metrics
+(16), group (32). Secrets are never told. Synonyms and documentation come only when they are asked for. A single
+resource of an unknown type fails all of them, as in Kafka. What is answered is on disk. v4 is flexible.
+Needs DESCRIBE_CONFIGS on the topic, on the group, for all else on the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from klamm.broker.pieces import NO_TAGS, with_items
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_config_right
+from klamm.configs.kinds import ResourceType
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.configs.describe import DescribedConfig
+
+_ToWire: TypeAlias = "Callable[[int, DescribedConfig], DescribeConfigsResponse.DescribeConfigsResourceResult]"
+
+API: Final = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4)
+
+_TYPES: Final = frozenset(ResourceType)
+_MALFORMED: Final = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
+
+class _Result(NamedTuple):
+    """The answer for a resource, its configs apart."""
+
+    head: DescribeConfigsResponse.DescribeConfigsResult
+    configs: tuple[DescribedConfig, ...]
+
+
+class DescribeConfigsAnswer:
+    """A response whose configs are written once each, however many topics have them in common."""
+
+    def __init__(self, results: Sequence[_Result], to_wire: _ToWire) -> None:
+        self._results = results
+        self._to_wire = to_wire
+
+    def is_flexible(self, version: int) -> bool:
+        """Tell whether the response has compact types and tagged fields."""
+        return DescribeConfigsResponse.is_flexible(version)
+
+    def to_message(self) -> DescribeConfigsResponse:
+        """Return it as the message that it is."""
+        for result in self._results:
+            result.head.configs = [self._to_wire(result.head.resource_type, config) for config in result.configs]
+        return DescribeConfigsResponse(results=[result.head for result in self._results])
+
+    def error_codes(self) -> tuple[int, ...]:
+        """Return the error code of each part."""
+        return tuple(result.head.error_code for result in self._results)
+
+    def buffers(self, version: int) -> Sequence[bytes | bytearray]:
+        """Return the body in pieces, one for each resource."""
+        flexible = self.is_flexible(version)
+        written: dict[int, bytearray] = {}
+        joined: dict[int, bytes] = {}
+
+        def write(kind: int, config: DescribedConfig) -> bytearray:
+            # What was described is kept by the results: as long as this runs, nothing else has its id.
+            found = written.get(id(config))
+            if found is None:
+                found = written[id(config)] = encode(self._to_wire(kind, config), version, flexible=flexible)
+            return found
+
+        pieces = [with_items(encode(DescribeConfigsResponse(results=[]), version), len(self._results), (), flexible)]
+        for result in self._results:
+            configs, kind = result.configs, result.head.resource_type
+            body = joined.get(id(configs))
+            if body is None:
+                body = joined[id(configs)] = b"".join([write(kind, config) for config in configs])
+            head = encode(result.head, version, flexible=flexible)
+            pieces.append(with_items(head, len(configs), (body, NO_TAGS if flexible else b""), flexible))
+        if flexible:
+            pieces.append(NO_TAGS)
+        return pieces
+
+
+async def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsAnswer:
+    """Answer one entry per resource, in the order of the request."""
+    to_wire = _converter(request)
+    if any(resource.resource_type not in _TYPES for resource in request.resources):
+        refused = [_refused(resource, ErrorCode.INVALID_REQUEST, _MALFORMED) for resource in request.resources]
+        return DescribeConfigsAnswer(refused, to_wire)
+    results = [_describe(resource, context) for resource in request.resources]
+    if not await context.services.configs.settle():
+        # A commit failed and what was read did not last: what is there now did.
+        results = [_describe(resource, context) for resource in request.resources]
+    return DescribeConfigsAnswer(results, to_wire)
+
+
+def _describe(resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext) -> _Result:
+    kind = resource.resource_type
+    try:
+        require_config_right(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
+        configs = context.services.configs.describe(
+            kind, resource.resource_name, resource.configuration_keys, node_id=context.node_id
+        )
+    except KafkaApiError as error:
+        return _refused(resource, error.error_code, error.error_message)
+    head = DescribeConfigsResponse.DescribeConfigsResult(
+        error_code=ErrorCode.NONE,
+        error_message="",
+        resource_type=kind,
+        resource_name=resource.resource_name,
+        configs=[],
+    )
+    return _Result(head, configs)
+
+
+def _refused(
+    resource: DescribeConfigsRequest.DescribeConfigsResource, error_code: ErrorCode, error_message: str | None
+) -> _Result:
+    head = DescribeConfigsResponse.DescribeConfigsResult(
+        error_code=error_code,
+        error_message=error_message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[],
+    )
+    return _Result(head, ())
+
+
+def _converter(request: DescribeConfigsRequest) -> _ToWire:
+    """Return what turns a description into its wire form."""
+    document: Callable[[int, str], str | None] = _no_documentation
+    if request.include_documentation:
+        from klamm.configs.documentation import documentation  # noqa: PLC0415 -- long texts, seldom asked for
+
+        document = documentation
+
+    def to_wire(kind: int, config: DescribedConfig) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
+        return DescribeConfigsResponse.DescribeConfigsResourceResult(
+            name=config.name,
+            value=config.value,
+            read_only=config.is_read_only,
+            config_source=config.source,
+            is_sensitive=config.is_sensitive,
+            synonyms=[
+                DescribeConfigsResponse.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
+                for s in (config.synonyms if request.include_synonyms else ())
+            ],
+            config_type=config.config_type,
+            documentation=document(kind, config.name),
+        )
+
+    return to_wire
+
+
+def _no_documentation(_kind: int, _name: str) -> None:
+    return None
+
+
+ROUTE: Final = Route(api=API, request=DescribeConfigsRequest, handle=handle)

@@ -1,0 +1,65 @@
+"""AlterConfigs (key 33), v0-2: replaces everything that is set on a resource. Deprecated by KIP-339.
+
+Resource types: topic (2), broker (4, its own id or "" for the cluster's default), client metrics (16), group (32). What
+the request does not name is removed. Atomic per resource, not across. A resource that stands twice is refused twice,
+where Kafka never answers. v2 is flexible.
+Needs ALTER_CONFIGS on the topic, on the group, for all else on the cluster; what is refused is not looked at further.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.config_deciding import ResourceAlteration, author_of
+from klamm.broker.route import Route
+from klamm.broker.security.checks import config_denials
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2)
+
+
+async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+    """Answer one entry per resource; a bad resource never fails its neighbours."""
+    denied = config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
+    allowed = [resource for resource, error in zip(request.resources, denied, strict=True) if error is None]
+    altered = iter(
+        await context.services.configs.alter(
+            [_alteration(resource) for resource in allowed],
+            node_id=context.node_id,
+            author=author_of(context),
+            validate_only=request.validate_only,
+        )
+    )
+    outcomes = [next(altered) if error is None else error for error in denied]
+    return AlterConfigsResponse(
+        responses=[_answer(resource, outcome) for resource, outcome in zip(request.resources, outcomes, strict=True)]
+    )
+
+
+def _alteration(resource: AlterConfigsRequest.AlterConfigsResource) -> ResourceAlteration:
+    return ResourceAlteration(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        operations=None,
+        replacement=tuple((config.name, config.value) for config in resource.configs),
+    )
+
+
+def _answer(
+    resource: AlterConfigsRequest.AlterConfigsResource, outcome: KafkaApiError | None
+) -> AlterConfigsResponse.AlterConfigsResourceResponse:
+    return AlterConfigsResponse.AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if outcome is None else outcome.error_code,
+        error_message=None if outcome is None else outcome.error_message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+ROUTE: Final = Route(api=API, request=AlterConfigsRequest, handle=handle)

@@ -1,0 +1,39 @@
+"""SaslAuthenticate (key 36), v0-2: one token of a login (KIP-152).
+
+A login that fails is answered after a delay, and the connection is closed. v1 tells how long the login lasts
+(KIP-368), when ``connections.max.reauth.ms`` limits that. Answered before login.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.route import Route
+from klamm.broker.security.login import TokenAnswer
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.SASL_AUTHENTICATE, min_version=0, max_version=2)
+_NOT_HERE: Final = TokenAnswer(
+    error_code=ErrorCode.ILLEGAL_SASL_STATE,
+    error_message="SaslAuthenticate request received after successful authentication",
+)
+
+
+async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> SaslAuthenticateResponse:
+    """Hand the token to the login."""
+    login = context.session.login
+    answer = _NOT_HERE if login is None else login.authenticate(bytes(request.auth_bytes))
+    return SaslAuthenticateResponse(
+        error_code=answer.error_code,
+        error_message=answer.error_message,
+        auth_bytes=answer.auth_bytes,
+        session_lifetime_ms=answer.session_lifetime_ms,
+    )
+
+
+ROUTE: Final = Route(api=API, request=SaslAuthenticateRequest, handle=handle)

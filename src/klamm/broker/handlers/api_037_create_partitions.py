@@ -1,0 +1,126 @@
+"""CreatePartitions (key 37), v0-3.
+
+Adds partitions to topics, with the brokers' choice of replicas or the request's. A topic that is named twice is
+answered once, with INVALID_REQUEST, and stays as it is. ``validate_only`` changes nothing. A policy has its say last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.attempt import ApiError, attempt
+from klamm.broker.placement import place_added_partitions
+from klamm.broker.route import Route
+from klamm.broker.security.checks import TOPIC_DENIED, may_topic
+from klamm.policy.details import CreatePartitionsDetails
+from klamm.policy.kinds import CREATE_PARTITIONS
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.topics import Topic
+
+Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
+API: Final = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3)
+
+
+class _MissingTopicError(KafkaApiError):
+    """Kafka answers a missing topic without a message here."""
+
+    error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
+    """Answer one entry per topic."""
+    asked = Counter(topic.name for topic in request.topics)
+    once_each = {topic.name: topic for topic in request.topics}
+    results = await asyncio.gather(
+        *(
+            _answer(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
+            for name, topic in once_each.items()
+        )
+    )
+    return CreatePartitionsResponse(results=results)
+
+
+async def _answer(
+    topic: CreatePartitionsRequest.CreatePartitionsTopic,
+    context: RequestContext,
+    *,
+    validate_only: bool,
+    is_duplicate: bool,
+) -> Result:
+    error = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    if not is_duplicate and not may_topic(context, AclOperation.ALTER, topic.name):
+        error = TOPIC_DENIED
+    elif not is_duplicate:
+        _, error = await attempt(lambda: _grow(topic, context, validate_only=validate_only), api=API.key)
+    return Result(name=topic.name, error_code=error.error_code, error_message=error.error_message)
+
+
+async def _grow(
+    asked: CreatePartitionsRequest.CreatePartitionsTopic, context: RequestContext, *, validate_only: bool
+) -> None:
+    policies = context.services.policies
+    async with policies.turn(CREATE_PARTITIONS):
+        topic, added = _decide(asked, context)
+        judged = None
+        while policies.guards_kind(CREATE_PARTITIONS):
+            details = _details(asked, topic, context, validate_only=validate_only)
+            if details == judged:
+                break
+            await policies.check(CREATE_PARTITIONS, details)
+            judged = details
+            topic, added = _decide(asked, context)  # others were served meanwhile
+        if validate_only:
+            return
+        growing = context.services.topics.begin_grow(topic, added)
+    await growing
+
+
+def _decide(
+    asked: CreatePartitionsRequest.CreatePartitionsTopic, context: RequestContext
+) -> tuple[Topic, Sequence[Sequence[int]]]:
+    topics = context.services.topics
+    topic = topics.get(asked.name)
+    if topic is None:
+        raise _MissingTopicError
+    assignments = None
+    if asked.assignments is not None:
+        assignments = [assignment.broker_ids for assignment in asked.assignments]
+    added = place_added_partitions(
+        topic=asked.name,
+        current=topic.partitions,
+        count=asked.count,
+        assignments=assignments,
+        node_ids=context.services.cluster.node_ids,
+    )
+    return topic, added
+
+
+def _details(
+    asked: CreatePartitionsRequest.CreatePartitionsTopic, topic: Topic, context: RequestContext, *, validate_only: bool
+) -> CreatePartitionsDetails:
+    session = context.session
+    return CreatePartitionsDetails(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        num_partitions=len(topic.partitions),
+        new_num_partitions=asked.count,
+        replication_factor=len(topic.partitions[0]),
+        new_assignments=None if asked.assignments is None else [entry.broker_ids for entry in asked.assignments],
+        principal=session.principal,
+        client_id=context.client_id,
+        listener=session.listener,
+        validate_only=validate_only,
+    )
+
+
+ROUTE: Final = Route(api=API, request=CreatePartitionsRequest, handle=handle)

@@ -1,0 +1,36 @@
+"""DeleteGroups (key 42), v0-2: one entry per group; a group with members is refused, its neighbours are deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_group
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2)
+
+
+async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+    """Answer one entry per group, each when its deletion is on disk."""
+    return DeleteGroupsResponse(results=[await _answer(group_id, context) for group_id in request.groups_names])
+
+
+async def _answer(group_id: str, context: RequestContext) -> DeleteGroupsResponse.DeletableGroupResult:
+    async def delete() -> None:
+        require_group(context, AclOperation.DELETE, group_id)
+        require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
+        await context.services.groups.delete(group_id)
+
+    _, error = await attempt(delete, api=API.key)
+    return DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error.error_code)
+
+
+ROUTE: Final = Route(api=API, request=DeleteGroupsRequest, handle=handle)

@@ -1,0 +1,71 @@
+"""IncrementalAlterConfigs (key 44), v0-1, KIP-339.
+
+Resource types: topic (2), broker (4, its own id or "" for the cluster's default), broker logger (8), client metrics
+(16), group (32). Atomic per resource, not across: one that is refused leaves its neighbours alone. All that a request
+changes becomes durable in one commit, and then it is answered, in the order of the request. v1 is flexible.
+Needs ALTER_CONFIGS on the topic, on the group, for all else on the cluster; what is refused is not looked at further.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.config_deciding import ResourceAlteration, author_of
+from klamm.broker.route import Route
+from klamm.broker.security.checks import config_denials
+from klamm.configs.operations import AlterOperation
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_version=1)
+
+
+async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
+    """Answer one entry per resource; a bad resource never fails its neighbours."""
+    denied = config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
+    allowed = [resource for resource, error in zip(request.resources, denied, strict=True) if error is None]
+    altered = iter(
+        await context.services.configs.alter(
+            [_alteration(resource) for resource in allowed],
+            node_id=context.node_id,
+            author=author_of(context),
+            validate_only=request.validate_only,
+        )
+    )
+    outcomes = [next(altered) if error is None else error for error in denied]
+    return IncrementalAlterConfigsResponse(
+        responses=[_answer(resource, outcome) for resource, outcome in zip(request.resources, outcomes, strict=True)]
+    )
+
+
+def _alteration(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ResourceAlteration:
+    return ResourceAlteration(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        operations=tuple(
+            AlterOperation(name=config.name, config_operation=config.config_operation, value=config.value)
+            for config in resource.configs
+        ),
+    )
+
+
+def _answer(
+    resource: IncrementalAlterConfigsRequest.AlterConfigsResource, outcome: KafkaApiError | None
+) -> IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
+    return IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if outcome is None else outcome.error_code,
+        error_message=None if outcome is None else outcome.error_message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+ROUTE: Final = Route(api=API, request=IncrementalAlterConfigsRequest, handle=handle)

@@ -1,0 +1,71 @@
+"""AlterClientQuotas (key 49), v0-1 (KIP-546).
+
+Sets and removes quotas, each entity wholly or not at all, all in one durable commit. An entity that stands twice is
+refused twice. Needs ALTER_CONFIGS on the cluster. v1 is flexible.
+Not done here: quotas are kept and described, never enforced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import ApiError, attempt
+from klamm.broker.route import Route
+from klamm.configs.quotas import QuotaChange
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
+from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+    from klamm.protocol.errors import KafkaApiError
+
+API: Final = Api(key=ApiKey.ALTER_CLIENT_QUOTAS, min_version=0, max_version=1)
+
+
+async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> AlterClientQuotasResponse:
+    """Answer one entry per entity."""
+
+    async def alter() -> tuple[KafkaApiError | None, ...]:
+        services = context.services
+        if not services.authorizer.is_allowed(
+            context.session, AclOperation.ALTER_CONFIGS, AclResourceType.CLUSTER, CLUSTER_NAME
+        ):
+            raise ClusterAuthorizationError
+        alterations = [
+            (
+                [(part.entity_type, part.entity_name) for part in entry.entity],
+                [QuotaChange(name=op.key, value=None if op.remove else op.value) for op in entry.ops],
+            )
+            for entry in request.entries
+        ]
+        return await services.quotas.alter(alterations, validate_only=request.validate_only)
+
+    outcomes, failure = await attempt(alter, api=API.key)
+    return AlterClientQuotasResponse(
+        entries=[
+            _answer(entry, failure if outcomes is None else _error(outcomes[index]))
+            for index, entry in enumerate(request.entries)
+        ]
+    )
+
+
+def _error(outcome: KafkaApiError | None) -> ApiError:
+    if outcome is None:
+        return ApiError(ErrorCode.NONE, None)
+    return ApiError(outcome.error_code, outcome.error_message)
+
+
+def _answer(entry: AlterClientQuotasRequest.EntryData, error: ApiError) -> AlterClientQuotasResponse.EntryData:
+    return AlterClientQuotasResponse.EntryData(
+        error_code=error.error_code,
+        error_message=error.error_message,
+        entity=[
+            AlterClientQuotasResponse.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+            for part in entry.entity
+        ],
+    )
+
+
+ROUTE: Final = Route(api=API, request=AlterClientQuotasRequest, handle=handle)

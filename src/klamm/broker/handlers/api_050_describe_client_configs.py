@@ -1,0 +1,161 @@
+"""DescribeClientConfigs (key 50, KIP-649) and DescribeUserScramCredentials (key 50, KIP-554), both v0.
+
+Told apart by shape. Describe: an operator sees the entities that match a filter (``resolve_entity`` false), or an
+application sees what applies to itself and registers what it can take (true); the application is who logged in.
+Errors are top-level, with null entries. resolve_entity false needs DESCRIBE_CONFIGS on the cluster, true nothing.
+SCRAM: mechanisms and iterations of users, never salts or keys; needs DESCRIBE on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.attempt import attempt
+from klamm.broker.route import Route
+from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster, require_cluster
+from klamm.client_configs.filters import parse_filter
+from klamm.client_configs.registrations import client_information, registration
+from klamm.client_configs.resolution import asking_entity
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from klamm.protocol.shapes import decode_by_shape
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+    from klamm.client_configs.entities import ClientConfigEntity
+
+API: Final = Api(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, min_version=0, max_version=0)
+
+AnyRequest: TypeAlias = DescribeClientConfigsRequest | DescribeUserScramCredentialsRequest
+AnyResponse: TypeAlias = DescribeClientConfigsResponse | DescribeUserScramCredentialsResponse
+CredentialsResult: TypeAlias = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+Entry: TypeAlias = DescribeClientConfigsResponse.EntryData
+
+
+def decode_raw(api_version: int, frame: memoryview, position: int) -> AnyRequest:
+    """Read whichever of the two requests it is, from behind the client id.
+
+    Raises:
+        ProtocolError: It is neither.
+    """
+    return decode_by_shape(
+        DescribeClientConfigsRequest, DescribeUserScramCredentialsRequest, api_version, frame, position
+    )
+
+
+async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
+    """Answer the one or the other."""
+    if isinstance(request, DescribeUserScramCredentialsRequest):
+        return _describe_credentials(request, context)
+
+    async def step() -> list[Entry]:
+        if request.resolve_entity:
+            return [await _resolve(request, context)]
+        require_cluster(context, AclOperation.DESCRIBE_CONFIGS)
+        return _describe(request, context)
+
+    entries, error = await attempt(step, api=API.key)
+    return DescribeClientConfigsResponse(
+        error_code=error.error_code, error_message=error.error_message, entries=entries
+    )
+
+
+def _components(request: DescribeClientConfigsRequest) -> list[tuple[str, int, str | None]]:
+    return [(component.entity_type, component.match_type, component.match) for component in request.components]
+
+
+async def _resolve(request: DescribeClientConfigsRequest, context: RequestContext) -> Entry:
+    session, service = context.session, context.services.client_configs
+    entity = asking_entity(
+        _components(request), principal_name=session.principal_name, header_client_id=context.client_id
+    )
+    if request.supported_configs is not None:
+        information = client_information(session.software_name, session.software_version)
+        await service.register(registration(entity, information, request.supported_configs))
+    values = tuple(service.resolve(entity).items())
+    session.fetched_configs, session.fetched_at_ms = tuple(sorted(values)), session.last_seen_ms
+    return Entry(entity=_entity(entity), values=_values(values))
+
+
+def _describe(request: DescribeClientConfigsRequest, context: RequestContext) -> list[Entry]:
+    entity_filter = parse_filter(_components(request), strict=request.strict)
+    return [
+        Entry(
+            entity=[
+                DescribeClientConfigsResponse.EntityData(
+                    entity_type=kind.value,
+                    entity_name=name,
+                    entity_compatibility=[
+                        DescribeClientConfigsResponse.VersionData(
+                            client_information=information, supported_configs=list(supported)
+                        )
+                        for information, supported in described.compatibility_of(kind)
+                    ],
+                )
+                for kind, name in described.entity.components
+            ],
+            values=_values(described.values),
+        )
+        for described in context.services.client_configs.describe(entity_filter)
+    ]
+
+
+def _entity(entity: ClientConfigEntity) -> list[DescribeClientConfigsResponse.EntityData]:
+    return [
+        DescribeClientConfigsResponse.EntityData(entity_type=kind.value, entity_name=name)
+        for kind, name in entity.components
+    ]
+
+
+def _values(values: tuple[tuple[str, str], ...]) -> list[DescribeClientConfigsResponse.ValueData]:
+    return [DescribeClientConfigsResponse.ValueData(key=key, value=value) for key, value in values]
+
+
+def _describe_credentials(
+    request: DescribeUserScramCredentialsRequest, context: RequestContext
+) -> DescribeUserScramCredentialsResponse:
+    """Tell what the users asked for have; nobody asked for means everybody who has something."""
+    if not may_cluster(context, AclOperation.DESCRIBE):
+        return DescribeUserScramCredentialsResponse(
+            error_code=CLUSTER_DENIED.error_code, error_message=CLUSTER_DENIED.error_message
+        )
+    asked = Counter(user.name for user in request.users or [])
+    names = asked or Counter(context.services.credentials.users)
+    return DescribeUserScramCredentialsResponse(
+        error_message=None,
+        results=[_credentials_of(name, context, is_duplicate=count > 1) for name, count in names.items()],
+    )
+
+
+def _credentials_of(name: str, context: RequestContext, *, is_duplicate: bool) -> CredentialsResult:
+    if is_duplicate:
+        return CredentialsResult(
+            user=name,
+            error_code=ErrorCode.DUPLICATE_RESOURCE,
+            error_message=f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}",
+        )
+    found = context.services.credentials.describe(name)
+    if not found:
+        return CredentialsResult(
+            user=name,
+            error_code=ErrorCode.RESOURCE_NOT_FOUND,
+            error_message=f"Attempt to describe a user credential that does not exist: {name}",
+        )
+    return CredentialsResult(
+        user=name,
+        error_message=None,
+        credential_infos=[
+            DescribeUserScramCredentialsResponse.CredentialInfo(mechanism=mechanism, iterations=iterations)
+            for mechanism, iterations in found
+        ],
+    )
+
+
+ROUTE: Final = Route(api=API, request=DescribeClientConfigsRequest, handle=handle, decode_raw=decode_raw)

@@ -1,0 +1,128 @@
+"""AlterClientConfigs (key 51, KIP-649) and AlterUserScramCredentials (key 51, KIP-554), both v0.
+
+Told apart by shape. Entities: a user, or a client id of a user, by name or the default. Atomic per entity, not
+across; every entry of the request is echoed with its outcome. Needs ALTER_CONFIGS on the cluster.
+SCRAM: one outcome per user, all that is allowed in one commit. Clients send the salted password, of which only the
+derived keys are kept. Needs ALTER on the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.attempt import ApiError, attempt
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_cluster
+from klamm.broker.security.credentials import CredentialDeletion, upsertion_from_salted_password
+from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+from klamm.protocol.shapes import decode_by_shape
+from klamm.security.acls import AclOperation
+from klamm.security.scram import ScramMechanism
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, min_version=0, max_version=0)
+
+AnyRequest: TypeAlias = AlterClientConfigsRequest | AlterUserScramCredentialsRequest
+AnyResponse: TypeAlias = AlterClientConfigsResponse | AlterUserScramCredentialsResponse
+
+
+def decode_raw(api_version: int, frame: memoryview, position: int) -> AnyRequest:
+    """Read whichever of the two requests it is, from behind the client id.
+
+    Raises:
+        ProtocolError: It is neither.
+    """
+    return decode_by_shape(AlterClientConfigsRequest, AlterUserScramCredentialsRequest, api_version, frame, position)
+
+
+async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
+    """Answer the one or the other."""
+    if isinstance(request, AlterUserScramCredentialsRequest):
+        return await _alter_credentials(request, context)
+    entries = tuple(_entry(entry) for entry in request.entries)
+
+    async def step() -> tuple[EntryPlan, ...]:
+        require_cluster(context, AclOperation.ALTER_CONFIGS)
+        return await context.services.client_configs.alter(
+            entries,
+            validate_only=request.validate_only,
+            principal=context.session.principal,
+            client_id=context.client_id,
+        )
+
+    plans, error = await attempt(step, api=API.key)
+    outcomes = [error] * len(entries) if plans is None else [_outcome(plan) for plan in plans]
+    return AlterClientConfigsResponse(
+        entries=[
+            AlterClientConfigsResponse.EntryData(
+                error_code=outcome.error_code,
+                error_message=outcome.error_message,
+                entity=[
+                    AlterClientConfigsResponse.EntityData(entity_type=entity_type, entity_name=name)
+                    for entity_type, name in entry.components
+                ],
+            )
+            for entry, outcome in zip(entries, outcomes, strict=True)
+        ]
+    )
+
+
+def _entry(entry: AlterClientConfigsRequest.EntryData) -> AlterEntry:
+    return AlterEntry(
+        components=tuple((component.entity_type, component.entity_name) for component in entry.entity),
+        ops=tuple(AlterOp(key=op.key, value=op.value, remove=op.remove) for op in entry.ops),
+    )
+
+
+def _outcome(plan: EntryPlan) -> ApiError:
+    if plan.error is None:
+        return ApiError(ErrorCode.NONE, None)
+    return ApiError(plan.error.error_code, plan.error.error_message)
+
+
+async def _alter_credentials(
+    request: AlterUserScramCredentialsRequest, context: RequestContext
+) -> AlterUserScramCredentialsResponse:
+    deletions = [
+        CredentialDeletion(user=deletion.name, mechanism=ScramMechanism.from_wire(deletion.mechanism))
+        for deletion in request.deletions
+    ]
+
+    async def step() -> dict[str, ApiError]:
+        require_cluster(context, AclOperation.ALTER)
+        upsertions = [
+            upsertion_from_salted_password(
+                upsertion.name,
+                ScramMechanism.from_wire(upsertion.mechanism),
+                salted_password=bytes(upsertion.salted_password),
+                salt=bytes(upsertion.salt),
+                iterations=upsertion.iterations,
+            )
+            for upsertion in request.upsertions
+        ]
+        return await context.services.credentials.alter(deletions, upsertions)
+
+    outcomes, error = await attempt(step, api=API.key)
+    if outcomes is None:
+        names = [*(deletion.name for deletion in request.deletions), *(each.name for each in request.upsertions)]
+        outcomes = dict.fromkeys(names, error)
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
+                user=user, error_code=outcome.error_code, error_message=outcome.error_message
+            )
+            for user, outcome in outcomes.items()
+        ]
+    )
+
+
+ROUTE: Final = Route(api=API, request=AlterClientConfigsRequest, handle=handle, decode_raw=decode_raw)

@@ -1,0 +1,54 @@
+"""DescribeCluster (key 60), v0-2.
+
+Tells the cluster's id, controller and brokers. Only broker endpoints are served: a request for controller endpoints
+(KIP-919) is answered with MISMATCHED_ENDPOINT_TYPE, as a broker of Kafka does.
+Needs no right; authorized operations are told when asked for. No broker is ever fenced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.route import Route
+from klamm.broker.security.checks import NOT_ASKED, cluster_operations
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.DESCRIBE_CLUSTER, min_version=0, max_version=2)
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+
+
+async def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
+    """Tell the brokers."""
+    if request.endpoint_type != _BROKERS:
+        known = request.endpoint_type == _CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of the wrong type."
+            if known
+            else f"Unsupported endpoint type {request.endpoint_type}",
+            endpoint_type=_BROKERS,
+        )
+    cluster = context.services.cluster
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        error_message=None,
+        cluster_authorized_operations=cluster_operations(context) if asked else NOT_ASKED,
+        endpoint_type=_BROKERS,
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack
+            )
+            for node in cluster.nodes_at(context.session.listener)
+        ],
+    )
+
+
+ROUTE: Final = Route(api=API, request=DescribeClusterRequest, handle=handle)

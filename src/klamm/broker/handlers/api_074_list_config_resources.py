@@ -1,0 +1,49 @@
+"""ListConfigResources (key 74), v0-1, KIP-1142.
+
+Lists topics and brokers (also as loggers), whether anything is set on them or not, and the groups and client metrics
+subscriptions on which something is set. The cluster's default is not listed. No types ask for all; a type that cannot
+be listed is answered UNSUPPORTED_VERSION. v0 knows client metrics subscriptions only. Both versions are flexible.
+Needs DESCRIBE_CONFIGS on the cluster.
+Not done here: groups whose last config is gone, which Kafka goes on listing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_cluster
+from klamm.configs.kinds import ResourceType
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.LIST_CONFIG_RESOURCES, min_version=0, max_version=1)
+
+_ALL: Final = tuple(ResourceType)
+
+
+async def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
+    """Answer with every resource of the types asked for."""
+    if not may_cluster(context, AclOperation.DESCRIBE_CONFIGS):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    asked = request.resource_types or _ALL
+    if context.api_version == 0:
+        asked = (ResourceType.CLIENT_METRICS,)
+    if not set(asked) <= set(_ALL):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
+            for kind in _ALL
+            if kind in asked
+            for name in context.services.configs.resource_names(kind)
+        ]
+    )
+
+
+ROUTE: Final = Route(api=API, request=ListConfigResourcesRequest, handle=handle)

@@ -1,0 +1,103 @@
+"""DescribeTopicPartitions (key 75), v0 (KIP-966).
+
+Topics in the order of their names, at most ``response_partition_limit`` partitions (and no more than
+``max.request.partition.size.limit``) in an answer; a cursor says where to go on. Not done here: eligible leader
+replicas are always empty (every replica is this process). Needs DESCRIBE on each topic: where none was asked
+for by name, others are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.route import Route
+from klamm.broker.security.checks import authorized_operations, may_topic
+from klamm.broker.topics import LEADER_EPOCH
+from klamm.configs.names import check_topic_name
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from klamm.security.acls import AclOperation, AclResourceType
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+    from klamm.broker.topics import Topic
+
+Answer: TypeAlias = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+API: Final = Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, min_version=0, max_version=0)
+
+
+async def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
+    """Tell topics, from the cursor on, until the limit is reached."""
+    most = int(str(context.services.configs.broker_value("max.request.partition.size.limit")))
+    left = max(1, min(request.response_partition_limit, most))
+    cursor = request.cursor
+    answers: list[Answer] = []
+    for name in _names(request, context):
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        first = max(0, cursor.partition_index) if cursor is not None and name == cursor.topic_name else 0
+        topic = context.services.topics.get(name)
+        if not may_topic(context, AclOperation.DESCRIBE, name):
+            # Said last by Kafka and here whenever its turn is: it takes no room, and says nothing of what exists.
+            if request.topics:
+                answers.append(Answer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, partitions=[]))
+            continue
+        if left == 0:
+            return _page(answers, name, first)
+        if topic is None:
+            answers.append(Answer(error_code=_missing(name), name=name, partitions=[]))
+            continue
+        last = min(len(topic.partitions), first + left)
+        answers.append(_describe(topic, first, last))
+        answers[-1].topic_authorized_operations = authorized_operations(context, AclResourceType.TOPIC, name)
+        left -= max(0, last - first)
+        if last < len(topic.partitions):
+            return _page(answers, name, last)
+    return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
+
+
+def _names(request: DescribeTopicPartitionsRequest, context: RequestContext) -> list[str]:
+    if request.topics:
+        return sorted({topic.name for topic in request.topics})
+    return [topic.name for topic in context.services.topics.all()]
+
+
+def _missing(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except KafkaApiError as error:
+        return error.error_code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _page(answers: list[Answer], topic: str, partition: int) -> DescribeTopicPartitionsResponse:
+    cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=topic, partition_index=partition)
+    return DescribeTopicPartitionsResponse(topics=answers, next_cursor=cursor)
+
+
+def _describe(topic: Topic, first: int, last: int) -> Answer:
+    return Answer(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+                partition_index=index,
+                leader_id=topic.leader(index),
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=list(topic.partitions[index]),
+                isr_nodes=list(topic.partitions[index]),
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=[],
+            )
+            for index in range(first, last)
+        ],
+    )
+
+
+ROUTE: Final = Route(api=API, request=DescribeTopicPartitionsRequest, handle=handle)

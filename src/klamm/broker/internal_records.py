@@ -1,0 +1,81 @@
+"""Records that the broker itself keeps in an internal topic with one partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.broker.placement import place
+from klamm.protocol.errors import StorageError
+from klamm.protocol.records import Record, decode_records, encode_batch, iter_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from klamm.broker.cluster import ClusterInfo
+    from klamm.broker.topics import Topic, TopicCatalog
+    from klamm.storage.log import LogManager, PartitionLog
+
+PARTITION = 0
+MAX_REPLICAS = 3
+READ_BYTES = 1024 * 1024
+
+
+class InternalRecords:
+    """An internal topic as a list of keys and values. Loop-confined.
+
+    The topic is made when the first record is appended; no policy is asked about it (it is the broker's own).
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        configs: Mapping[str, str],
+        topics: TopicCatalog,
+        logs: LogManager,
+        cluster: ClusterInfo,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._name = name
+        self._configs = configs
+        self._topics = topics
+        self._logs = logs
+        self._cluster = cluster
+        self._now_ms = now_ms
+
+    def read_all(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Yield key and value of every record, oldest first; nothing when the topic does not exist yet."""
+        topic = self._topics.get(self._name)
+        if topic is None:
+            return
+        log = self._log(topic)
+        offset = log.log_start_offset
+        while offset < log.end_offset:
+            last = offset
+            for batch in iter_batches(log.read(offset, READ_BYTES)):
+                for record in decode_records(batch):
+                    if record.offset >= offset:
+                        yield record.key, record.value
+                last = batch.last_offset + 1
+            offset = max(last, offset + 1)
+
+    async def append(self, key: bytes, value: bytes) -> None:
+        """Append a record; it is with the operating system, not yet on disk, when this returns.
+
+        Raises:
+            StorageError: The disk refuses.
+        """
+        topic = self._topics.get(self._name) or await self._create()
+        batch = encode_batch([Record(key=key, value=value, timestamp=self._now_ms())])
+        self._log(topic).append(memoryview(batch))
+
+    def _log(self, topic: Topic) -> PartitionLog:
+        log = self._logs.get(topic.topic_id, PARTITION)
+        if log is None:
+            raise StorageError(f"{topic.name}-{PARTITION} has no log")
+        return log
+
+    async def _create(self) -> Topic:
+        node_ids = self._cluster.node_ids
+        partitions = place(1, min(MAX_REPLICAS, len(node_ids)), node_ids=node_ids, first=0)
+        return await self._topics.create(self._name, partitions, configs=self._configs, is_internal=True)

@@ -1,0 +1,56 @@
+"""What may be asked of the levels of the broker's loggers (KIP-412)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.configs.kinds import ConfigOperation
+from klamm.configs.operations import ConfigChange, check_operations
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.configs.operations import AlterOperation
+
+ROOT: Final = "root"
+LEVELS: Final = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
+
+
+def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOperation]) -> tuple[ConfigChange, ...]:
+    """Decide what operations on loggers lead to, all or nothing.
+
+    Args:
+        known: The level in force of every logger there is.
+        operations: What is asked for.
+
+    Raises:
+        InvalidConfigError: No such logger or level.
+        InvalidRequestError: An operation that loggers do not have, or one that would leave the root without a level.
+    """
+    check_operations(operations)
+    return tuple(_plan_one(known, operation) for operation in operations)
+
+
+def _plan_one(known: Mapping[str, str], operation: AlterOperation) -> ConfigChange:
+    name, level = operation.name, operation.value
+    match operation.config_operation:
+        case ConfigOperation.SET | ConfigOperation.DELETE as kind:
+            if name not in known:
+                raise InvalidConfigError(f"Logger {name} does not exist!")
+            if kind == ConfigOperation.DELETE:
+                if name == ROOT:
+                    raise InvalidRequestError(f"Removing the log level of the {ROOT} logger is not allowed")
+                return ConfigChange(name=name, value=None)
+            if level not in LEVELS:
+                raise InvalidConfigError(
+                    f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+                    f"Valid log levels are {', '.join(LEVELS)}"
+                )
+            return ConfigChange(name=name, value=level)
+        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT as kind:
+            raise InvalidRequestError(
+                f"{ConfigOperation(kind).name} operation is not allowed for the BROKER_LOGGER resource"
+            )
+        case unknown:
+            raise InvalidRequestError(f"Unknown operations type {unknown}")

@@ -1,0 +1,122 @@
+"""``klamm broker``: start, say so, serve until SIGTERM or SIGINT, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.app import BrokerApp
+from klamm.broker.cluster import Node
+from klamm.broker.security.listeners import ANY_HOST, Address, own_host_name
+from klamm.broker.settings import BrokerSettings, parse_arguments, unknown_names
+from klamm.policy import PolicyLoadError
+from klamm.properties import SettingsError
+from klamm.storage.errors import DataDirectoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a broker; returns the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = parse_arguments(arguments)
+    except SettingsError as error:
+        sys.stderr.write(f"klamm broker: {error}\n")
+        return EXIT_USAGE
+    for name in unknown_names(settings.static_configs):
+        logger.warning("%s is no broker config of Kafka or klamm and is passed over", name)
+    try:
+        _run(settings)
+    except (DataDirectoryError, PolicyLoadError, SettingsError, OSError) as error:
+        sys.stderr.write(f"klamm broker: {error}\n")
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _run(settings: BrokerSettings) -> None:
+    sockets = {listener.name: [_bind(address) for address in listener.listen] for listener in settings.listeners}
+    scrapes = None if settings.metrics is None else _bind(settings.metrics)
+    try:
+        import uvloop  # noqa: PLC0415  # not on every platform
+    except ModuleNotFoundError:
+        asyncio.run(_serve(settings, sockets, scrapes))
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, sockets, scrapes))
+
+
+async def _serve(
+    settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]], scrapes: socket.socket | None
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    nodes = _nodes(settings, sockets)
+    app = await BrokerApp.start(settings, nodes)
+    try:
+        for name, of_listener in sockets.items():
+            await app.listen(name, dict(zip(settings.node_ids, of_listener, strict=True)))
+        if scrapes is not None:
+            await app.listen_for_scrapes(scrapes)
+            logger.info("Metrics on http://%s/metrics", _bound(scrapes))
+        addresses = ",".join(str(_bound(sock)) for sock in sockets[settings.listeners[0].name])
+        sys.stdout.write(f"klamm broker ready on {addresses} (data in {settings.data_dir})\n")
+        sys.stdout.flush()
+        await stop.wait()
+        logger.info("Stopping")
+    finally:
+        await app.stop()
+
+
+def _bind(address: Address) -> socket.socket:
+    """Bind before anything else is done, so that a taken port costs nothing."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((address.host or ANY_HOST, address.port))
+    except OSError as error:
+        sock.close()
+        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
+    return sock
+
+
+def _bound(sock: socket.socket) -> Address:
+    host, port = sock.getsockname()[:2]
+    return Address(host=host, port=port)
+
+
+def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]]) -> dict[str, tuple[Node, ...]]:
+    """Return what clients of each listener are told."""
+    rack = settings.static_configs.get("broker.rack")
+    told = {}
+    for listener in settings.listeners:
+        addresses = [_bound(sock) for sock in sockets[listener.name]]
+        if listener.advertise is not None:
+            addresses = [
+                Address(host=wanted.host, port=wanted.port or bound.port)
+                for wanted, bound in zip(listener.advertise, addresses, strict=True)
+            ]
+        elif not listener.listen[0].host:
+            addresses = [Address(host=own_host_name(), port=bound.port) for bound in addresses]
+        told[listener.name] = tuple(
+            Node(node_id=node_id, host=address.host, port=address.port, rack=rack)
+            for node_id, address in zip(settings.node_ids, addresses, strict=True)
+        )
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

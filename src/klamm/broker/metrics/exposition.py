@@ -1,0 +1,80 @@
+"""Prometheus' text format, version 0.0.4."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Histogram:
+    """Counts of durations by upper bound."""
+
+    __slots__ = ("buckets", "count", "total_s")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * len(LATENCY_BUCKETS_S)
+        self.count = 0
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.count += 1
+        self.total_s += seconds
+        index = bisect_left(LATENCY_BUCKETS_S, seconds)
+        if index < len(self.buckets):
+            self.buckets[index] += 1
+
+
+class Page:
+    """The text, put together family by family."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(
+        self, name: str, kind: str, description: str, samples: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None:
+        """Add a counter or a gauge with its samples by labels."""
+        self._head(name, kind, description)
+        for labels, value in samples:
+            self._lines.append(f"{name}{_labels(labels)} {_number(value)}")
+
+    def histogram(self, name: str, description: str, samples: Iterable[tuple[Mapping[str, str], Histogram]]) -> None:
+        """Add a histogram with its samples by labels."""
+        self._head(name, "histogram", description)
+        for labels, histogram in samples:
+            reached = 0
+            for bound, count in zip(LATENCY_BUCKETS_S, histogram.buckets, strict=True):
+                reached += count
+                self._lines.append(f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {reached}")
+            self._lines.append(f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {histogram.count}")
+            self._lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.total_s)}")
+            self._lines.append(f"{name}_count{_labels(labels)} {histogram.count}")
+
+    def text(self) -> str:
+        """Return the page."""
+        return "\n".join([*self._lines, ""])
+
+    def _head(self, name: str, kind: str, description: str) -> None:
+        self._lines.append(f"# HELP {name} {description}")
+        self._lines.append(f"# TYPE {name} {kind}")
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

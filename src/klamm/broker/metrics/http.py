@@ -1,0 +1,71 @@
+"""As much HTTP as a scrape needs: one request per connection, a page for GET, an error for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+logger = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+LIMIT_S: Final = 10.0
+"""How long one request may take, however slow its client is."""
+
+
+class HttpListener:
+    """Serves pages by path. Loop-confined.
+
+    Args:
+        pages: By path, what makes the page: (content type, text).
+    """
+
+    def __init__(self, pages: Mapping[str, Callable[[], tuple[str, str]]]) -> None:
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Begin to answer on a bound socket."""
+        self._server = await asyncio.start_server(self._serve, sock=sock, limit=MAX_HEAD_BYTES)
+
+    async def close(self) -> None:
+        """Stop answering; what runs ends by itself."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError) as error:
+            logger.debug("A scrape ended early: %r", error)
+        finally:
+            writer.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 -- method, target, version
+            return _response("400 Bad Request", "text/plain", "Not HTTP/1\n")
+        method, path = words[0], words[1].partition("?")[0]
+        page = self._pages.get(path)
+        if page is None:
+            return _response("404 Not Found", "text/plain", f"There is {', '.join(self._pages)}\n")
+        if method not in ("GET", "HEAD"):
+            return _response("405 Method Not Allowed", "text/plain", "GET only\n", "Allow: GET, HEAD\r\n")
+        content_type, text = page()
+        return _response("200 OK", content_type, text, has_body=method == "GET")
+
+
+def _response(status: str, content_type: str, text: str, headers: str = "", *, has_body: bool = True) -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{headers}"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + (body if has_body else b"")

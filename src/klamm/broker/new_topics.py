@@ -1,0 +1,127 @@
+"""How a topic comes into being, whoever asks: CreateTopics, a client that needs it, or the broker itself.
+
+The order of checks is Kafka's: name, existence, configs, partitions, replicas; the policy comes last, when all else
+is known to be right (KIP-108), and then the topic is created.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.config_deciding import author_of
+from klamm.broker.placement import UNSET, Placement, place_new_topic
+from klamm.broker.topics import Topic
+from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.configs.names import check_topic_name
+from klamm.policy.details import TopicDetails
+from klamm.policy.kinds import CREATE_TOPIC
+from klamm.protocol.errors import InvalidReplicaAssignmentError, InvalidTopicError, TopicAlreadyExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.broker.context import RequestContext
+
+RESERVED_NAMES: Final = frozenset({REGISTRATIONS_TOPIC})
+"""Topics that only the broker itself makes, when it first writes to them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic as it is asked for."""
+
+    name: str
+    num_partitions: int = UNSET
+    replication_factor: int = UNSET
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    """(partition, broker ids), as in the request; empty when the broker chooses."""
+    configs: Sequence[tuple[str, str | None]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic that was created, or would have been."""
+
+    topic: Topic
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """The topic's own configs, without defaults."""
+
+
+async def create_topic(spec: TopicSpec, context: RequestContext, *, validate_only: bool = False) -> NewTopic:
+    """Decide, and create unless ``validate_only``.
+
+    Raises:
+        KafkaApiError: The name, the configs, the placement or the policy forbids it.
+    """
+    policies = context.services.policies
+    async with policies.turn(CREATE_TOPIC):
+        placement, configs = _decide(spec, context)
+        judged = None
+        while policies.guards_kind(CREATE_TOPIC):
+            details = _details(spec, placement, configs, context, validate_only=validate_only)
+            if details == judged:
+                break
+            await policies.check(CREATE_TOPIC, details)
+            judged = details
+            placement, configs = _decide(spec, context)  # others were served meanwhile
+        topics = context.services.topics
+        if validate_only:
+            topic = Topic(name=spec.name, topic_id=topics.new_topic_id(), partitions=placement.partitions)
+            return NewTopic(topic=topic, configs=configs)
+        creating = topics.begin_create(spec.name, placement.partitions, configs=configs, author=author_of(context))
+    return NewTopic(topic=await creating, configs=configs)
+
+
+def _decide(spec: TopicSpec, context: RequestContext) -> tuple[Placement, Mapping[str, str]]:
+    services = context.services
+    check_topic_name(spec.name)
+    if spec.name in RESERVED_NAMES:
+        raise InvalidTopicError(f"Topic '{spec.name}' is kept by the broker itself.")
+    if services.topics.get(spec.name) is not None:
+        raise TopicAlreadyExistsError(f"Topic '{spec.name}' already exists.")
+    colliding = services.topics.colliding(spec.name)
+    if colliding is not None:
+        raise InvalidTopicError(f"Topic '{spec.name}' collides with existing topic: {colliding}")
+    configs = services.configs.validate_topic_configs(spec.name, spec.configs)
+    return _place(spec, context), configs
+
+
+def _place(spec: TopicSpec, context: RequestContext) -> Placement:
+    configs, node_ids = context.services.configs, context.services.cluster.node_ids
+    assignments = dict(spec.assignments)
+    if len(assignments) != len(spec.assignments):
+        indexes = [index for index, _ in spec.assignments]
+        repeated = next(index for index in indexes if indexes.count(index) > 1)
+        raise InvalidReplicaAssignmentError(f"Found multiple manual partition assignments for partition {repeated}")
+    return place_new_topic(
+        num_partitions=spec.num_partitions,
+        replication_factor=spec.replication_factor,
+        assignments=assignments or None,
+        default_num_partitions=int(str(configs.broker_value("num.partitions"))),
+        default_replication_factor=int(str(configs.broker_value("default.replication.factor"))),
+        node_ids=node_ids,
+        first=len(context.services.topics) % len(node_ids),
+    )
+
+
+def _details(
+    spec: TopicSpec,
+    placement: Placement,
+    configs: Mapping[str, str],
+    context: RequestContext,
+    *,
+    validate_only: bool,
+) -> TopicDetails:
+    is_manual, session = placement.is_manual, context.session
+    return TopicDetails(
+        spec.name,
+        None if is_manual else len(placement.partitions),
+        None if is_manual else placement.replication_factor,
+        dict(enumerate(placement.partitions)) if is_manual else None,
+        configs,
+        principal=session.principal,
+        client_id=context.client_id,
+        listener=session.listener,
+        validate_only=validate_only,
+    )

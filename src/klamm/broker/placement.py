@@ -1,0 +1,166 @@
+"""Which partitions and replicas a new topic gets: pure decisions with Kafka's checks and messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    PolicyViolationError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+UNSET: Final = -1
+"""Wire value of a number that the broker's default stands for."""
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The replicas of a new topic."""
+
+    partitions: tuple[tuple[int, ...], ...]
+    is_manual: bool
+    """True when the request named the brokers."""
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the first partition."""
+        return len(self.partitions[0])
+
+
+def place_new_topic(
+    *,
+    num_partitions: int,
+    replication_factor: int,
+    assignments: Mapping[int, Sequence[int]] | None,
+    default_num_partitions: int,
+    default_replication_factor: int,
+    node_ids: Sequence[int],
+    first: int,
+) -> Placement:
+    """Decide the replicas of a new topic.
+
+    Args:
+        num_partitions: Partitions asked for, -1 for the default.
+        replication_factor: Replicas asked for, -1 for the default.
+        assignments: Broker ids by partition when the request names them; None when it does not.
+        default_num_partitions: ``num.partitions``.
+        default_replication_factor: ``default.replication.factor``.
+        node_ids: Brokers there are.
+        first: Where in ``node_ids`` the first partition goes.
+
+    Raises:
+        InvalidRequestError: Numbers and assignments together.
+        InvalidPartitionsError: The number of partitions is out of range.
+        InvalidReplicationFactorError: More replicas than brokers, or fewer than one.
+        InvalidReplicaAssignmentError: The assignment is not consistent.
+        PolicyViolationError: More partitions than one request may create.
+    """
+    if assignments is not None:
+        return _place_manually(num_partitions, replication_factor, assignments, node_ids)
+    if replication_factor < UNSET or replication_factor == 0:
+        raise InvalidReplicationFactorError("Replication factor must be larger than 0, or -1 to use the default value.")
+    if num_partitions < UNSET or num_partitions == 0:
+        raise InvalidPartitionsError("Number of partitions was set to an invalid non-positive value.")
+    count = default_num_partitions if num_partitions == UNSET else num_partitions
+    replicas = default_replication_factor if replication_factor == UNSET else replication_factor
+    if count >= MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolationError("Excessively large number of partitions per request.")
+    if replicas > len(node_ids):
+        raise InvalidReplicationFactorError(
+            f"Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas}"
+            f" cannot be reached because only {len(node_ids)} broker(s) are registered."
+        )
+    return Placement(partitions=place(count, replicas, node_ids=node_ids, first=first), is_manual=False)
+
+
+def place(count: int, replicas: int, *, node_ids: Sequence[int], first: int) -> tuple[tuple[int, ...], ...]:
+    """Deal ``count`` partitions over the brokers in turn, each with ``replicas`` brokers in a row."""
+    brokers = len(node_ids)
+    return tuple(
+        tuple(node_ids[(first + partition + replica) % brokers] for replica in range(replicas))
+        for partition in range(count)
+    )
+
+
+def place_added_partitions(
+    *,
+    topic: str,
+    current: Sequence[Sequence[int]],
+    count: int,
+    assignments: Sequence[Sequence[int]] | None,
+    node_ids: Sequence[int],
+) -> tuple[tuple[int, ...], ...]:
+    """Decide the replicas of partitions that are added so that the topic has ``count``.
+
+    Raises:
+        InvalidPartitionsError: ``count`` is no increase.
+        InvalidReplicaAssignmentError: The assignment is not consistent.
+    """
+    if count == len(current):
+        raise InvalidPartitionsError(f"Topic already has {count} partition(s).")
+    if count < len(current):
+        raise InvalidPartitionsError(
+            f"The topic {topic} currently has {len(current)} partition(s); {count} would not be an increase."
+        )
+    additional = count - len(current)
+    if additional >= MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolationError("Excessively large number of partitions per request.")
+    replicas = len(current[0])
+    if assignments is None:
+        first = (node_ids.index(current[0][0]) if current[0][0] in node_ids else 0) + len(current)
+        return place(additional, replicas, node_ids=node_ids, first=first)
+    if len(assignments) != additional:
+        raise InvalidReplicaAssignmentError(
+            f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s) were"
+            " specified."
+        )
+    for brokers in assignments:
+        _check_assignment(brokers, node_ids, replicas)
+    return tuple(tuple(brokers) for brokers in assignments)
+
+
+def _place_manually(
+    num_partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]], node_ids: Sequence[int]
+) -> Placement:
+    if replication_factor != UNSET:
+        raise InvalidRequestError(
+            "A manual partition assignment was specified, but replication factor was not set to -1."
+        )
+    if num_partitions != UNSET:
+        raise InvalidRequestError("A manual partition assignment was specified, but numPartitions was not set to -1.")
+    replicas: int | None = None
+    for brokers in assignments.values():
+        _check_assignment(brokers, node_ids, replicas)
+        replicas = len(brokers)
+    if sorted(assignments) != list(range(len(assignments))):
+        raise InvalidReplicaAssignmentError("partitions should be a consecutive 0-based integer sequence")
+    return Placement(partitions=tuple(tuple(assignments[index]) for index in range(len(assignments))), is_manual=True)
+
+
+def _check_assignment(brokers: Sequence[int], node_ids: Sequence[int], replicas: int | None) -> None:
+    if not brokers:
+        raise InvalidReplicaAssignmentError("The manual partition assignment includes an empty replica list.")
+    previous: int | None = None
+    for broker in sorted(brokers):
+        if broker not in node_ids:
+            raise InvalidReplicaAssignmentError(
+                f"The manual partition assignment includes broker {broker}, but no such broker is registered."
+            )
+        if broker == previous:
+            raise InvalidReplicaAssignmentError(
+                f"The manual partition assignment includes the broker {broker} more than once."
+            )
+        previous = broker
+    if replicas is not None and len(brokers) != replicas:
+        raise InvalidReplicaAssignmentError(
+            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not"
+            f" consistent with previous partitions, which have {replicas} replica(s)."
+        )

@@ -1,0 +1,119 @@
+"""New versions of policies take over while the broker runs: when their files change, and on SIGHUP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.policies.guard import Instance, make_instance
+from klamm.broker.policies.service import read_duration_ms
+from klamm.policy.errors import PolicyLoadError
+from klamm.policy.loading import FreshModules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from klamm.broker.policies.service import Policies
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_MS: Final = "policy.reload.interval.ms"
+DEFAULT_INTERVAL_MS: Final = 1000
+LOAD_LIMIT_S: Final = 60.0
+"""How long a new version may take to be made before the one that serves is kept."""
+
+Signature: TypeAlias = "tuple[tuple[Path, int, int], ...]"
+
+
+class PolicyReloader:
+    """Watches the files of the policies. Loop-confined.
+
+    All policies are made anew together, in threads of their own; only when all of them are ready do they take over,
+    each between two calls. If one cannot be made, all stay as they are.
+
+    Args:
+        policies: The ones that serve.
+        properties: The broker's.
+
+    Raises:
+        PolicyLoadError: The interval is no number.
+    """
+
+    def __init__(self, policies: Policies, properties: Mapping[str, str]) -> None:
+        self._policies = policies
+        self._properties = properties
+        self._interval_s = read_duration_ms(properties, INTERVAL_MS, DEFAULT_INTERVAL_MS) / 1000
+        self._asked = asyncio.Event()
+        self._loaded = self._seen = self._signature()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch; nothing happens without policies."""
+        if not self._policies.guards:
+            return
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
+
+    async def stop(self) -> None:
+        """End watching."""
+        if self._task is None:
+            return
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._interval_s or None):
+                    await self._asked.wait()
+            except TimeoutError:
+                if not self._has_changed():
+                    continue
+            self._asked.clear()
+            await self.reload()
+
+    def _has_changed(self) -> bool:
+        """Tell whether the files are others than those that serve, and have been so for one interval: written fully."""
+        signature = self._signature()
+        is_stable, self._seen = signature == self._seen, signature
+        return is_stable and signature != self._loaded
+
+    async def reload(self) -> bool:
+        """Make all policies anew; False when that failed and the ones before go on."""
+        self._loaded = self._signature()
+        fresh, made = FreshModules(), list[Instance]()
+        try:
+            async with asyncio.timeout(LOAD_LIMIT_S):
+                for guard in self._policies.guards:
+                    made.append(await make_instance(guard.spec, self._properties, fresh=fresh))
+        except (PolicyLoadError, TimeoutError) as error:
+            fresh.undo()
+            for guard, instance in zip(self._policies.guards, made, strict=False):
+                instance.retire(guard.spec)
+            reason = f"not ready within {LOAD_LIMIT_S:g} s" if isinstance(error, TimeoutError) else error
+            logger.error("Policies were not reloaded, the last good ones go on: %s", reason)  # noqa: TRY400
+            return False
+        for guard, instance in zip(self._policies.guards, made, strict=True):
+            await guard.swap(instance)
+        logger.info("Policies reloaded: %s", ", ".join(guard.spec.name for guard in self._policies.guards))
+        return True
+
+    def _signature(self) -> Signature:
+        found = []
+        for file in sorted({file for guard in self._policies.guards for file in guard.files}):
+            try:
+                status = file.stat()
+            except OSError:
+                found.append((file, -1, -1))
+            else:
+                found.append((file, status.st_mtime_ns, status.st_size))
+        return tuple(found)

@@ -1,0 +1,161 @@
+"""The policies of a broker, and what their verdicts mean to a client."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.broker.policies.guard import PolicyGuard
+from klamm.policy.errors import PolicyFailedError, PolicyLoadError, PolicyTimeoutError
+from klamm.policy.kinds import PolicyKind, PolicyMode, read_modes, read_specs
+from klamm.protocol.errors import KafkaApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from klamm.policy.details import Details
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_MS: Final = "policy.timeout.ms"
+DEFAULT_TIMEOUT_MS: Final = 2000
+
+
+class Decided(NamedTuple):
+    """What decisions are counted by."""
+
+    policy: str
+    """The stem of the kind: ``create.topic``."""
+    mode: str
+    action: str
+    """``allow``, ``refuse``, ``fail`` (it raised something else) or ``timeout``."""
+
+
+class Policies:
+    """The policies that the properties name. Loop-confined.
+
+    Args:
+        guards: One for each class.
+        modes: By kind; what is missing is enforced.
+    """
+
+    def __init__(
+        self, guards: Sequence[PolicyGuard] = (), modes: Mapping[PolicyKind, PolicyMode] | None = None
+    ) -> None:
+        self._guards = tuple(guards)
+        self._by_kind = {kind: guard for guard in guards for kind in guard.spec.keys}
+        self._modes = dict(modes or {})
+        self.decisions: Counter[Decided] = Counter()
+        """How many decisions there were since the broker started."""
+
+    @classmethod
+    async def load(cls, properties: Mapping[str, str]) -> Policies:
+        """Make the policies that a broker's properties name.
+
+        Raises:
+            PolicyLoadError: One cannot be had; the broker must not start.
+        """
+        modes, specs = read_modes(properties), read_specs(properties)
+        timeout_s = read_duration_ms(properties, TIMEOUT_MS, DEFAULT_TIMEOUT_MS, minimum=1) / 1000
+        guards: list[PolicyGuard] = []
+        try:
+            for spec in specs:
+                guards.append(await PolicyGuard.load(spec, properties=properties, timeout_s=timeout_s))  # noqa: PERF401
+        except BaseException:
+            for guard in guards:
+                await guard.close()
+            raise
+        return cls(guards, modes)
+
+    @property
+    def guards(self) -> tuple[PolicyGuard, ...]:
+        """One for each class."""
+        return self._guards
+
+    def guards_kind(self, kind: PolicyKind) -> bool:
+        """Tell whether there is a policy on a kind of request."""
+        return kind in self._by_kind
+
+    def turn(self, kind: PolicyKind) -> AbstractAsyncContextManager[object]:
+        """Return what is held from before the decision that a policy is asked about until it is applied.
+
+        Without a policy nothing is held and nothing is waited for.
+        """
+        guard = self._by_kind.get(kind)
+        return contextlib.nullcontext() if guard is None else guard.turn
+
+    async def check(self, kind: PolicyKind, details: Details) -> None:
+        """Ask the policy about something that has passed every other check; by who has the turn.
+
+        What was decided before may be void afterwards, since others were served meanwhile: deletions do not take turns
+        with creations.
+
+        Raises:
+            KafkaApiError: The policy refuses; code and message are those of what it raised.
+            PolicyFailedError: The policy broke. Only this resource fails.
+            PolicyTimeoutError: The policy did not decide in time. Only this resource fails.
+        """
+        guard = self._by_kind.get(kind)
+        if guard is None:
+            return
+        refusal: KafkaApiError | None = None
+        action = "allow"
+        try:
+            error = await guard.ask(kind, details)
+        except PolicyTimeoutError as timeout:
+            refusal, action = timeout, "timeout"
+        else:
+            if isinstance(error, KafkaApiError):
+                refusal, action = error, "refuse"
+            elif error is not None:
+                refusal, action = PolicyFailedError(), "fail"
+                logger.error("%s policy failed on %s", kind.label, _subject(details), exc_info=error)
+        self._conclude(kind, details, action, refusal)
+
+    def _conclude(self, kind: PolicyKind, details: Details, action: str, refusal: KafkaApiError | None) -> None:
+        mode = self._modes.get(kind, PolicyMode.ENFORCE)
+        self.decisions[Decided(kind.stem, mode.value, action)] += 1
+        if refusal is None:
+            return
+        if mode is PolicyMode.ENFORCE:
+            raise refusal.with_traceback(None)  # a policy may raise one object again and again
+        logger.warning(
+            "%s policy, audit only: would %s %s, asked by %s (client %s): %s",
+            kind.label,
+            action,
+            _subject(details),
+            details.principal,
+            details.client_id,
+            refusal.error_message,
+        )
+
+    async def close(self) -> None:
+        """Close the policies; one that fails is reported and left."""
+        for guard in self._guards:
+            await guard.close()
+
+
+def read_duration_ms(properties: Mapping[str, str], key: str, default: int, *, minimum: int = 0) -> int:
+    """Return a time of the properties, in milliseconds.
+
+    Raises:
+        PolicyLoadError: It is no number, or below ``minimum``.
+    """
+    text = properties.get(key, "").strip() or str(default)
+    try:
+        value = int(text)
+    except ValueError:
+        value = minimum - 1
+    if value < minimum:
+        raise PolicyLoadError(f"{key}={text}: expected milliseconds, {minimum} or more")
+    return value
+
+
+def _subject(details: Details) -> str:
+    topic = getattr(details, "topic", None)
+    if topic is not None:
+        return repr(topic)
+    return f"{getattr(details, 'resource_type', '')} {getattr(details, 'resource_name', '')!r}"

@@ -1,0 +1,140 @@
+"""The registrations of clients: an internal topic that only grows by what is new, and its image in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.client_configs.registrations import (
+    Registration,
+    RegistrationFormatError,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from klamm.client_configs.describing import Compatibility
+    from klamm.client_configs.entities import ClientConfigEntity
+
+logger = logging.getLogger(__name__)
+
+MAX_ENTITIES: Final = 100_000
+MAX_VERSIONS_PER_ENTITY: Final = 100
+MAX_LISTS_PER_VERSION: Final = 16
+
+
+class RegistrationRecords(Protocol):
+    """Where the records are kept."""
+
+    def read_all(self) -> Iterable[tuple[bytes | None, bytes | None]]:
+        """Return key and value of every record, oldest first; nothing when the topic does not exist yet."""
+        ...
+
+    async def append(self, key: bytes, value: bytes) -> None:
+        """Append a record, after making the topic if need be. It need not be on disk when this returns."""
+        ...
+
+
+class RegistrationLog:
+    """What is registered. Loop-confined.
+
+    A software version of an entity may register several lists (an application has a producer and a consumer under one
+    client id): it supports their union. Only a list that is new becomes a record, so a client that restarts a
+    thousand times leaves one. The bounds keep a broken client from filling memory and disk.
+    """
+
+    def __init__(self, records: RegistrationRecords, *, max_entities: int = MAX_ENTITIES) -> None:
+        self._records = records
+        self._max_entities = max_entities
+        self._lists: dict[ClientConfigEntity, dict[str, set[frozenset[str]]]] = {}
+        self._image: dict[ClientConfigEntity, dict[str, tuple[str, ...]]] = {}
+        self._is_full = False
+        self._appending = asyncio.Lock()
+        """One append at a time: the first one makes the topic."""
+
+    @property
+    def image(self) -> Mapping[ClientConfigEntity, Compatibility]:
+        """The supported keys by client information, per ``<user, client-id>``."""
+        return self._image
+
+    def replay(self) -> None:
+        """Take the image from the records; a record that cannot be read is passed over and logged."""
+        self._lists.clear()
+        self._image.clear()
+        for key, value in self._records.read_all():
+            try:
+                entity = decode_key(key)
+                if value is None:
+                    self._lists.pop(entity, None)
+                    self._image.pop(entity, None)
+                else:
+                    self._learn(decode_value(entity, value))
+            except RegistrationFormatError as error:
+                logger.warning("A registration record was passed over: %s", error)
+
+    async def register(self, registered: Registration) -> None:
+        """Remember a registration; what is known already, or beyond the bounds, writes nothing.
+
+        Raises:
+            StorageError: The disk refuses; the client may register again.
+        """
+        if not self._learn(registered):
+            return
+        try:
+            async with self._appending:
+                await self._records.append(encode_key(registered.entity), encode_value(registered))
+        except BaseException:
+            self._forget(registered)
+            raise
+
+    def _learn(self, registered: Registration) -> bool:
+        """Take a registration into the image; returns whether it was new."""
+        versions = self._lists.get(registered.entity)
+        if versions is None:
+            if len(self._lists) >= self._max_entities:
+                return self._refuse(registered)
+            versions = self._lists[registered.entity] = {}
+        lists = versions.get(registered.client_information)
+        if lists is None:
+            if len(versions) >= MAX_VERSIONS_PER_ENTITY:
+                return self._refuse(registered)
+            lists = versions[registered.client_information] = set()
+        keys = frozenset(registered.supported_configs)
+        if keys in lists:
+            return False
+        if len(lists) >= MAX_LISTS_PER_VERSION:
+            return self._refuse(registered)
+        lists.add(keys)
+        image = self._image.setdefault(registered.entity, {})
+        known = image.get(registered.client_information, ())
+        image[registered.client_information] = tuple(dict.fromkeys((*known, *registered.supported_configs)))
+        return True
+
+    def _refuse(self, registered: Registration) -> bool:
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                "No room to register %s under %s; this is said once", registered.client_information, registered.entity
+            )
+        return False
+
+    def _forget(self, registered: Registration) -> None:
+        """Take back one registration that could not be written, so that the next attempt writes it."""
+        lists = self._lists[registered.entity][registered.client_information]
+        lists.discard(frozenset(registered.supported_configs))
+        left = tuple(
+            key
+            for key in self._image[registered.entity][registered.client_information]
+            if any(key in keys for keys in lists)
+        )
+        self._image[registered.entity][registered.client_information] = left
+        if not lists:
+            del self._lists[registered.entity][registered.client_information]
+            del self._image[registered.entity][registered.client_information]
+        if not self._lists[registered.entity]:
+            del self._lists[registered.entity], self._image[registered.entity]

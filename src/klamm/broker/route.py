@@ -1,0 +1,46 @@
+"""How a request reaches its handler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.protocol.api import Api
+    from klamm.protocol.schema import Message
+
+
+class RawResponse(Protocol):
+    """A response that brings its own bytes, so that they are not copied."""
+
+    def is_flexible(self, version: int) -> bool:
+        """Tell whether the response header has tagged fields."""
+        ...
+
+    def buffers(self, version: int) -> Sequence[bytes | bytearray | memoryview]:
+        """Return the body in pieces."""
+        ...
+
+    def error_codes(self) -> Iterable[int]:
+        """Return the error code of each part, 0 among them; metrics count the others."""
+        ...
+
+
+Response: TypeAlias = "Message | RawResponse | None"
+"""None: nothing is answered (Produce with acks=0)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One API key: its versions, how its body is read, who answers."""
+
+    api: Api
+    request: type[Message]
+    handle: Callable[[Any, RequestContext], Awaitable[Response]]
+    decode: Callable[[int, memoryview, int], Any] | None = None
+    """Reads ``(api_version, frame, position of the body)`` instead of the codec; raises ProtocolError."""
+    decode_raw: Callable[[int, memoryview, int], Any] | None = None
+    """Like ``decode``, but from behind ``client_id``, before any tagged fields of the header."""

@@ -1,0 +1,62 @@
+"""The one table of what the broker serves; ApiVersions is computed from it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.broker.route import Route
+
+HANDLERS: Final = (
+    "api_000_produce",
+    "api_001_fetch",
+    "api_002_list_offsets",
+    "api_003_metadata",
+    "api_008_offset_commit",
+    "api_009_offset_fetch",
+    "api_010_find_coordinator",
+    "api_011_join_group",
+    "api_012_heartbeat",
+    "api_013_leave_group",
+    "api_014_sync_group",
+    "api_015_describe_groups",
+    "api_016_list_groups",
+    "api_017_sasl_handshake",
+    "api_018_api_versions",
+    "api_019_create_topics",
+    "api_020_delete_topics",
+    "api_021_delete_records",
+    "api_022_init_producer_id",
+    "api_023_offset_for_leader_epoch",
+    "api_029_describe_acls",
+    "api_030_create_acls",
+    "api_031_delete_acls",
+    "api_032_describe_configs",
+    "api_033_alter_configs",
+    "api_036_sasl_authenticate",
+    "api_037_create_partitions",
+    "api_042_delete_groups",
+    "api_044_incremental_alter_configs",
+    "api_047_offset_delete",
+    "api_048_describe_client_quotas",
+    "api_049_alter_client_quotas",
+    "api_050_describe_client_configs",
+    "api_051_alter_client_configs",
+    "api_060_describe_cluster",
+    "api_074_list_config_resources",
+    "api_075_describe_topic_partitions",
+)
+"""The modules in ``klamm.broker.handlers``; a test compares them with the files."""
+
+
+def _route(handler: str) -> Route:
+    route: Route = import_module(f"klamm.broker.handlers.{handler}").ROUTE
+    return route
+
+
+ROUTES: Final[Mapping[int, Route]] = MappingProxyType({route.api.key: route for route in map(_route, HANDLERS)})
+"""Every API that is served, by key."""

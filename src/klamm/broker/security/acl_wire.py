@@ -1,0 +1,66 @@
+"""ACLs and filters as the wire has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from klamm.protocol.errors import ProtocolError
+from klamm.security.acls import Acl, AclFilter, AclOperation, AclPermission, AclResourceType, PatternType
+
+if TYPE_CHECKING:
+    from klamm.protocol.messages.create_acls import CreateAclsRequest
+
+
+class WireFilter(Protocol):
+    """The fields that DescribeAcls and DeleteAcls share."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def read_filter(wanted: WireFilter) -> AclFilter:
+    """Read a filter; a number that is not known becomes UNKNOWN.
+
+    Raises:
+        ProtocolError: A part is UNKNOWN on the wire: Kafka closes the connection.
+    """
+    _refuse_unknown(wanted.resource_type_filter, wanted.pattern_type_filter, wanted.operation, wanted.permission_type)
+    return AclFilter(
+        resource_type=AclResourceType.from_wire(wanted.resource_type_filter),
+        resource_name=wanted.resource_name_filter,
+        pattern_type=PatternType.from_wire(wanted.pattern_type_filter),
+        principal=wanted.principal_filter,
+        host=wanted.host_filter,
+        operation=AclOperation.from_wire(wanted.operation),
+        permission=AclPermission.from_wire(wanted.permission_type),
+    )
+
+
+def read_acl(creation: CreateAclsRequest.AclCreation) -> Acl:
+    """Read an ACL; a number that is not known becomes UNKNOWN.
+
+    Raises:
+        ProtocolError: A part is UNKNOWN on the wire: Kafka closes the connection.
+    """
+    _refuse_unknown(
+        creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type
+    )
+    return Acl(
+        resource_type=AclResourceType.from_wire(creation.resource_type),
+        resource_name=creation.resource_name,
+        pattern_type=PatternType.from_wire(creation.resource_pattern_type),
+        principal=creation.principal,
+        host=creation.host,
+        operation=AclOperation.from_wire(creation.operation),
+        permission=AclPermission.from_wire(creation.permission_type),
+    )
+
+
+def _refuse_unknown(*numbers: int) -> None:
+    if 0 in numbers:
+        raise ProtocolError("An ACL or a filter has a part that is UNKNOWN")

@@ -1,0 +1,166 @@
+"""SCRAM credentials of users (KIP-554): decided, applied and stored like all metadata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import NONE, ApiError
+from klamm.protocol.errors import ErrorCode
+from klamm.security.scram import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    ScramCredential,
+    ScramMechanism,
+    credential_from_salted_password,
+)
+from klamm.storage.changes import DropScramCredential, PutScramCredential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.storage.changes import Change
+    from klamm.storage.metadata import MetadataStore
+
+_TWICE: Final = ApiError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialDeletion:
+    """A credential to remove."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialUpsertion:
+    """A credential to set."""
+
+    user: str
+    mechanism: ScramMechanism
+    credential: ScramCredential
+
+
+class ScramCredentials:
+    """Who can log in by SCRAM, kept in memory and in the metadata store. Loop-confined, no lock."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+        self.load()
+
+    def load(self) -> None:
+        """Take the credentials from the store: at start, and when a commit has failed."""
+        self._credentials = {
+            (row.user, ScramMechanism.from_wire(row.mechanism)): ScramCredential(
+                salt=row.salt, stored_key=row.stored_key, server_key=row.server_key, iterations=row.iterations
+            )
+            for row in self._store.load_scram_credentials()
+        }
+
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Return what a login is checked against, None when the user cannot log in so."""
+        return self._credentials.get((user, mechanism))
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Everybody who has a credential."""
+        return tuple(sorted({user for user, _ in self._credentials}))
+
+    def describe(self, user: str) -> tuple[tuple[ScramMechanism, int], ...]:
+        """Return mechanism and iterations of each credential of a user; nothing secret."""
+        return tuple(
+            (mechanism, self._credentials[user, mechanism].iterations)
+            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+            if (user, mechanism) in self._credentials
+        )
+
+    async def alter(
+        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
+    ) -> dict[str, ApiError]:
+        """Apply what is allowed in one commit; returns the outcome of every user that was named.
+
+        Raises:
+            StorageError: The disk refuses; nothing was applied.
+        """
+        outcomes = self._decide(deletions, upsertions)
+        changes: list[Change] = []
+        for deletion in deletions:
+            if outcomes[deletion.user] == NONE:
+                del self._credentials[deletion.user, deletion.mechanism]
+                changes.append(DropScramCredential(user=deletion.user, mechanism=deletion.mechanism))
+        for upsertion in upsertions:
+            if outcomes[upsertion.user] == NONE:
+                self._credentials[upsertion.user, upsertion.mechanism] = upsertion.credential
+                changes.append(_row(upsertion))
+        if changes:
+            await self._store.submit(changes)
+        return outcomes
+
+    def _decide(
+        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
+    ) -> dict[str, ApiError]:
+        outcomes: dict[str, ApiError] = {}
+        for deletion in deletions:
+            known = outcomes.get(deletion.user)
+            if known is None:
+                outcomes[deletion.user] = self._check_deletion(deletion)
+            elif known == NONE:
+                outcomes[deletion.user] = _TWICE
+        for upsertion in upsertions:
+            known = outcomes.get(upsertion.user)
+            if known is None:
+                outcomes[upsertion.user] = _check_upsertion(upsertion)
+            elif known == NONE:
+                outcomes[upsertion.user] = _TWICE
+        return outcomes
+
+    def _check_deletion(self, deletion: CredentialDeletion) -> ApiError:
+        error = _check_name(deletion.user, deletion.mechanism)
+        if error == NONE and (deletion.user, deletion.mechanism) not in self._credentials:
+            return ApiError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+        return error
+
+
+def upsertion_from_salted_password(
+    user: str, mechanism: ScramMechanism, *, salted_password: bytes, salt: bytes, iterations: int
+) -> CredentialUpsertion:
+    """Return an upsertion of what a client sent; a mechanism that is not known gives keys that are never used."""
+    credential = ScramCredential(salt=salt, stored_key=b"", server_key=b"", iterations=iterations)
+    if mechanism is not ScramMechanism.UNKNOWN:
+        credential = credential_from_salted_password(
+            mechanism, salted_password=salted_password, salt=salt, iterations=iterations
+        )
+    return CredentialUpsertion(user=user, mechanism=mechanism, credential=credential)
+
+
+def _check_name(user: str, mechanism: ScramMechanism) -> ApiError:
+    if not user:
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if mechanism is ScramMechanism.UNKNOWN:
+        return ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    return NONE
+
+
+def _check_upsertion(upsertion: CredentialUpsertion) -> ApiError:
+    error = _check_name(upsertion.user, upsertion.mechanism)
+    if error != NONE:
+        return error
+    if upsertion.credential.iterations < MIN_ITERATIONS:
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    if upsertion.credential.iterations > MAX_ITERATIONS:
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    return NONE
+
+
+def _row(upsertion: CredentialUpsertion) -> PutScramCredential:
+    credential = upsertion.credential
+    return PutScramCredential(
+        user=upsertion.user,
+        mechanism=upsertion.mechanism,
+        salt=credential.salt,
+        stored_key=credential.stored_key,
+        server_key=credential.server_key,
+        iterations=credential.iterations,
+    )

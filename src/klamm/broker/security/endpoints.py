@@ -1,0 +1,128 @@
+"""A listener as the server needs it: encrypted how, logged in how, named how."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.broker.security.listeners import Listener, setting_of
+from klamm.broker.security.login import (
+    DEFAULT_FAILURE_DELAY_MS,
+    DEFAULT_MAX_TOKEN_BYTES,
+    SERVED_MECHANISMS,
+    Login,
+    LoginSettings,
+    mechanisms_of,
+)
+from klamm.properties import SettingsError
+from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
+from klamm.security.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from klamm.security.principals import ANONYMOUS, user_principal
+from klamm.security.sasl import PLAIN
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
+    from klamm.broker.security.credentials import ScramCredentials
+
+_MODULES = {PLAIN: PLAIN_MODULE, "SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """What connections to one listener get."""
+
+    name: str
+    tls: ssl.SSLContext | None = None
+    login: LoginSettings | None = None
+    mapping_rules: tuple[MappingRule, ...] = ()
+
+    def new_login(self) -> Login | None:
+        """Return the login that a new connection begins with, None where there is none."""
+        return None if self.login is None else Login(self.login)
+
+    def principal_of(self, certificate: bytes | None) -> str | None:
+        """Return who a connection is by its certificate (DER); None when no rule knows it."""
+        if self.login is not None or certificate is None:
+            return ANONYMOUS
+        name = map_subject(subject_of(certificate), self.mapping_rules)
+        return None if name is None else user_principal(name)
+
+
+def open_endpoint(listener: Listener, configs: Mapping[str, str], credentials: ScramCredentials) -> Endpoint:
+    """Make a listener ready to serve.
+
+    Raises:
+        SettingsError: Its settings cannot be used.
+    """
+    tls = None
+    if listener.protocol.uses_tls:
+        from klamm.broker.security.tls import server_context  # noqa: PLC0415 - OpenSSL costs start-up time
+
+        tls = server_context(listener, configs)
+    return Endpoint(
+        name=listener.name,
+        tls=tls,
+        login=_login(listener, configs, credentials) if listener.protocol.uses_sasl else None,
+        mapping_rules=parse_mapping_rules(setting_of(configs, listener.name, "ssl.principal.mapping.rules")),
+    )
+
+
+def _login(listener: Listener, configs: Mapping[str, str], credentials: ScramCredentials) -> LoginSettings:
+    text = setting_of(configs, listener.name, "sasl.enabled.mechanisms") or ""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in SERVED_MECHANISMS]
+    if unknown or not names:
+        raise SettingsError(
+            f"sasl.enabled.mechanisms={text} (listener {listener.name}): expected some of"
+            f" {', '.join(SERVED_MECHANISMS)}"
+        )
+    users: Mapping[str, str] = {}
+    for name in names:
+        found = _jaas_users(listener.name, name, configs)
+        if name == PLAIN:
+            users = found
+    return LoginSettings(
+        mechanisms=mechanisms_of(names, plain_users=users, credentials=credentials),
+        max_token_bytes=_number(listener, configs, "sasl.server.max.receive.size", DEFAULT_MAX_TOKEN_BYTES),
+        failure_delay_s=_number(
+            listener, configs, "connection.failed.authentication.delay.ms", DEFAULT_FAILURE_DELAY_MS
+        )
+        / 1000,
+        max_session_ms=_number(listener, configs, "connections.max.reauth.ms", 0),
+        now=time.monotonic,
+    )
+
+
+def _jaas_users(listener: str, mechanism: str, configs: Mapping[str, str]) -> dict[str, str]:
+    """Return the users of a mechanism's login module; SCRAM needs none, its users are stored."""
+    for setting in (
+        f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config",
+        f"listener.name.{listener.lower()}.sasl.jaas.config",
+        "sasl.jaas.config",
+    ):
+        if (text := configs.get(setting)) is None:
+            continue
+        entry = parse_jaas(text, setting=setting)
+        if entry.module == _MODULES[mechanism]:
+            return entry.users
+        if entry.module not in _MODULES.values():
+            raise SettingsError(
+                f"{setting}: login module {entry.module} is not known, only {PLAIN_MODULE} and {SCRAM_MODULE}"
+            )
+    if mechanism == PLAIN:
+        raise SettingsError(
+            f"Listener {listener} enables PLAIN but names no users: set"
+            f' listener.name.{listener.lower()}.plain.sasl.jaas.config={PLAIN_MODULE} required user_NAME="PASSWORD";'
+        )
+    return {}
+
+
+def _number(listener: Listener, configs: Mapping[str, str], name: str, default: int) -> int:
+    mechanisms = [f"{mechanism.lower()}.{name}" for mechanism in SERVED_MECHANISMS]
+    for candidate in (*mechanisms, name):
+        if (text := setting_of(configs, listener.name, candidate)) is not None:
+            return int(text)
+    return default

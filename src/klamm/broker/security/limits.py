@@ -1,0 +1,47 @@
+"""How many connections there may be: ``max.connections``, ``max.connections.per.ip`` and its overrides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ConnectionLimits:
+    """Counts connections. Loop-confined.
+
+    Args:
+        broker_value: the setting in force, by name; asked anew for each connection, so that changes apply at once.
+    """
+
+    def __init__(self, broker_value: Callable[[str], object]) -> None:
+        self._broker_value = broker_value
+        self._by_address: Counter[str] = Counter()
+        self._total = 0
+
+    def admit(self, address: str) -> bool:
+        """Count a connection, or refuse it."""
+        if self._total >= int(str(self._broker_value("max.connections"))):
+            return False
+        if self._by_address[address] >= self._limit_of(address):
+            return False
+        self._by_address[address] += 1
+        self._total += 1
+        return True
+
+    def release(self, address: str) -> None:
+        """Forget a connection that was admitted."""
+        self._total -= 1
+        self._by_address[address] -= 1
+        if self._by_address[address] <= 0:
+            del self._by_address[address]
+
+    def _limit_of(self, address: str) -> int:
+        overrides = str(self._broker_value("max.connections.per.ip.overrides") or "")
+        for entry in filter(None, (part.strip() for part in overrides.split(","))):
+            host, _, limit = entry.rpartition(":")
+            if host.strip() == address and limit.strip().isdigit():
+                return int(limit)
+        return int(str(self._broker_value("max.connections.per.ip")))

@@ -1,0 +1,179 @@
+"""SASL on one connection: what may be asked when, and who it turns out to be (KIP-43, KIP-152, KIP-368).
+
+first    ApiVersions, SaslHandshake
+tokens   SaslAuthenticate, or bare tokens after SaslHandshake v0
+open     everything; SaslHandshake again only where logins end (connections.max.reauth.ms)
+failed   nothing: the answer goes out after a delay, then the connection is closed
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.security.principals import user_principal
+from klamm.security.sasl import PLAIN, InvalidCredentialsError, PlainExchange, SaslRefusedError
+from klamm.security.scram import ScramExchange, ScramMechanism
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from klamm.broker.security.credentials import ScramCredentials
+    from klamm.security.sasl import SaslExchange
+
+DEFAULT_MAX_TOKEN_BYTES: Final = 524_288
+DEFAULT_FAILURE_DELAY_MS: Final = 100
+SERVED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class LoginState(Enum):
+    """How far a login is."""
+
+    FIRST = "first"
+    TOKENS = "tokens"
+    OPEN = "open"
+    FAILED = "failed"
+
+
+_SERVED_BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginSettings:
+    """How clients log in on a listener."""
+
+    mechanisms: Mapping[str, Callable[[], SaslExchange]]
+    """By name; each call begins a login."""
+    max_token_bytes: int = DEFAULT_MAX_TOKEN_BYTES
+    """``sasl.server.max.receive.size``."""
+    failure_delay_s: float = DEFAULT_FAILURE_DELAY_MS / 1000
+    """``connection.failed.authentication.delay.ms``."""
+    max_session_ms: int = 0
+    """``connections.max.reauth.ms``; 0: a login never ends."""
+    now: Callable[[], float]
+    """Seconds by a clock that never goes back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAnswer:
+    """What SaslAuthenticate answers."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    auth_bytes: bytes = b""
+    session_lifetime_ms: int = 0
+
+
+class Login:
+    """The login of one connection. Owned by the connection."""
+
+    def __init__(self, settings: LoginSettings) -> None:
+        self.settings = settings
+        self.state = LoginState.FIRST
+        self.principal: str | None = None
+        """Who logged in; None before."""
+        self.mechanism: str | None = None
+        self._exchange: SaslExchange | None = None
+        self._has_bare_tokens = False
+        self._ends_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True when everything may be asked."""
+        return self.state is LoginState.OPEN
+
+    @property
+    def takes_bare_token(self) -> bool:
+        """True when the next frame is a token without a header."""
+        return self.state is LoginState.TOKENS and self._has_bare_tokens
+
+    def check(self, api_key: int) -> None:
+        """Refuse what may not be asked now.
+
+        Raises:
+            ProtocolError: The connection is to be closed.
+        """
+        if self.state is LoginState.OPEN:
+            if self._ends_at is None or api_key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
+                return
+            if self.settings.now() >= self._ends_at:
+                raise ProtocolError("The login has ended and was not renewed")
+            return
+        is_served = api_key in _SERVED_BEFORE_LOGIN and self.state is not LoginState.FAILED
+        if not is_served or (self.state is LoginState.FIRST and api_key == ApiKey.SASL_AUTHENTICATE):
+            raise ProtocolError(f"Unexpected Kafka request with key {api_key} during SASL login")
+
+    def handshake(self, mechanism: str, api_version: int) -> ErrorCode:
+        """Choose a mechanism; returns what SaslHandshake answers."""
+        if self.state is LoginState.TOKENS or (self.is_open and self._ends_at is None):
+            if not self.is_open:
+                self.state = LoginState.FAILED
+            return ErrorCode.ILLEGAL_SASL_STATE
+        begin = self.settings.mechanisms.get(mechanism)
+        if begin is None or (self.mechanism is not None and self.mechanism != mechanism):
+            self.state = LoginState.FAILED
+            return ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        self._exchange = begin()
+        self._has_bare_tokens = api_version == 0
+        self.mechanism = mechanism
+        self.state = LoginState.TOKENS
+        return ErrorCode.NONE
+
+    def authenticate(self, token: bytes) -> TokenAnswer:
+        """Take a token; returns what SaslAuthenticate answers."""
+        exchange = self._exchange
+        if self.state is not LoginState.TOKENS or exchange is None:
+            return TokenAnswer(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message="SaslAuthenticate request received after successful authentication",
+            )
+        again = self.principal is not None
+        try:
+            answer = exchange.step(token)
+            if exchange.user_name is not None:
+                self._accept(user_principal(exchange.user_name))
+        except SaslRefusedError as error:
+            return self._fail(error.error_message)
+        except InvalidCredentialsError:
+            what = "re-authentication" if again else "authentication"
+            return self._fail(
+                f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self.mechanism}"
+            )
+        lifetime_ms = self.settings.max_session_ms if self.is_open else 0
+        return TokenAnswer(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+
+    def _accept(self, principal: str) -> None:
+        if self.principal is not None and self.principal != principal:
+            raise SaslRefusedError("Cannot change principals during re-authentication")
+        self.principal = principal
+        self.state = LoginState.OPEN
+        self._exchange = None
+        if self.settings.max_session_ms > 0:
+            self._ends_at = self.settings.now() + self.settings.max_session_ms / 1000
+
+    def _fail(self, error_message: str) -> TokenAnswer:
+        self.state = LoginState.FAILED
+        self._exchange = None
+        return TokenAnswer(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error_message)
+
+
+def mechanisms_of(
+    names: tuple[str, ...], *, plain_users: Mapping[str, str], credentials: ScramCredentials
+) -> dict[str, Callable[[], SaslExchange]]:
+    """Return what begins a login, by mechanism."""
+
+    def begin(name: str) -> Callable[[], SaslExchange]:
+        mechanism = ScramMechanism.from_name(name)
+        if mechanism is ScramMechanism.UNKNOWN:
+            return lambda: PlainExchange(plain_users)
+        return lambda: ScramExchange(
+            mechanism,
+            find=lambda user: credentials.find(user, mechanism),
+            new_nonce=lambda: secrets.token_hex(16),
+        )
+
+    return {name: begin(name) for name in names}

@@ -1,0 +1,134 @@
+"""Listening sockets and what hangs on them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.client_roster import ClientRoster
+from klamm.broker.connection import Connection
+from klamm.broker.session import Session
+from klamm.broker.traffic import Traffic
+from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from klamm.broker.route import Route
+    from klamm.broker.security.endpoints import Endpoint
+    from klamm.broker.security.limits import ConnectionLimits
+    from klamm.broker.services import Services
+
+
+TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_SWEEPS_PER_IDLE_TIME: Final = 4
+_LONGEST_SWEEP_S: Final = 30.0
+_SHORTEST_SWEEP_S: Final = 0.05
+
+
+class Server:
+    """Accepts connections for every broker id and listener. Loop-confined.
+
+    Args:
+        services: what handlers may use.
+        routes: who answers what.
+        limits: how many connections there may be.
+        max_idle_ms: ``connections.max.idle.ms``, asked anew now and then; a negative time or 0 means for ever.
+        max_frame_bytes: ``socket.request.max.bytes``.
+        traffic: where bytes are counted.
+    """
+
+    def __init__(
+        self,
+        *,
+        services: Services,
+        routes: Mapping[int, Route],
+        limits: ConnectionLimits,
+        max_idle_ms: Callable[[], int],
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self._traffic = Traffic() if traffic is None else traffic
+        self.roster = ClientRoster(now_ms=lambda: time.time_ns() // 1_000_000)
+        """Who is connected, and who was."""
+        self._limits = limits
+        self._max_idle_ms = max_idle_ms
+        self._sweeper: asyncio.Task[None] | None = None
+        self._services = services
+        self._routes = routes
+        self._max_frame_bytes = max_frame_bytes
+        self._connections: set[Connection] = set()
+        self._servers: list[asyncio.Server] = []
+        self._ids = itertools.count(1)
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    async def listen(self, endpoint: Endpoint, sockets: Mapping[int, socket.socket]) -> None:
+        """Serve a listener on bound sockets, one for each broker id."""
+        loop = asyncio.get_running_loop()
+        if self._sweeper is None:
+            self._sweeper = loop.create_task(self._sweep())
+        for node_id, sock in sockets.items():
+
+            def connection(node_id: int = node_id) -> Connection:
+                return Connection(
+                    session=Session(
+                        connection_id=next(self._ids),
+                        node_id=node_id,
+                        listener=endpoint.name,
+                        login=endpoint.new_login(),
+                    ),
+                    endpoint=endpoint,
+                    services=self._services,
+                    routes=self._routes,
+                    connections=self._connections,
+                    limits=self._limits,
+                    roster=self.roster,
+                    max_frame_bytes=self._max_frame_bytes,
+                    traffic=self._traffic,
+                )
+
+            server = await loop.create_server(
+                connection,
+                sock=sock,
+                backlog=1024,
+                ssl=endpoint.tls,
+                ssl_handshake_timeout=None if endpoint.tls is None else TLS_HANDSHAKE_TIMEOUT_S,
+            )
+            self._servers.append(server)
+
+    async def _sweep(self) -> None:
+        """Close connections on which nothing has happened for long: one look at all, instead of a timer for each."""
+        loop = asyncio.get_running_loop()
+        while True:
+            idle_s = self._max_idle_ms() / 1000
+            pause_s = idle_s / _SWEEPS_PER_IDLE_TIME if idle_s > 0 else _LONGEST_SWEEP_S
+            await asyncio.sleep(min(max(pause_s, _SHORTEST_SWEEP_S), _LONGEST_SWEEP_S))
+            if idle_s > 0:
+                now = loop.time()
+                for connection in list(self._connections):
+                    connection.close_if_idle(now, idle_s)
+
+    async def close(self, *, grace_s: float) -> None:
+        """Stop accepting, let running requests end for ``grace_s`` seconds, then close what is left."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for server in self._servers:
+            server.close()
+        deadline = asyncio.get_running_loop().time() + grace_s
+        for connection in list(self._connections):
+            if connection.is_idle:
+                connection.close()
+        while self._connections and asyncio.get_running_loop().time() < deadline:
+            for connection in list(self._connections):
+                if connection.is_idle:
+                    connection.close()
+            await asyncio.sleep(0.005)
+        for connection in list(self._connections):
+            connection.close()

@@ -1,0 +1,43 @@
+"""The narrow interfaces through which handlers reach the state of the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.client_config_service import ClientConfigService
+    from klamm.broker.cluster import ClusterInfo
+    from klamm.broker.config_service import ConfigService
+    from klamm.broker.fetch_sessions import FetchSessions
+    from klamm.broker.groups.coordinator import GroupCoordinator
+    from klamm.broker.policies import Policies
+    from klamm.broker.producer_ids import ProducerIdAllocator
+    from klamm.broker.quota_service import QuotaService
+    from klamm.broker.security.authorizer import Authorizer
+    from klamm.broker.security.credentials import ScramCredentials
+    from klamm.broker.topics import TopicCatalog
+    from klamm.protocol.api import Api
+    from klamm.storage.log import LogManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What a handler may use. Built once when the broker starts."""
+
+    apis: Sequence[Api]
+    """What is served, by key: ApiVersions tells it."""
+    cluster: ClusterInfo
+    topics: TopicCatalog
+    configs: ConfigService
+    client_configs: ClientConfigService
+    logs: LogManager
+    fetch_sessions: FetchSessions
+    groups: GroupCoordinator
+    producer_ids: ProducerIdAllocator
+    quotas: QuotaService
+    policies: Policies
+    authorizer: Authorizer
+    credentials: ScramCredentials

@@ -1,0 +1,143 @@
+"""What a broker is started with: flags and Kafka's own properties."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.own_settings import METRICS_LISTEN, OWN_SETTINGS
+from klamm.broker.security.listeners import Address, Listener, parse_listeners
+from klamm.configs.brokers import check_broker_settings
+from klamm.configs.definitions import find_broker_config, parse_broker_settings
+from klamm.properties import SettingsError, read_properties
+from klamm.protocol.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9092"
+DEFAULT_DATA_DIR: Final = "./klamm-data"
+DEFAULT_NODE_ID: Final = 1
+MAX_BROKERS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Everything that is decided before the broker starts."""
+
+    listeners: tuple[Listener, ...]
+    """Where it listens; the first is what the broker says when it is ready."""
+    data_dir: Path
+    node_ids: tuple[int, ...]
+    metrics: Address | None
+    """Where Prometheus finds metrics; None when nowhere."""
+    static_configs: Mapping[str, str]
+    """The properties file and ``--set``, as they were written."""
+
+
+def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
+    """Read the command line.
+
+    Raises:
+        SettingsError: A value that cannot be; the message names it and says what is allowed.
+        SystemExit: ``--help``, or flags that argparse refuses (it prints why).
+    """
+    parsed = _parser().parse_args(arguments)
+    configs = dict(read_properties(parsed.config)) if parsed.config is not None else {}
+    for assignment in parsed.set:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"--set {assignment!r}: expected KEY=VALUE")
+        configs[name.strip()] = value.strip()
+    if parsed.metrics is not None:
+        configs[METRICS_LISTEN] = parsed.metrics
+    _check(configs)
+    if not 1 <= parsed.brokers <= MAX_BROKERS:
+        raise SettingsError(f"--brokers {parsed.brokers}: expected a number from 1 to {MAX_BROKERS}")
+    first_id = int(configs.get("node.id", configs.get("broker.id", str(DEFAULT_NODE_ID))))
+    node_ids = tuple(range(first_id, first_id + parsed.brokers))
+    listen, flag = parsed.listen, "--listen"
+    if listen is None:
+        listen, flag = configs.get("listeners", DEFAULT_LISTEN), "listeners"
+    return BrokerSettings(
+        listeners=parse_listeners(
+            listen,
+            advertised=parsed.advertise or configs.get("advertised.listeners"),
+            configs=configs,
+            count=parsed.brokers,
+            flag=flag,
+        ),
+        data_dir=parsed.data_dir,
+        metrics=_metrics_address(configs.get(METRICS_LISTEN, "").strip()),
+        node_ids=node_ids,
+        static_configs=configs,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="klamm broker",
+        description="Run a broker that speaks the Kafka protocol: one process, durable, no JVM.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="[NAME://]HOST:PORT",
+        help=f"where to listen, instead of the config listeners; port 0 means a free one (default {DEFAULT_LISTEN});"
+        " with --brokers N a list of N addresses, or one whose port is counted up; several listeners as in Kafka,"
+        " NAME://HOST:PORT,...",
+    )
+    parser.add_argument(
+        "--advertise",
+        metavar="[NAME://]HOST:PORT",
+        help="what clients are told to connect to, instead of the config advertised.listeners (default: where it"
+        " listens)",
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(DEFAULT_DATA_DIR),
+        metavar="DIR",
+        help=f"where metadata and logs are kept (default {DEFAULT_DATA_DIR})",
+    )
+    parser.add_argument(
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many broker ids to present, each on a port of its own (default 1); replicas are bookkeeping only",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help=f"where Prometheus finds /metrics, instead of the config {METRICS_LISTEN} (default: nowhere)",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="broker configs, as in Kafka's server.properties")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one broker config; wins over the file"
+    )
+    return parser
+
+
+def _metrics_address(text: str) -> Address | None:
+    if not text:
+        return None
+    listeners = parse_listeners(text, advertised=None, configs={}, count=1, flag=METRICS_LISTEN)
+    if len(listeners) != 1:
+        raise SettingsError(f"{METRICS_LISTEN} {text!r}: expected one HOST:PORT")
+    return listeners[0].listen[0]
+
+
+def _check(configs: Mapping[str, str]) -> None:
+    try:
+        parse_broker_settings(configs)
+        check_broker_settings(configs)
+    except InvalidConfigError as error:
+        raise SettingsError(error.error_message or str(error)) from error
+
+
+def unknown_names(configs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names that are no config of Kafka's or ours: passed over, as Kafka does, and said in the log."""
+    return tuple(sorted(name for name in configs if find_broker_config(name) is None and name not in OWN_SETTINGS))

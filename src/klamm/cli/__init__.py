@@ -1,0 +1,82 @@
+"""The command line: ``klamm COMMAND ...``, one module per command.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage. Messages go to stderr, results to stdout. A command's module is imported
+when the command is asked for, so that ``klamm broker`` answers as fast as the broker itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+_EXIT_INTERRUPTED: Final = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command and the module whose ``main(arguments) -> exit code`` runs it."""
+
+    name: str
+    module: str
+    summary: str
+
+
+COMMANDS: Final = (
+    Command(name="broker", module="klamm.broker.main", summary="run a broker that any Kafka client can talk to"),
+    Command(name="topics", module="klamm.cli.topics", summary="create, describe, change topics like kafka-topics.sh"),
+    Command(
+        name="configs",
+        module="klamm.cli.configs",
+        summary="describe and change configs, as kafka-configs.sh does; plan and apply files",
+    ),
+    Command(name="policy", module="klamm.cli.policy", summary="ask a policy which existing topics it would refuse"),
+    Command(
+        name="clients", module="klamm.cli.clients", summary="who is connected, and who follows what is set for clients"
+    ),
+    Command(name="mirror", module="klamm.cli.mirror", summary="mirror clusters, as mm2.properties says, on Spark"),
+    Command(
+        name="registrations", module="klamm.cli.registrations", summary="report which clients support which configs"
+    ),
+    Command(name="completion", module="klamm.cli.completion", summary="print the completion of all this for a shell"),
+    Command(name="demo", module="klamm.cli.demo", summary="show all of it on real data, and check it"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments name and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words:
+        _usage(sys.stderr)
+        return EXIT_USAGE
+    if words[0] in {"-h", "--help", "help"}:
+        _usage(sys.stdout)
+        return EXIT_OK
+    if words[0] == "--version":
+        sys.stdout.write(f"klamm {version('klamm')}\n")
+        return EXIT_OK
+    command = next((command for command in COMMANDS if command.name == words[0]), None)
+    if command is None:
+        allowed = ", ".join(command.name for command in COMMANDS)
+        sys.stderr.write(f"klamm: unknown command {words[0]!r}: expected one of {allowed}\n")
+        return EXIT_USAGE
+    try:
+        return int(import_module(command.module).main(words[1:]))
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+
+
+def _usage(stream: TextIO) -> None:
+    width = max(len(command.name) for command in COMMANDS)
+    lines = [f"  {command.name:<{width}}  {command.summary}" for command in COMMANDS]
+    stream.write(
+        "\n".join(["usage: klamm COMMAND ...", "", "commands:", *lines, "", "klamm COMMAND --help tells more.", ""])
+    )

@@ -1,0 +1,89 @@
+"""Flags as Kafka's tools have them: each once, no abbreviations, ``--flag value`` or ``--flag=value``."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Once(argparse.Action):
+    """Keep a value that may be given only once: Kafka's tools refuse two as well."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value.
+
+        Raises:
+            SystemExit: It was given before.
+        """
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{option_string} was given twice")
+        setattr(namespace, self.dest, values)
+
+
+class ToolParser(argparse.ArgumentParser):
+    """A parser whose refusals are one line: what is wrong, and how to learn more."""
+
+    def __init__(self, *, prog: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.add_argument("--version", action="version", version=f"klamm {version('klamm')}", help="show the version")
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong on stderr and exit with 2."""
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells the flags)\n")
+
+    def add_value(self, flag: str, **how: Any) -> None:
+        """Add a flag that takes one value and may be given once."""
+        self.add_argument(flag, action=Once, **how)
+
+    def add_switch(self, flag: str, **how: Any) -> None:
+        """Add a flag without a value."""
+        self.add_argument(flag, action="store_true", **how)
+
+
+def add_common(parser: ToolParser) -> None:
+    """Add what every command of ours that talks to a cluster takes."""
+    parser.add_value("--bootstrap-server", metavar="HOST:PORT", help="the servers to connect to, comma separated")
+    parser.add_value(
+        "--command-config", metavar="FILE", help="properties of Kafka's Java admin client, for security and timeouts"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("human", "json", "yaml"),
+        default="human",
+        help="how results are written: human is the text of Kafka's own tools",
+    )
+
+
+def check_conflicts(parser: ToolParser, given: Sequence[str], used: str, others: Sequence[str]) -> None:
+    """Refuse a flag together with any of the others, in the words of Kafka's tools.
+
+    Raises:
+        SystemExit: Both were given.
+    """
+    if used not in given:
+        return
+    for other in others:
+        if other in given:
+            parser.error(f'Option "[{used}]" can\'t be used with option "[{other}]"')
+
+
+def given_flags(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names of the flags that were given, as Kafka's messages spell them."""
+    return tuple(name.replace("_", "-") for name, value in vars(options).items() if value not in (None, False, []))

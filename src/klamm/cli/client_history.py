@@ -1,0 +1,132 @@
+"""``klamm clients history`` and ``klamm clients revert``: who set what for clients, and back to how it was.
+
+The history is read from the broker's data directory, as Kafka has no request for it; going back is an ordinary change,
+with the rights, the checks and the line in the history that any change has.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.output import write
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.storage.errors import DataDirectoryError
+from klamm.storage.history import plan_revert, read_config_history
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from klamm.storage.changes import PutHistory
+    from klamm.storage.history import Reversal
+
+_ALL_LINES: Final = 1_000_000
+_SHOWN_LINES: Final = 50
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one action; 0 when it is done, 1 when it was refused, 2 (by SystemExit) when the flags are wrong."""
+    action, *rest = arguments
+    prog = f"klamm clients {action}"
+    parser = _parser(prog, action)
+    options = parser.parse_args(rest)
+    if options.user is None and not options.user_defaults:
+        parser.error("--user or --user-defaults is needed: client configs belong to a user, or to a client id of one")
+    if action == "revert" and options.bootstrap_server is None:
+        parser.error("--bootstrap-server is needed: going back is a change like any other")
+    run = _revert if action == "revert" else _history
+
+    def work() -> int:
+        try:
+            return run(options)
+        except DataDirectoryError as error:
+            raise RefusedError(str(error)) from error
+
+    return guarded(prog, work)
+
+
+def _parser(prog: str, action: str) -> ToolParser:
+    parser = ToolParser(prog=prog, description=__doc__ or "")
+    add_common(parser)
+    parser.add_value("--data-dir", type=Path, required=True, metavar="DIR", help="the broker's; it may be running")
+    parser.add_value("--user", metavar="NAME", help="the user")
+    parser.add_switch("--user-defaults", help="the default user")
+    parser.add_value("--client", metavar="ID", help="the client id of this user; without it the user itself")
+    if action == "revert":
+        parser.add_value("--to", type=_moment_ms, required=True, metavar="TIME", help="as 2026-01-31T12:00:00Z")
+        parser.add_switch("--validate-only", help="say what would change, and change nothing")
+    else:
+        parser.add_value("--limit", type=int, metavar="N", help=f"so many changes at most (default {_SHOWN_LINES})")
+    return parser
+
+
+def _moment_ms(text: str) -> int:
+    at = datetime.fromisoformat(text)
+    return round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _entity(options: argparse.Namespace) -> ClientConfigEntity:
+    user = None if options.user_defaults else options.user
+    if options.client is None:
+        return ClientConfigEntity.of_user(user)
+    return ClientConfigEntity.of_client(user, options.client)
+
+
+def _history(options: argparse.Namespace) -> int:
+    lines = read_config_history(options.data_dir, resource=str(_entity(options)), limit=options.limit or _SHOWN_LINES)
+    write(options.output, [_document(line) for line in lines], lambda: [_line(line) for line in lines])
+    return 0
+
+
+def _document(line: PutHistory) -> dict[str, Any]:
+    return {
+        "at": _moment(line.at_ms),
+        "name": line.name,
+        "old": line.old,
+        "new": line.new,
+        "principal": line.principal,
+        "client_id": line.client_id,
+    }
+
+
+def _line(line: PutHistory) -> str:
+    return f"{_moment(line.at_ms)}  {line.principal}  {_change(line.name, line.old, line.new)}"
+
+
+def _change(name: str, old: str | None, new: str | None) -> str:
+    if old is None:
+        return f"+ {name}={new}"
+    return f"- {name} (was {old})" if new is None else f"~ {name}: {old} -> {new}"
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _revert(options: argparse.Namespace) -> int:
+    from klamm.admin import ClientConfigOp  # noqa: PLC0415  # wrong flags need no network library
+
+    entity = _entity(options)
+    history = read_config_history(options.data_dir, resource=str(entity), limit=_ALL_LINES)
+    reversals = plan_revert(history, resource=str(entity), to_ms=options.to)
+    if reversals:
+        operations = [ClientConfigOp(one.name, one.value) for one in reversals]
+        with connect(options) as admin:
+            admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
+    write(options.output, [_planned(one) for one in reversals], lambda: _said(reversals, options))
+    return 0
+
+
+def _planned(one: Reversal) -> dict[str, str | None]:
+    return {"name": one.name, "old": one.replaces, "new": one.value}
+
+
+def _said(reversals: Sequence[Reversal], options: argparse.Namespace) -> list[str]:
+    if not reversals:
+        return [f"Nothing to change: {_entity(options)} is as it was at {_moment(options.to)}."]
+    done = "Would change" if options.validate_only else "Changed"
+    return [*(_change(one.name, one.replaces, one.value) for one in reversals), f"{done}: {len(reversals)}."]

@@ -1,0 +1,176 @@
+"""``klamm clients list`` and ``klamm clients watch``: who is connected, and who follows what is set centrally.
+
+Kafka has no request that lists connections, so the broker is asked where it also tells its metrics
+(``klamm broker --metrics HOST:PORT``): there no Kafka client ever comes by.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from klamm.cli.arguments import ToolParser
+from klamm.cli.connecting import RefusedError, guarded
+from klamm.cli.output import say, write
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping, Sequence
+
+_PROG: Final = "klamm clients"
+_PATH: Final = "/clients.json"
+_TIMEOUT_S: Final = 10.0
+_COLUMNS: Final = ("PRINCIPAL", "CLIENT-ID", "SOFTWARE", "ADDRESS", "LAST SEEN (UTC)", "REGISTERED", "SET", "STANDING")
+
+Client = dict[str, Any]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one action; 0 when it is done, 1 when the broker is away, 2 (by SystemExit) when the flags are wrong."""
+    if arguments and arguments[0] in {"history", "revert"}:
+        from klamm.cli.client_history import main as history_or_revert  # noqa: PLC0415  # only these read the store
+
+        return history_or_revert(arguments)
+    options = _parser().parse_args(list(arguments))
+    if options.action == "watch":
+        return guarded(_PROG, lambda: _watch(options))
+    return guarded(_PROG, lambda: _list(options))
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog=_PROG,
+        description="Who is connected, and who follows what is set centrally (KIP-649).\n"
+        "klamm clients history tells who set what when, klamm clients revert goes back to how it was at a time.",
+        epilog="Exit codes: 0 done, 1 the broker does not answer, 2 flags that do not go together.",
+    )
+    parser.add_argument("action", choices=("list", "watch"), help="once, or line by line as clients come and change")
+    parser.add_value("--metrics", metavar="HOST:PORT", required=True, help="what klamm broker --metrics was given")
+    parser.add_switch("--gone", help="also those that are not connected any more")
+    parser.add_value("--user", metavar="NAME", help="only this user's")
+    parser.add_value("--client", metavar="ID", help="only with this client id")
+    parser.add_argument(
+        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="watch: how often to look (default 2)"
+    )
+    parser.add_argument("-o", "--output", choices=("human", "json", "yaml"), default="human", help="list: how to write")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise ValueError(text)
+    return seconds
+
+
+def _list(options: argparse.Namespace) -> int:
+    found = _chosen(fetch(options.metrics), options)
+    write(options.output, found, lambda: table(found))
+    return 0
+
+
+def _watch(options: argparse.Namespace) -> int:
+    known: dict[str, str] = {}
+    while True:
+        for line in changed(known, _chosen(fetch(options.metrics), options)):
+            say(line)
+        sys.stdout.flush()
+        time.sleep(options.interval)
+
+
+def fetch(address: str) -> list[Client]:
+    """Ask a broker who is connected.
+
+    Raises:
+        RefusedError: What answers there is no broker of klamm.
+        OSError: Nobody answers.
+    """
+    parts = urlsplit(address if "://" in address else f"http://{address}")
+    try:
+        connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port, timeout=_TIMEOUT_S)
+    except ValueError as error:
+        raise RefusedError(f"--metrics {address}: expected HOST:PORT") from error
+    try:
+        connection.request("GET", _PATH)
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != http.client.OK:
+            raise RefusedError(f"{address} answers {_PATH} with {response.status}: is it klamm broker --metrics?")
+        clients: list[Client] = json.loads(body)["clients"]
+    except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise RefusedError(f"{address} does not tell its clients: {error!r}") from error
+    finally:
+        connection.close()
+    return clients
+
+
+def _chosen(clients: Iterable[Client], options: argparse.Namespace) -> list[Client]:
+    return [
+        client
+        for client in clients
+        if (options.gone or client["connections"] > 0)
+        and options.user in {None, client["principal"].partition(":")[2]}
+        and options.client in {None, client["client_id"]}
+    ]
+
+
+def table(clients: Sequence[Client]) -> list[str]:
+    """Return one line per client under a line of headings."""
+    if not clients:
+        return ["No clients."]
+    rows = [_COLUMNS, *(_cells(client) for client in clients)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _cells(client: Client) -> tuple[str, ...]:
+    count = client["connections"]
+    seen = datetime.fromtimestamp(client["last_seen_ms"] / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        client["principal"],
+        client["client_id"] or "(none)",
+        f"{client['software_name']} {client['software_version']}",
+        f"{client['host']} x{count}" if count else f"{client['host']} (gone)",
+        seen,
+        _registered(client["registered"]),
+        _pairs(client["effective"]),
+        _standing(client),
+    )
+
+
+def _registered(keys: Sequence[str] | None) -> str:
+    """Never mix up a client that registered nothing with one that registered an empty list."""
+    return "nothing we know of" if keys is None else f"[{', '.join(keys)}]"
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items()) or "-"
+
+
+def _standing(client: Client) -> str:
+    standing: str = client["standing"]
+    return f"{standing} {', '.join(client['ignored'])}" if standing == "ignores" else standing
+
+
+def changed(known: dict[str, str], clients: Iterable[Client]) -> list[str]:
+    """Return one line per client that came, went or changed, and remember them in ``known``."""
+    now = {_name(client): f"{_pairs(client['effective'])}; {_standing(client)}" for client in clients}
+    lines = [f"- {name}" for name in known if name not in now]
+    for name, state in now.items():
+        if name not in known:
+            lines.append(f"+ {name}: {state}")
+        elif known[name] != state:
+            lines.append(f"~ {name}: {known[name]} -> {state}")
+    known.clear()
+    known.update(now)
+    return lines
+
+
+def _name(client: Client) -> str:
+    software = f"{client['software_name']} {client['software_version']}"
+    return f"{client['principal']} {client['client_id'] or '(none)'} ({software}, {client['host']})"

@@ -1,0 +1,111 @@
+"""``klamm completion bash|zsh``: prints what makes the shell complete commands, flags and names of topics.
+
+The flags come from each command's own ``--help`` when the completion is printed, so that pressing Tab starts Python
+only for the names of topics, and only where the line names a ``--bootstrap-server``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli import COMMANDS
+from klamm.cli.output import say
+from klamm.configs.definitions import topic_configs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_FLAG_LINE: Final = re.compile(r"\s+-")
+_SUBCOMMANDS: Final = {"configs": ("plan", "apply"), "completion": ("bash", "zsh")}
+
+_BASH: Final = """\
+# klamm completion: source <(klamm completion bash)
+_klamm_topics() {{
+    local at server=""
+    for ((at = 1; at < ${{#COMP_WORDS[@]}} - 1; at++)); do
+        [[ ${{COMP_WORDS[at]}} == --bootstrap-server ]] && server=${{COMP_WORDS[at + 1]}}
+        # the colon of HOST:PORT parts words
+        [[ ${{COMP_WORDS[at]}} == : && -n $server ]] && server=$server:${{COMP_WORDS[at + 1]}}
+    done
+    [[ -n $server ]] && klamm topics --bootstrap-server "$server" --list 2>/dev/null
+}}
+_klamm() {{
+    local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}}
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        COMPREPLY=($(compgen -W "{commands} --help --version" -- "$current"))
+        return
+    fi
+    case $previous in
+        --topic) COMPREPLY=($(compgen -W "$(_klamm_topics)" -- "$current")); return ;;
+        --entity-type) COMPREPLY=($(compgen -W "{entity_types}" -- "$current")); return ;;
+        --config | --add-config | --delete-config) COMPREPLY=($(compgen -W "{configs}" -- "$current")); return ;;
+        -o | --output) COMPREPLY=($(compgen -W "human json yaml" -- "$current")); return ;;
+        --command-config | --add-config-file) COMPREPLY=($(compgen -f -- "$current")); return ;;
+    esac
+    case ${{COMP_WORDS[1]}} in
+{cases}
+    esac
+    [[ $current == -* ]] || COMPREPLY+=($(compgen -f -- "$current"))
+}}
+complete -o filenames -F _klamm klamm
+"""
+_ZSH: Final = """\
+#compdef klamm
+# klamm completion: source <(klamm completion zsh)
+autoload -Uz compinit bashcompinit && compinit && bashcompinit
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the completion for a shell; 0, or 2 (by SystemExit) for a shell that is not known."""
+    parser = argparse.ArgumentParser(
+        prog="klamm completion",
+        description="Print what makes a shell complete klamm: source <(klamm completion bash)",
+        allow_abbrev=False,
+    )
+    parser.add_argument("shell", choices=("bash", "zsh"))
+    shell = parser.parse_args(list(arguments)).shell
+    say((_ZSH if shell == "zsh" else "") + bash_completion().rstrip("\n"))
+    return 0
+
+
+def bash_completion() -> str:
+    """Return the completion for bash; zsh understands it too."""
+    from klamm.cli.configs.entities import ENTITY_TYPES  # noqa: PLC0415  # --help needs none of it
+
+    return _BASH.format(
+        commands=" ".join(command.name for command in COMMANDS),
+        entity_types=" ".join(ENTITY_TYPES),
+        configs=" ".join(name for name, definition in topic_configs().items() if not definition.is_internal),
+        cases="\n".join(
+            f'        {command.name}) COMPREPLY=($(compgen -W "{" ".join(words_of(command.name))}" -- "$current")) ;;'
+            for command in COMMANDS
+        ),
+    )
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """Return what may follow a command: its sub-commands and every flag that its help names."""
+    command = next(command for command in COMMANDS if command.name == name)
+    if command.module == __name__:
+        return _SUBCOMMANDS[name]
+    lines = _help(command.module, ["--help"])
+    for subcommand in _SUBCOMMANDS.get(name, ()):
+        lines += _help(command.module, [subcommand, "--help"])
+    flags = [flag for line in lines for flag in _FLAG.findall(line.strip().partition("  ")[0])]
+    return (*_SUBCOMMANDS.get(name, ()), *dict.fromkeys(flags))
+
+
+def _help(module: str, words: Sequence[str]) -> list[str]:
+    """Return the lines of a command's help that describe a flag."""
+    text = io.StringIO()
+    with redirect_stdout(text), suppress(SystemExit):  # how argparse ends after its help
+        import_module(module).main(words)
+    return [line for line in text.getvalue().splitlines() if _FLAG_LINE.match(line)]

@@ -1,0 +1,90 @@
+"""The changes that the flags ask for: pure reading of ``k=v`` lists."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli.connecting import RefusedError
+from klamm.properties import read_properties
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+_NOT_IN_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
+_COMMA: Final = re.compile("," + _NOT_IN_BRACKETS)
+_EQUALS: Final = re.compile(r"\s*=\s*" + _NOT_IN_BRACKETS)
+_KEY: Final = re.compile(r"[a-zA-Z0-9._-]*")
+_PAIR: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What to do to the configs of one entity."""
+
+    added: Mapping[str, str]
+    deleted: tuple[str, ...]
+    appended: Mapping[str, str]
+    subtracted: Mapping[str, str]
+
+    def document(self) -> list[dict[str, str | None]]:
+        """Return the changes for programs."""
+        pairs: list[tuple[str, str, str | None]] = [
+            *(("set", name, value) for name, value in self.added.items()),
+            *(("delete", name, None) for name in self.deleted),
+            *(("append", name, value) for name, value in self.appended.items()),
+            *(("subtract", name, value) for name, value in self.subtracted.items()),
+        ]
+        return [{"name": name, "operation": operation, "value": value} for operation, name, value in pairs]
+
+
+def read_changes(options: argparse.Namespace) -> Changes:
+    """Read what the flags of ``--alter`` ask for.
+
+    Raises:
+        RefusedError: Not ``k=v``, or a key with characters that no config has.
+        SettingsError: The file of ``--add-config-file`` cannot be read.
+    """
+    if options.add_config_file is not None:
+        added = read_properties(Path(options.add_config_file))
+        _check_keys(added)
+    else:
+        added = parse_pairs(options.add_config)
+    deleted = [key.strip() for text in options.delete_config or () for key in text.split(",")]
+    return Changes(
+        added=added,
+        deleted=tuple(deleted),
+        appended=parse_pairs(options.append_config),
+        subtracted=parse_pairs(options.subtract_config),
+    )
+
+
+def parse_pairs(text: str | None) -> dict[str, str]:
+    """Read ``k1=v1,k2=[a,b]``; brackets keep the commas of a value together and are not part of it.
+
+    Raises:
+        RefusedError: Not of this form, or a key with characters that no config has.
+    """
+    if text is None:
+        return {}
+    parts = _COMMA.split(text)
+    while parts and not parts[-1]:
+        parts.pop()
+    pairs = [_EQUALS.split(part) for part in parts]
+    if any(len(pair) != _PAIR for pair in pairs):
+        raise RefusedError(
+            'Invalid entity config: all configs to be added must be in the format "key=val" or '
+            '"key=[val1,val2]" to group values which contain commas.'
+        )
+    found = {key.strip(): value.replace("[", "").replace("]", "").strip() for key, value in pairs}
+    _check_keys(found)
+    return found
+
+
+def _check_keys(pairs: Mapping[str, str]) -> None:
+    for key in pairs:
+        if _KEY.fullmatch(key) is None:
+            raise RefusedError(f"Invalid character found for config key: {key}")

@@ -1,0 +1,68 @@
+"""What has configs, in the words of Kafka's tool."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from klamm.cli.connecting import RefusedError
+
+ENTITY_TYPES: Final = (
+    "topics",
+    "clients",
+    "users",
+    "brokers",
+    "ips",
+    "client-metrics",
+    "groups",
+    "broker-loggers",
+)
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a command is about: one type of entity, or users and clients together."""
+
+    types: tuple[str, ...]
+    names: tuple[str, ...]
+    """In the order of the types; "" is the default entity; fewer than types, or none, mean all of the type."""
+
+    @property
+    def is_of_clients(self) -> bool:
+        """Whether it is about users and their clients."""
+        return self.types[0] in {"users", "clients"}
+
+    def name_of(self, kind: str) -> str | None:
+        """Return the name for a type: "" for the default, None when there is none."""
+        if kind not in self.types or self.types.index(kind) >= len(self.names):
+            return None
+        return self.names[self.types.index(kind)]
+
+    def check_ids(self) -> None:
+        """Check that brokers are named by numbers.
+
+        Raises:
+            RefusedError: One is not.
+        """
+        kind = self.types[0]
+        if kind in {"brokers", "broker-loggers"}:
+            for name in self.names:
+                if name and _INTEGER.fullmatch(name) is None:
+                    raise RefusedError(
+                        f"The entity name for {kind} must be a valid integer broker id, but it is: {name}"
+                    )
+
+    def completed(self) -> str:
+        """Return what is said when a change is done."""
+        kind, name = self.types[0], self.names[0]
+        if name:
+            return f"Completed updating config for {kind[:-1]} {name}."
+        return f"Completed updating default config for {kind} in the cluster."
+
+    def valid(self) -> str:
+        """Return what is said when a change would be accepted."""
+        kind, name = self.types[0], self.names[0]
+        return f"Valid: config for {kind[:-1]} {name}." if name else f"Valid: default config for {kind} in the cluster."

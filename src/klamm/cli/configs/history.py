@@ -1,0 +1,161 @@
+"""``klamm configs history`` and ``klamm configs revert``: who changed what, and the way back.
+
+Kafka has no request for the history, so both read it in the broker's data directory, also while the broker runs.
+``revert`` sends one incremental change with the values of then; what was not changed since stays untouched.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.output import write
+from klamm.configs.kinds import ResourceType
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from klamm.storage.changes import PutHistory
+    from klamm.storage.history import Reversal
+
+ALL_LINES: Final = 1_000_000
+_KINDS: Final = {kind.name: kind for kind in ResourceType if kind is not ResourceType.BROKER_LOGGER}
+
+
+def parser(action: str) -> ToolParser:
+    """Return the parser of ``history`` or ``revert``."""
+    found = ToolParser(
+        prog=f"klamm configs {action}",
+        description="Show who changed which config when, the newest first."
+        if action == "history"
+        else "Bring the configs of a resource back to how they were; only what was changed since is sent.",
+        epilog="A resource is TOPIC:name, BROKER:id, BROKER: (the default of all brokers), GROUP:id"
+        " or CLIENT_METRICS:name.",
+    )
+    found.add_value("--data-dir", metavar="DIR", required=True, help="the broker's data directory; the broker may run")
+    add_common(found)
+    found.add_value("--resource", metavar="TYPE:NAME", required=action == "revert", help="only this resource")
+    if action == "history":
+        found.add_argument("--limit", type=int, default=100, metavar="N", help="lines at most (default 100)")
+    else:
+        found.add_value(
+            "--to", metavar="TIME", required=True, help="ISO 8601, e.g. 2026-11-21T09:30:00Z; UTC without a zone"
+        )
+        found.add_switch("--validate-only", help="check with the broker and change nothing")
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show or revert; 0 when done, 1 when refused, 2 (by SystemExit) for wrong flags."""
+    action = arguments[0]
+    flags = parser(action)
+    options = flags.parse_args(list(arguments[1:]))
+    if action == "revert" and options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    return guarded(flags.prog, lambda: _history(options) if action == "history" else _revert(options))
+
+
+def _history(options: argparse.Namespace) -> int:
+    lines = _read(options, limit=options.limit)
+    document = [
+        {
+            "at": _time(line.at_ms),
+            "resource": line.resource,
+            "name": line.name,
+            "old": line.old,
+            "new": line.new,
+            "principal": line.principal,
+            "client_id": line.client_id,
+        }
+        for line in lines
+    ]
+    write(options.output, document, lambda: [_sentence(line) for line in lines] or ["Nothing was changed."])
+    return 0
+
+
+def _revert(options: argparse.Namespace) -> int:
+    from klamm.storage.history import plan_revert  # noqa: PLC0415  # wrong flags need no database
+
+    kind, name = _resource(options.resource)
+    plan = plan_revert(_read(options, limit=ALL_LINES), resource=options.resource, to_ms=_to_ms(options.to))
+    unknown = [reversal.name for reversal in plan if not reversal.is_known]
+    if unknown:
+        raise RefusedError(f"{', '.join(unknown)}: a secret whose old value nobody knows; set it by hand")
+    if plan:
+        _send(plan, kind, name, options)
+    document = [{"name": reversal.name, "old": reversal.replaces, "new": reversal.value} for reversal in plan]
+    verb = "would be reverted" if options.validate_only else "reverted"
+    write(options.output, document, lambda: [*map(_change, plan), f"{options.resource}: {len(plan)} config(s) {verb}."])
+    return 0
+
+
+def _send(plan: Sequence[Reversal], kind: ResourceType, name: str, options: argparse.Namespace) -> None:
+    from klamm.admin import (  # noqa: PLC0415  # an empty plan needs no network library
+        AlterConfigOp,
+        AlterConfigsOptions,
+        ConfigEntry,
+        ConfigResource,
+        OpType,
+    )
+    from klamm.admin import ResourceType as Kind  # noqa: PLC0415
+
+    operations = [
+        AlterConfigOp(
+            ConfigEntry(reversal.name, reversal.value), OpType.DELETE if reversal.value is None else OpType.SET
+        )
+        for reversal in plan
+    ]
+    with connect(options) as admin:
+        asked = AlterConfigsOptions(validate_only=options.validate_only)
+        admin.incremental_alter_configs({ConfigResource(Kind(kind), name): operations}, asked).all().result()
+
+
+def _read(options: argparse.Namespace, *, limit: int) -> Sequence[PutHistory]:
+    from klamm.storage.errors import DataDirectoryError  # noqa: PLC0415  # wrong flags need no database
+    from klamm.storage.history import read_config_history  # noqa: PLC0415
+
+    try:
+        return read_config_history(Path(options.data_dir), resource=options.resource, limit=limit)
+    except DataDirectoryError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _resource(text: str) -> tuple[ResourceType, str]:
+    kind, colon, name = text.partition(":")
+    if not colon or kind not in _KINDS:
+        raise SettingsError(f"--resource {text}: expected TYPE:NAME with a type of {', '.join(_KINDS)}")
+    return _KINDS[kind], name
+
+
+def _to_ms(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError(f"--to {text}: expected a time as in ISO 8601, e.g. 2026-11-21T09:30:00Z") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _sentence(line: PutHistory) -> str:
+    client = f" ({line.client_id})" if line.client_id else ""
+    change = f"{_shown(line.old)} -> {_shown(line.new)}"
+    return f"{_time(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}"
+
+
+def _change(reversal: Reversal) -> str:
+    mark = "-" if reversal.value is None else "~" if reversal.replaces is not None else "+"
+    return f"  {mark} {reversal.name}: {_shown(reversal.replaces)} -> {_shown(reversal.value)}"
+
+
+def _shown(value: str | None) -> str:
+    return "unset" if value is None else repr(value) if value == "" or value != value.strip() else value

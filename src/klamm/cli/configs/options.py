@@ -1,0 +1,206 @@
+"""The flags of ``klamm configs``: those of Kafka 4.1's kafka-configs.sh, with its rules of what goes together."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, given_flags
+from klamm.cli.configs.entities import ENTITY_TYPES, Target
+from klamm.cli.connecting import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAME_FLAGS: Final = {
+    "topic": ("topics", "the topic"),
+    "client": ("clients", "the client id"),
+    "user": ("users", "the user"),
+    "broker": ("brokers", "the broker's id"),
+    "broker-logger": ("broker-loggers", "the id of the broker whose log levels are meant"),
+    "ip": ("ips", "the address"),
+    "client-metrics": ("client-metrics", "the client metrics subscription"),
+    "group": ("groups", "the group"),
+}
+_DEFAULT_FLAGS: Final = {
+    "client-defaults": "clients",
+    "user-defaults": "users",
+    "broker-defaults": "brokers",
+    "ip-defaults": "ips",
+}
+_WITH_DEFAULT: Final = ("users", "clients", "brokers", "ips")
+_CHANGES: Final = ("add-config", "add-config-file", "delete-config", "append-config", "subtract-config")
+
+
+class _EntityName(argparse.Action):
+    """Collect ``--entity-name`` and ``--entity-default`` in the order in which they stand; "" is the default."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the name."""
+        del parser
+        name = values if isinstance(values, str) else ""
+        namespace.entity_names = [*(namespace.entity_names or ()), name]
+        if option_string == "--entity-default":
+            namespace.entity_default = True
+
+
+def parser() -> ToolParser:
+    """Return the parser."""
+    found = ToolParser(
+        prog="klamm configs",
+        description="Describe and change configs: the flags and the output of kafka-configs.sh.\n"
+        "klamm configs plan FILE and klamm configs apply FILE keep topics as a file says.",
+        epilog="Exit codes: 0 done, 1 the cluster or the tool refused, 2 flags that do not go together.",
+    )
+    add_common(found)
+    found.add_value("--bootstrap-controller", metavar="HOST:PORT", help="not served: klamm has no separate controllers")
+    found.add_switch("--alter", help="change configs")
+    found.add_switch("--describe", help="show configs")
+    found.add_switch("--all", help="show every config, not only those set for this entity")
+    found.add_argument("--entity-type", action="append", metavar="TYPE", help=f"one of {', '.join(ENTITY_TYPES)}")
+    found.add_argument("--entity-name", dest="entity_names", action=_EntityName, metavar="NAME", help="its name")
+    found.add_argument(
+        "--entity-default", dest="entity_names", nargs=0, action=_EntityName, help="the default of users, clients ..."
+    )
+    for flag, (_, text) in _NAME_FLAGS.items():
+        found.add_value(f"--{flag}", metavar="NAME", help=text)
+    for flag, entity_type in _DEFAULT_FLAGS.items():
+        found.add_switch(f"--{flag}", help=f"the default of all {entity_type}")
+    found.add_value("--add-config", metavar="K=V,...", help="configs to set; k=[a,b] keeps commas together")
+    found.add_value("--add-config-file", metavar="FILE", help="a properties file of configs to set")
+    found.add_argument("--delete-config", action="append", metavar="K,...", help="configs to set back to their default")
+    found.add_argument("--append-config", action=Once, metavar="K=V,...", help="values to append to lists")
+    found.add_argument("--subtract-config", action=Once, metavar="K=V,...", help="values to take out of lists")
+    found.add_value(
+        "--percent",
+        type=_percent,
+        metavar="N",
+        help="users: set the configs of --add-config for N percent of their clients only, always the same ones;"
+        " raise it step by step, 100 is all, 0 takes it back",
+    )
+    found.add_switch("--validate-only", help="check with the cluster and change nothing")
+    found.set_defaults(entity_default=False)
+    return found
+
+
+def _percent(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 100:  # noqa: PLR2004  # percent
+        raise ValueError(text)
+    return number
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Read the flags and check those that Kafka's tool answers with its usage.
+
+    Raises:
+        SystemExit: They do not go together (2), or only help or the version was asked for (0).
+    """
+    flags = parser()
+    options = flags.parse_args(list(words))
+    given = given_flags(options)
+    if ("alter" in given) == ("describe" in given):
+        flags.error("Command must include exactly one action: --describe, --alter")
+    check_conflicts(flags, given, "describe", (*_CHANGES, "validate-only", "percent"))
+    check_conflicts(flags, given, "alter", ("all",))
+    return options
+
+
+def target(options: argparse.Namespace) -> Target:
+    """Find out what is described or altered.
+
+    Raises:
+        RefusedError: Kafka's tool would refuse it too; the message is its own.
+    """
+    short_types = [kind for flag, (kind, _) in _NAME_FLAGS.items() if _value(options, flag) is not None]
+    short_types += [kind for flag, kind in _DEFAULT_FLAGS.items() if _value(options, flag)]
+    short_names = [_value(options, flag) for flag in _NAME_FLAGS if _value(options, flag) is not None]
+    short_names += ["" for flag in _DEFAULT_FLAGS if _value(options, flag)]
+    types = (*(options.entity_type or ()), *short_types)
+    names = (*(options.entity_names or ()), *short_names)
+    _check_types(types)
+    if (options.entity_type or options.entity_names) and short_types:
+        raise RefusedError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+    _check_connection(options)
+    found = Target(types=types, names=names)
+    found.check_ids()
+    if options.describe:
+        _check_describe(options, found)
+    else:
+        _check_alter(options, found)
+    return found
+
+
+def _value(options: argparse.Namespace, flag: str) -> Any:
+    return getattr(options, flag.replace("-", "_"))
+
+
+def _check_types(types: Sequence[str]) -> None:
+    duplicates = [kind for kind in dict.fromkeys(types) if types.count(kind) > 1]
+    if duplicates:
+        raise RefusedError(f"Duplicate entity type(s) specified: {','.join(duplicates)}")
+    for kind in types:
+        if kind not in ENTITY_TYPES:
+            raise RefusedError(
+                f"Invalid entity type {kind}, the entity type must be one of {', '.join(ENTITY_TYPES)} "
+                "with a --bootstrap-server or --bootstrap-controller argument"
+            )
+    if not types:
+        raise RefusedError("At least one entity type must be specified")
+    if len(types) > 1 and set(types) != {"users", "clients"}:
+        raise RefusedError("Only 'users' and 'clients' entity types may be specified together")
+
+
+def _check_connection(options: argparse.Namespace) -> None:
+    if options.bootstrap_controller is not None:
+        raise RefusedError(
+            "--bootstrap-controller is not served: klamm's brokers are their own controllers, use --bootstrap-server"
+        )
+    if options.bootstrap_server is None:
+        raise RefusedError(
+            "One of the required --bootstrap-server or --bootstrap-controller arguments must be specified"
+        )
+
+
+def _check_describe(options: argparse.Namespace, found: Target) -> None:
+    listed = ",".join(found.types)
+    if options.entity_default and not any(kind in _WITH_DEFAULT for kind in found.types):
+        raise RefusedError(f"--entity-default must not be specified with --describe of {listed}")
+    if "broker-loggers" in found.types and not any(found.names):
+        raise RefusedError(f"An entity name must be specified with --describe of {listed}")
+    if len(found.names) > len(found.types):
+        raise RefusedError("More entity names specified than entity types")
+
+
+def _check_percent(options: argparse.Namespace, found: Target) -> None:
+    if options.percent is None:
+        return
+    if found.types != ("users",):
+        raise RefusedError("--percent is for the clients of a user: --entity-type users, or --user or --user-defaults")
+    if options.add_config is None and options.add_config_file is None:
+        raise RefusedError("--percent needs --add-config: the value that some of the clients get")
+
+
+def _check_alter(options: argparse.Namespace, found: Target) -> None:
+    _check_percent(options, found)
+    if any(kind in _WITH_DEFAULT for kind in found.types):
+        if not found.names:
+            raise RefusedError(
+                "An entity-name or default entity must be specified with --alter of users, clients, brokers or ips"
+            )
+    elif not any(found.names):
+        raise RefusedError(f"An entity name must be specified with --alter of {','.join(found.types)}")
+    if options.add_config is not None and options.add_config_file is not None:
+        raise RefusedError("Only one of --add-config or --add-config-file must be specified")
+    if not any(_value(options, flag) for flag in _CHANGES):
+        raise RefusedError(
+            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        )
+    if len(found.types) != len(found.names):
+        raise RefusedError("An entity name must be specified for every entity type")

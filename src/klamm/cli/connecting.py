@@ -1,0 +1,110 @@
+"""From the flags and the Java client's properties to a connected admin; errors as one line and an exit code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.output import complain
+from klamm.properties import SettingsError, read_properties
+from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+    from klamm.admin import AdminClient
+
+EXIT_FAILED: Final = 1
+
+_LOGIN = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_NAMES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "client.id": ("client_id", str),
+    "security.protocol": ("security_protocol", str),
+    "sasl.mechanism": ("sasl_mechanism", str),
+    "ssl.keystore.password": ("ssl_password", str),
+    "ssl.key.password": ("ssl_password", str),
+    "request.timeout.ms": ("request_timeout_ms", int),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+    "default.api.timeout.ms": ("timeout_ms", int),
+}
+"""Properties of the Java admin client that mean the same here; the rest of Java's tuning is passed over."""
+_PEM: Final = {"ssl.truststore": "ssl_cafile", "ssl.keystore": "ssl_certfile"}
+
+
+class RefusedError(Exception):
+    """Something that was asked for cannot be done; the message is for the user."""
+
+
+def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> AdminClient:
+    """Return an admin client for ``--bootstrap-server`` with the settings of ``--command-config``.
+
+    Raises:
+        SettingsError: The properties cannot be read or used.
+    """
+    from klamm.admin import AdminClient  # noqa: PLC0415  # --help and wrong flags need no network library
+
+    properties = {} if options.command_config is None else read_properties(Path(options.command_config))
+    settings = {"timeout_ms": timeout_ms, **client_settings(properties)}
+    try:
+        return AdminClient(options.bootstrap_server.split(","), **settings)
+    except ValueError as error:
+        raise SettingsError(f"--bootstrap-server {options.bootstrap_server}: {error}") from error
+
+
+def client_settings(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Translate properties of the Java admin client.
+
+    Raises:
+        SettingsError: A value is no number, a login without user or password, or a store that is not PEM.
+    """
+    settings: dict[str, Any] = {}
+    for name, value in properties.items():
+        if name in _NAMES:
+            ours, read = _NAMES[name]
+            try:
+                settings[ours] = read(value)
+            except ValueError as error:
+                raise SettingsError(f"{name}={value}: expected a whole number") from error
+    for store, ours in _PEM.items():
+        if f"{store}.location" in properties:
+            kind = properties.get(f"{store}.type", "JKS")
+            if kind != "PEM":
+                raise SettingsError(f"{store}.type={kind}: expected PEM, Java's own key stores cannot be read")
+            settings[ours] = properties[f"{store}.location"]
+    if "ssl.endpoint.identification.algorithm" in properties:
+        settings["ssl_check_hostname"] = properties["ssl.endpoint.identification.algorithm"] != ""
+    if "sasl.jaas.config" in properties:
+        settings |= _login(properties["sasl.jaas.config"])
+    return settings
+
+
+def _login(jaas: str) -> dict[str, str]:
+    found = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _LOGIN.findall(jaas)}
+    if set(found) != {"username", "password"}:
+        raise SettingsError('sasl.jaas.config: expected a login module with username="..." and password="..."')
+    return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
+
+
+def explain(error: BaseException) -> str:
+    """Return what went wrong as one line."""
+    if isinstance(error, UnsupportedVersionError):
+        return f"The cluster does not offer what this needs: {error}"
+    if isinstance(error, KafkaApiError):
+        return str(error) or error.error_code.name
+    return str(error) or type(error).__name__
+
+
+def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str], None] | None = None) -> int:
+    """Run a command; an error that has a meaning to its user becomes one line and exit code 1."""
+    try:
+        return work()
+    except (RefusedError, SettingsError, KafkaApiError, ProtocolError, TimeoutError, ConnectionError, OSError) as error:
+        line = " ".join(explain(error).split("\n"))
+        if complain_with is None:
+            complain(f"{prog}: {line}")
+        else:
+            complain_with(line)
+        return EXIT_FAILED

@@ -1,0 +1,25 @@
+"""``klamm demo``: show everything on real data, and check it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo; 0 when everything it claims was so, 1 when not."""
+    parser = argparse.ArgumentParser(
+        prog="klamm demo",
+        description="Mirror 336,776 flights between two brokers while everything changes, and check it.",
+    )
+    parser.add_argument("--keep", action="store_true", help="leave both brokers running and print their addresses")
+    options = parser.parse_args(list(arguments))
+
+    from klamm.demo.scenario import run  # noqa: PLC0415 - --help needs none of it
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as on Ctrl-C: in order
+    return run(keep=options.keep)

@@ -1,0 +1,60 @@
+"""``klamm mirror mm2.properties [--clusters ALIAS ...]``: what connect-mirror-maker.sh is for MirrorMaker 2."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from klamm.java import JavaNotFoundError, require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a mirror until it is stopped; 0 when all went well, 1 when a flow failed, 2 when the file is wrong."""
+    options = _parser().parse_args(list(arguments))
+    if not options.properties.is_file():
+        sys.stderr.write(f"klamm mirror: {options.properties}: no such file\n")
+        return 2
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    if not options.plan:
+        try:
+            os.environ["JAVA_HOME"] = str(require_java())
+        except JavaNotFoundError as error:
+            sys.stderr.write(f"klamm mirror: {error}\n")
+            return 1
+
+    from klamm.cli.mirror_display import MirrorDisplay  # noqa: PLC0415 - --help needs none of it
+    from klamm.mirror.main import run  # noqa: PLC0415
+
+    with MirrorDisplay() as display:
+        return run(
+            options.properties,
+            options.clusters,
+            plan=options.plan,
+            until_caught_up=options.until_caught_up,
+            on_progress=display.show,
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="klamm mirror",
+        description="Mirror clusters as an mm2.properties file says, on Spark. SIGTERM or Ctrl-C stops it in order.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")
+    parser.add_argument(
+        "--clusters", nargs="+", default=(), metavar="ALIAS", help="serve only flows to these clusters (default: all)"
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="print what would be created and changed, and change nothing"
+    )
+    parser.add_argument("--until-caught-up", action="store_true", help="end when everything is copied")
+    return parser

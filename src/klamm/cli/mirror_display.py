@@ -1,0 +1,94 @@
+"""How far a mirror is: a live table at a terminal, a line per flow now and then elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.table import Table
+from rich.text import Text
+
+from klamm.mirror.progress import FlowState, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from klamm.mirror.progress import FlowProgress, PartitionStatus
+
+_PLAIN_INTERVAL_S: Final = 5.0
+_COLUMNS: Final = ("topic", "copied", "total", "", "lag", "state")
+
+
+class MirrorDisplay:
+    """Shows progress on stderr. One thread calls ``show``."""
+
+    def __init__(self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._clock = clock
+        self._live: Live | None = None
+        self._shown_at_s: float | None = None
+        self._shown: Sequence[FlowProgress] = ()
+
+    def __enter__(self) -> Self:
+        """Begin; log lines go above the live table."""
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+            handler = RichHandler(console=self._console, show_path=False, markup=False)
+            logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s", force=True)
+            logging.getLogger("kafka").setLevel(logging.WARNING)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the last state as plain lines."""
+        if self._live is not None:
+            self._live.stop()
+        for flow in self._shown:
+            self._line(flow)
+
+    def show(self, flows: Sequence[FlowProgress]) -> None:
+        """Show the state of all flows."""
+        changed = [flow.state for flow in flows] != [flow.state for flow in self._shown]
+        self._shown = flows
+        if self._live is not None:
+            self._live.update(_tables(flows))
+            return
+        now = self._clock()
+        if changed or self._shown_at_s is None or now - self._shown_at_s >= _PLAIN_INTERVAL_S:
+            self._shown_at_s = now
+            for flow in flows:
+                self._line(flow)
+
+    def _line(self, flow: FlowProgress) -> None:
+        self._console.print(describe(flow), markup=False, soft_wrap=True)
+
+
+def _tables(flows: Sequence[FlowProgress]) -> Group:
+    parts: list[Text | Table] = []
+    for flow in flows:
+        parts.append(Text(describe(flow), style="bold red" if flow.state is FlowState.FAILED else "bold"))
+        table = Table(box=None, padding=(0, 1))
+        for column in _COLUMNS:
+            table.add_column(column, justify="left" if column in {"topic", "state"} else "right")
+        for topic in sorted({partition.topic for partition in flow.partitions}):
+            table.add_row(*_topic_row(topic, [each for each in flow.partitions if each.topic == topic]))
+        if flow.partitions:
+            parts.append(table)
+    return Group(*parts)
+
+
+def _topic_row(topic: str, partitions: Sequence[PartitionStatus]) -> tuple[str, ...]:
+    copied = sum(max(0, partition.next_offset) for partition in partitions)
+    total = sum(max(0, partition.end_offset) for partition in partitions)
+    lags = [partition.lag for partition in partitions]
+    lag = f"{sum(known):,}" if len(known := [lag for lag in lags if lag is not None]) == len(lags) else "unknown"
+    stopped = [partition for partition in partitions if partition.state == "STOPPED"]
+    state = f"partition {stopped[0].partition} stopped: {stopped[0].reason}" if stopped else partitions[0].state
+    return (f"  {topic}", f"{copied:,}", f"{total:,}", f"{copied / total:.0%}" if total else "-", lag, state)

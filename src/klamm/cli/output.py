@@ -1,0 +1,40 @@
+"""Results for people or for programs, on stdout; messages go to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def say(line: str) -> None:
+    """Write one line of a result."""
+    sys.stdout.write(f"{line}\n")
+
+
+def complain(line: str) -> None:
+    """Write one line for whoever watches."""
+    sys.stderr.write(f"{line}\n")
+
+
+def write(output: str, document: object, human: Callable[[], Sequence[str]]) -> None:
+    """Write a result in the form that was asked for.
+
+    Args:
+        output: ``human``, ``json`` or ``yaml``.
+        document: Dictionaries, lists and plain values, for the two others.
+        human: Makes the lines for people.
+    """
+    if output == "json":
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    elif output == "yaml":
+        import yaml  # noqa: PLC0415  # who does not ask for it does not wait for it
+
+        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        sys.stdout.write(text)
+    else:
+        for line in human():
+            say(line)

@@ -1,0 +1,259 @@
+"""``klamm policy test POLICY``: which of the topics that exist would a policy refuse?"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.output import write
+from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, Details, TopicDetails
+from klamm.policy.errors import PolicyLoadError
+from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
+from klamm.policy.loading import load_policy
+from klamm.policy.rules import RULES_FILE
+from klamm.protocol.errors import KafkaApiError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+EXIT_OK: Final = 0
+EXIT_REFUSED: Final = 3
+RULES_POLICY: Final = "klamm.policy.rules:RulesPolicy"
+DEFAULT_PRINCIPAL: Final = "User:ANONYMOUS"
+CLIENT_ID: Final = "klamm-policy-test"
+_KINDS: Final[Mapping[str, PolicyKind]] = {
+    "create": CREATE_TOPIC,
+    "alter": ALTER_CONFIG,
+    "partitions": CREATE_PARTITIONS,
+    "delete": DELETE_TOPIC,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingTopic:
+    """What a policy can know of a topic that exists."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+    """What the topic itself sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the policy says of a topic."""
+
+    topic: str
+    kind: str
+    verdict: str
+    """``allowed``, ``refused``, or ``failed`` when the policy broke."""
+    code: str | None
+    message: str | None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Judge topics; 0 when all would be allowed, 3 when some would not, 1 when it cannot be found out."""
+    parser = _parser()
+    words = list(arguments)
+    if words[:1] not in (["test"], ["-h"], ["--help"], ["--version"]):
+        parser.error(f"expected test, got {words[0] if words else 'nothing'}")
+    options = parser.parse_args(words[1:] if words[:1] == ["test"] else words)
+    if options.policy is None and options.rules is None:
+        parser.error("expected a policy, or --rules")
+    if (options.bootstrap_server is None) == (options.topics_file is None):
+        parser.error("expected either --bootstrap-server or --topics-file")
+    return guarded("klamm policy", lambda: _test(options))
+
+
+def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, principal: str) -> list[Verdict]:
+    """Ask a policy about every topic, as if what is there were asked for now.
+
+    Args:
+        policy: It has ``validate``, or the method of the kind.
+        kind: ``create``, ``alter`` (everything the topic sets is set again), ``partitions`` (one more) or ``delete``.
+        topics: The topics.
+        principal: Who is said to ask.
+    """
+    method = getattr(policy, _KINDS[kind].method, None) or getattr(policy, "validate")  # noqa: B009 -- mypy
+    verdicts = []
+    for topic in topics:
+        verdict, code, message = "allowed", None, None
+        try:
+            method(_details(kind, topic, principal))
+        except KafkaApiError as refusal:
+            verdict, code, message = "refused", refusal.error_code.name, refusal.error_message
+        except (Exception, SystemExit) as error:  # noqa: BLE001 -- it is the policy that is tested
+            verdict, message = "failed", f"{type(error).__name__}: {error}"
+        verdicts.append(Verdict(topic=topic.name, kind=kind, verdict=verdict, code=code, message=message))
+    return verdicts
+
+
+def _details(kind: str, topic: ExistingTopic, principal: str) -> Details:
+    who: dict[str, Any] = {"principal": principal, "client_id": CLIENT_ID}
+    count, factor = topic.num_partitions, topic.replication_factor
+    if kind == "create":
+        return TopicDetails(topic.name, count, factor, None, topic.configs, validate_only=True, **who)
+    if kind == "alter":
+        return AlterConfigDetails("TOPIC", topic.name, topic.configs, topic.configs, validate_only=True, **who)
+    if kind == "partitions":
+        return CreatePartitionsDetails(
+            topic=topic.name, num_partitions=count, new_num_partitions=count + 1, replication_factor=factor, **who
+        )
+    return DeleteTopicDetails(topic=topic.name, num_partitions=count, replication_factor=factor, **who)
+
+
+def _test(options: argparse.Namespace) -> int:
+    properties = dict(_assignment(text) for text in options.property)
+    if options.rules is not None:
+        properties[RULES_FILE] = options.rules
+    name = options.policy or RULES_POLICY
+    kinds = options.kind or ["create"]
+    try:
+        spec = _spec(name, kinds)
+        policy = load_policy(spec, properties).policy
+    except PolicyLoadError as error:
+        raise RefusedError(str(error)) from error
+    topics = _declared(options.topics_file) if options.topics_file is not None else _existing(options)
+    verdicts = [verdict for kind in kinds for verdict in judge(policy, kind, topics, principal=options.principal)]
+    bad = [verdict for verdict in verdicts if verdict.verdict != "allowed"]
+    document = {
+        "policy": spec.name,
+        "topics": len(topics),
+        "refused": len({verdict.topic for verdict in bad}),
+        "verdicts": [
+            {"topic": v.topic, "kind": v.kind, "verdict": v.verdict, "code": v.code, "message": v.message}
+            for v in verdicts
+        ],
+    }
+    write(options.output, document, lambda: _table(spec.name, len(topics), bad))
+    return EXIT_REFUSED if bad else EXIT_OK
+
+
+def _table(name: str, count: int, bad: Sequence[Verdict]) -> list[str]:
+    lines = []
+    if bad:
+        rows = [("TOPIC", "REQUEST", "VERDICT", "REASON")]
+        rows += [(v.topic, v.kind, v.verdict if v.code is None else v.code, v.message or "") for v in bad]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = ["  ".join([*(row[c].ljust(widths[c]) for c in range(3)), row[3]]) for row in rows] + [""]
+    broken = len({verdict.topic for verdict in bad})
+    return [*lines, f"{broken} of {count} topics would break {name}."]
+
+
+def _spec(name: str, kinds: Sequence[str]) -> PolicySpec:
+    module, class_name = _locate(name)
+    return PolicySpec(module=module, class_name=class_name, keys={_KINDS[kind]: "policy" for kind in kinds})
+
+
+def _locate(name: str) -> tuple[str, str]:
+    """Return module and class of ``module:Class``, ``module.Class``, ``file.py:Class`` or ``file.py``."""
+    file, _, class_name = name.partition(":")
+    if not file.endswith(".py"):
+        module, _, class_name = name.rpartition(":" if ":" in name else ".")
+        if not module or not class_name:
+            raise RefusedError(f"{name}: expected FILE.py, FILE.py:Class or module:Class")
+        sys.path.insert(0, "")  # as python -m does
+        return module, class_name
+    path = Path(file)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise RefusedError(f"{file}: there is no such file")
+    sys.path.insert(0, str(path.parent.resolve()))
+    module_object = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module_object
+    try:
+        spec.loader.exec_module(module_object)
+    except (Exception, SystemExit) as error:
+        raise RefusedError(f"{file}: {type(error).__name__}: {error}") from error
+    return path.stem, class_name or _only_policy(file, vars(module_object), path.stem)
+
+
+def _only_policy(file: str, names: Mapping[str, Any], module: str) -> str:
+    methods = ("validate", *(kind.method for kind in _KINDS.values()))
+    found = [
+        name
+        for name, value in names.items()
+        if isinstance(value, type)
+        and value.__module__ == module
+        and any(callable(getattr(value, method, None)) for method in methods)
+    ]
+    if len(found) != 1:
+        listed = ", ".join(found) or "none"
+        raise RefusedError(f"{file}: expected one policy in it, or FILE.py:Class; there is {listed}")
+    return found[0]
+
+
+def _declared(file: str) -> list[ExistingTopic]:
+    from klamm.declare.document import parse_document  # noqa: PLC0415  # reads YAML
+
+    return [
+        ExistingTopic(
+            name=topic.name,
+            num_partitions=topic.partitions or 1,
+            replication_factor=topic.replication_factor or 1,
+            configs=topic.configs,
+        )
+        for topic in parse_document(Path(file).read_text(encoding="utf-8"))
+    ]
+
+
+def _existing(options: argparse.Namespace) -> list[ExistingTopic]:
+    from klamm.admin import ConfigResource, ConfigSource, ResourceType  # noqa: PLC0415  # the network library
+
+    with connect(options) as admin:
+        names = sorted(admin.list_topics().result())
+        described = admin.describe_topics(names).all().result() if names else {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        configs = admin.describe_configs(resources).all().result() if names else {}
+    return [
+        ExistingTopic(
+            name=name,
+            num_partitions=len(described[name].partitions),
+            replication_factor=len(described[name].partitions[0].replicas),
+            configs={
+                entry.name: entry.value
+                for entry in configs[ConfigResource(ResourceType.TOPIC, name)].values()
+                if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None
+            },
+        )
+        for name in names
+    ]
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise RefusedError(f"--property {text}: expected NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog="klamm policy test",
+        description="Ask a policy about topics that exist: which of them would it refuse today?",
+        epilog="Exit codes: 0 none, 1 it could not be found out, 2 wrong usage, 3 some would be refused.",
+    )
+    parser.add_argument("policy", nargs="?", metavar="POLICY", help="FILE.py, FILE.py:Class or module:Class")
+    add_common(parser)
+    parser.add_value(
+        "--topics-file", metavar="FILE", help="topics as klamm configs plan takes them, in place of a cluster"
+    )
+    parser.add_value(
+        "--rules", metavar="FILE", help="rules for klamm.policy.rules:RulesPolicy, which is then the policy"
+    )
+    parser.add_argument(
+        "--kind", action="append", choices=tuple(_KINDS), help="the request to ask about; create unless given"
+    )
+    parser.add_argument(
+        "--property", action="append", default=[], metavar="NAME=VALUE", help="a property for the policy's configure"
+    )
+    parser.add_argument("--principal", default=DEFAULT_PRINCIPAL, metavar="Type:name", help="who is said to ask")
+    return parser

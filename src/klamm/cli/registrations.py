@@ -1,0 +1,63 @@
+"""``klamm registrations report --bootstrap-server HOST:PORT``: which client versions support which configs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.java import JavaNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_REACH_TIMEOUT_MS: Final = 15_000
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the report; 0 when it was printed, 1 when the cluster or Java is away."""
+    options = _parser().parse_args(list(arguments))
+    from klamm.admin import AdminClient  # noqa: PLC0415 - --help needs none of it
+    from klamm.registrations.report import Scope, run_report  # noqa: PLC0415
+
+    try:
+        # Spark takes seconds to start; a wrong address is told before.
+        with AdminClient(options.bootstrap_server, timeout_ms=_REACH_TIMEOUT_MS) as admin:
+            admin.describe_cluster().result()
+        return run_report(
+            options.bootstrap_server,
+            sys.stdout,
+            output_format=options.output,
+            scope=Scope(user=options.user, config=options.key, window=options.window),
+            parquet=options.parquet,
+            html=options.html,
+            follow_s=options.every if options.follow else None,
+        )
+    except (JavaNotFoundError, OSError) as error:  # a timeout is an OSError too
+        sys.stderr.write(f"klamm registrations: {options.bootstrap_server}: {error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="klamm registrations", description="What clients have registered.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    report = commands.add_parser(
+        "report", help="which client versions support which configs", description="Sum up the registrations on Spark."
+    )
+    report.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT[,HOST:PORT]", help="the cluster")
+    report.add_argument("-o", "--output", choices=("human", "json"), default="human", help="a table, or JSON")
+    report.add_argument("--user", metavar="NAME", help="only this user's clients")
+    report.add_argument(
+        "--key", metavar="CONFIG", help="only this config: who follows when it is set, and who does not"
+    )
+    report.add_argument(
+        "--window", default="1 day", metavar="DURATION", help="versions over time are counted by this (default: 1 day)"
+    )
+    report.add_argument("--html", type=Path, metavar="FILE", help="write one page with plots that needs nothing else")
+    report.add_argument("--parquet", type=Path, metavar="DIR", help="write support, ignoring and windows as Parquet")
+    report.add_argument("--follow", action="store_true", help="go on: report anew whenever clients have registered")
+    report.add_argument(
+        "--every", type=float, default=10.0, metavar="SECONDS", help="with --follow: how often to look (default 10)"
+    )
+    return parser

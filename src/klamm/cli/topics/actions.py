@@ -1,0 +1,172 @@
+"""What ``klamm topics`` does with a cluster: one function per action."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
+from klamm.cli.connecting import RefusedError
+from klamm.cli.output import say, write
+from klamm.cli.topics import describing
+from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
+from klamm.configs.definitions import topic_configs
+from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from klamm.admin import AdminClient
+
+MAX_REPLICATION_FACTOR = 2**15 - 1
+
+
+def create(admin: AdminClient, options: argparse.Namespace) -> None:
+    """Create one topic."""
+    assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else {}
+    configs = parse_configs(options.config or ())
+    if options.output == "human" and ("." in options.topic or "_" in options.topic) and _are_sound(configs):
+        say(
+            "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could "
+            "collide. To avoid issues it is best to use either, but not both."
+        )
+    if options.replication_factor is not None and not 1 <= options.replication_factor <= MAX_REPLICATION_FACTOR:
+        raise RefusedError(f"The replication factor must be between 1 and {MAX_REPLICATION_FACTOR} inclusive")
+    if options.partitions is not None and options.partitions < 1:
+        raise RefusedError("The partitions must be greater than 0")
+    topic = NewTopic(
+        name=options.topic,
+        num_partitions=options.partitions or -1,
+        replication_factor=options.replication_factor or -1,
+        configs=configs,
+        replicas_assignments=assignment,
+    )
+    try:
+        made = admin.create_topics([topic], validate_only=options.validate_only).all().result()[topic.name]
+    except TopicAlreadyExistsError:
+        if not options.if_not_exists:
+            raise
+        write(options.output, {"topic": topic.name, "created": False, "exists": True}, list)
+        return
+    document = {
+        "topic": made.name,
+        "topic_id": format_topic_id(made.topic_id) if made.topic_id.int else None,
+        "partition_count": made.num_partitions,
+        "replication_factor": made.replication_factor,
+        "created": not options.validate_only,
+        "validate_only": options.validate_only,
+    }
+    would = f"Valid: topic {made.name} would be created."
+    write(options.output, document, lambda: [would if options.validate_only else f"Created topic {made.name}."])
+
+
+def _are_sound(configs: Mapping[str, str]) -> bool:
+    """Tell whether the broker will take the configs, as far as can be told here: Kafka's tool warns only then."""
+    table = topic_configs()
+    try:
+        for name, value in configs.items():
+            table[name].parse(value)
+    except (KeyError, InvalidConfigError):
+        return False
+    return True
+
+
+def list_all(admin: AdminClient, options: argparse.Namespace) -> None:
+    """List names."""
+    names = _topics(admin, options)
+    write(options.output, list(names), lambda: ["\n".join(names)])
+
+
+def alter(admin: AdminClient, options: argparse.Namespace) -> None:
+    """Let topics grow."""
+    assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else None
+    names = _existing(admin, options)
+    described = admin.describe_topics(names).all().result()
+    growth = {
+        name: NewPartitions(
+            total_count=options.partitions,
+            new_assignments=None
+            if assignment is None
+            else tuple(assignment[partition] for partition in sorted(assignment))[len(described[name].partitions) :],
+        )
+        for name in names
+    }
+    admin.create_partitions(growth, validate_only=options.validate_only).all().result()
+    document = [
+        {
+            "topic": name,
+            "partition_count": options.partitions,
+            "before": len(described[name].partitions),
+            "validate_only": options.validate_only,
+        }
+        for name in names
+    ]
+    would = [f"Valid: topic {name} would grow to {options.partitions} partitions." for name in names]
+    write(options.output, document, lambda: would if options.validate_only else [])
+
+
+def delete(admin: AdminClient, options: argparse.Namespace) -> None:
+    """Delete topics; there is no request that only checks this, so that validate-only tells what would go."""
+    names = _existing(admin, options)
+    if not options.validate_only:
+        admin.delete_topics(names).all().result()
+    document = [{"topic": name, "deleted": not options.validate_only} for name in names]
+    would = [f"Valid: topic {name} would be deleted." for name in names]
+    write(options.output, document, lambda: would if options.validate_only else [])
+
+
+def describe(admin: AdminClient, options: argparse.Namespace) -> None:
+    """Describe topics, in the order of their names."""
+    names = _by_id(admin, options) if _wanted_id(options) else _existing(admin, options)
+    topics = (
+        admin.describe_topics(
+            names,
+            include_eligible_leaders=True,
+            partition_limit=options.partition_size_limit_per_response or 2_000,
+        )
+        .all()
+        .result()
+    )
+    resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
+    configs = admin.describe_configs(list(resources.values())).all().result()
+    report = describing.Report(
+        live_brokers={node.id for node in admin.describe_cluster().result().nodes},
+        with_overrides=options.topics_with_overrides,
+        under_replicated=options.under_replicated_partitions,
+        unavailable=options.unavailable_partitions,
+        under_min_isr=options.under_min_isr_partitions,
+        at_min_isr=options.at_min_isr_partitions,
+    )
+    documents: list[dict[str, Any]] = []
+    shown: list[str] = []
+    for name in names:
+        shown += describing.lines(topics[name], configs[resources[name]], report)
+        if (document := describing.document(topics[name], configs[resources[name]], report)) is not None:
+            documents.append(document)
+    write(options.output, documents, lambda: shown)
+
+
+def _topics(admin: AdminClient, options: argparse.Namespace) -> tuple[str, ...]:
+    everything = admin.list_topics(include_internal=not options.exclude_internal).result()
+    return matching(everything, options.topic, exclude_internal=options.exclude_internal)
+
+
+def _existing(admin: AdminClient, options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the topics that are meant; to find none is an error unless ``--if-exists`` allows it."""
+    names = _topics(admin, options)
+    if not names and options.topic and not options.if_exists:
+        raise RefusedError(f"Topic '{options.topic}' does not exist as expected")
+    return names
+
+
+def _wanted_id(options: argparse.Namespace) -> bool:
+    return options.topic_id is not None and parse_topic_id(options.topic_id).int != 0
+
+
+def _by_id(admin: AdminClient, options: argparse.Namespace) -> Sequence[str]:
+    wanted = parse_topic_id(options.topic_id)
+    everything = admin.list_topics(include_internal=not options.exclude_internal).result()
+    names = [topic.name for topic in everything.values() if topic.topic_id == wanted]
+    if not names and not options.if_exists:
+        raise RefusedError(f"TopicId '{format_topic_id(wanted)}' does not exist as expected")
+    return names

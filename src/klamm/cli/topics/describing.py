@@ -1,0 +1,137 @@
+"""What ``--describe`` shows of topics: the lines of Kafka's tool, or a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from klamm.cli.topics.names import format_topic_id
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from klamm.admin import ConfigEntry, PartitionDescription, TopicDescription
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Which topics and partitions are shown, as the flags say."""
+
+    live_brokers: Collection[int]
+    with_overrides: bool = False
+    under_replicated: bool = False
+    unavailable: bool = False
+    under_min_isr: bool = False
+    at_min_isr: bool = False
+
+    @property
+    def is_of_partitions(self) -> bool:
+        """Whether only certain partitions are shown, and no topics."""
+        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
+
+    def shows_topic(self, overrides: Mapping[str, str | None]) -> bool:
+        """Tell whether the line of a topic is shown."""
+        return not self.is_of_partitions and bool(overrides or not self.with_overrides)
+
+    def shows_partition(self, partition: PartitionDescription, configs: Mapping[str, ConfigEntry]) -> bool:
+        """Tell whether the line of a partition is shown."""
+        if self.with_overrides or not self.is_of_partitions:
+            return not self.with_overrides
+        in_sync = len(partition.isr)
+        if self.under_replicated:
+            return len(partition.replicas) > in_sync
+        if self.unavailable:
+            return partition.leader < 0 or partition.leader not in self.live_brokers
+        minimum = int(configs[MIN_INSYNC_REPLICAS].value or 1)
+        if self.under_min_isr:
+            return partition.leader < 0 or in_sync < minimum
+        return in_sync == minimum
+
+
+def overrides_of(configs: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
+    """Return the configs that somebody set somewhere, also in the broker's properties, in the order of Kafka's tool."""
+    return {name: configs[name].value for name in _in_java_order(configs) if not configs[name].is_default}
+
+
+def _in_java_order(names: Collection[str]) -> list[str]:
+    """Put names into the order in which a Java HashMap, which grew to hold them, hands them out."""
+    buckets = 16
+    while len(names) > buckets * 3 // 4:
+        buckets *= 2
+
+    def bucket(name: str) -> int:
+        code = 0
+        for character in name:
+            code = (31 * code + ord(character)) & 0xFFFFFFFF
+        return (code ^ (code >> 16)) & (buckets - 1)
+
+    return sorted(names, key=bucket)
+
+
+def lines(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: Report) -> Iterator[str]:
+    """Write one topic as Kafka's tool does."""
+    overrides = overrides_of(configs)
+    if report.shows_topic(overrides):
+        parts = [f"Topic: {topic.name}"]
+        if topic.topic_id.int:
+            parts.append(f"TopicId: {format_topic_id(topic.topic_id)}")
+        parts += [
+            f"PartitionCount: {len(topic.partitions)}",
+            f"ReplicationFactor: {len(topic.partitions[0].replicas) if topic.partitions else 0}",
+            f"Configs: {','.join(f'{name}={_text(value)}' for name, value in overrides.items())}",
+        ]
+        yield "\t".join(parts)
+    for partition in topic.partitions:
+        if report.shows_partition(partition, configs):
+            yield _partition_line(topic.name, partition)
+
+
+def _partition_line(topic: str, partition: PartitionDescription) -> str:
+    parts = (
+        "",
+        f"Topic: {topic}",
+        f"Partition: {partition.partition}",
+        f"Leader: {partition.leader if partition.leader >= 0 else 'none'}",
+        f"Replicas: {_listed(partition.replicas)}",
+        f"Isr: {_listed(partition.isr)}",
+        f"Elr: {_listed(partition.eligible_leader_replicas)}",
+        f"LastKnownElr: {_listed(partition.last_known_elr)}",
+    )
+    return "\t".join(parts)
+
+
+def _listed(brokers: tuple[int, ...] | None) -> str:
+    return "N/A" if brokers is None else ",".join(map(str, brokers))
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def document(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: Report) -> dict[str, Any] | None:
+    """Return one topic for programs, or None when nothing of it is to be shown."""
+    overrides = overrides_of(configs)
+    partitions = [
+        {
+            "partition": partition.partition,
+            "leader": partition.leader if partition.leader >= 0 else None,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "eligible_leader_replicas": list(partition.eligible_leader_replicas or ()),
+            "last_known_elr": list(partition.last_known_elr or ()),
+        }
+        for partition in topic.partitions
+        if report.shows_partition(partition, configs)
+    ]
+    if not report.shows_topic(overrides) and not partitions:
+        return None
+    return {
+        "topic": topic.name,
+        "topic_id": format_topic_id(topic.topic_id) if topic.topic_id.int else None,
+        "partition_count": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
+        "configs": overrides,
+        "partitions": partitions,
+    }

@@ -1,0 +1,105 @@
+"""Which topics are meant, what configs and assignments are written: pure reading of flags' values."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from klamm.cli.connecting import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's tool knows them by name."""
+_UUID_BYTES: Final = 16
+_LONGEST_UUID: Final = 24
+
+
+def matching(names: Iterable[str], pattern: str | None, *, exclude_internal: bool) -> tuple[str, ...]:
+    """Return the names, in order, that a ``--topic`` value means: a regular expression, commas for "or".
+
+    Raises:
+        RefusedError: It is no regular expression.
+    """
+    allowed = None
+    if pattern is not None:
+        text = pattern.strip().replace(",", "|").replace(" ", "").strip("\"'")
+        try:
+            allowed = re.compile(text)
+        except re.error as error:
+            raise RefusedError(f"{text} is an invalid regex.") from error
+    return tuple(
+        name
+        for name in sorted(names)
+        if (allowed is None or allowed.fullmatch(name)) and not (exclude_internal and name in INTERNAL_TOPICS)
+    )
+
+
+def parse_configs(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``--config name=value`` values.
+
+    Raises:
+        RefusedError: One is not a name, one equals sign and a value.
+    """
+    pairs = [re.split(r"\s*=\s*", text) for text in texts]
+    for pair in pairs:
+        while pair and not pair[-1]:
+            pair.pop()
+    if any(len(pair) != 2 for pair in pairs):  # noqa: PLR2004  # a pair
+        raise RefusedError(
+            'requirement failed: Invalid topic config: all configs to be added must be in the format "key=val".'
+        )
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
+    """Read ``--replica-assignment``: per partition the brokers, separated by colons.
+
+    Raises:
+        RefusedError: No number, a broker twice in one partition, or partitions with different numbers of replicas.
+    """
+    assignment: dict[int, tuple[int, ...]] = {}
+    for partition, part in enumerate(text.split(",")):
+        try:
+            brokers = tuple(int(broker) for broker in part.split(":"))
+        except ValueError as error:
+            raise RefusedError(f"--replica-assignment {text}: expected ids like 1:2,2:1, not {part!r}") from error
+        duplicates = [broker for broker in dict.fromkeys(brokers) if brokers.count(broker) > 1]
+        if duplicates:
+            listed = ",".join(map(str, duplicates))
+            raise RefusedError(f"Partition replica lists may not contain duplicate entries: {listed}")
+        assignment[partition] = brokers
+        if len(brokers) != len(assignment[0]):
+            raise RefusedError(f"Partition {partition} has different replication factor: {list(brokers)}")
+    return assignment
+
+
+def parse_topic_id(text: str) -> UUID:
+    """Read a topic id as Kafka writes them, in URL-safe base64.
+
+    Raises:
+        RefusedError: It is none.
+    """
+    if len(text) > _LONGEST_UUID:
+        raise RefusedError(
+            f"Input string with prefix `{text[:_LONGEST_UUID]}` is too long to be decoded as a base64 UUID"
+        )
+    try:
+        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RefusedError(f"Input string `{text}` is no base64-encoded UUID: {error}") from error
+    if len(found) != _UUID_BYTES:
+        raise RefusedError(
+            f"Input string `{text}` decoded as {len(found)} bytes, "
+            "which is not equal to the expected 16 bytes of a base64-encoded UUID"
+        )
+    return UUID(bytes=found)
+
+
+def format_topic_id(topic_id: UUID) -> str:
+    """Write a topic id as Kafka does."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

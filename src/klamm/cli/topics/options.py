@@ -1,0 +1,129 @@
+"""The flags of ``klamm topics``: those of Kafka 4.1's kafka-topics.sh, with its rules of what goes together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.cli.arguments import ToolParser, add_common, check_conflicts, given_flags
+from klamm.cli.output import complain, say
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+ACTIONS: Final = ("alter", "create", "describe", "list", "delete")
+PARTITION_REPORTS: Final = (
+    "under-replicated-partitions",
+    "under-min-isr-partitions",
+    "at-min-isr-partitions",
+    "unavailable-partitions",
+)
+_ALLOWED_WITH: Final = {
+    "config": ("alter", "create"),
+    "partitions": ("alter", "create"),
+    "replication-factor": ("create",),
+    "replica-assignment": ("alter", "create"),
+    **dict.fromkeys(PARTITION_REPORTS, ("describe",)),
+    "topics-with-overrides": ("describe",),
+    "if-exists": ("alter", "delete", "describe"),
+    "if-not-exists": ("create",),
+    "exclude-internal": ("list", "describe"),
+}
+"""The actions that each flag goes with."""
+
+
+def parser() -> ToolParser:
+    """Return the parser."""
+    found = ToolParser(
+        prog="klamm topics",
+        description="Create, delete, describe or change topics: the flags and the output of kafka-topics.sh.",
+        epilog="Exit codes: 0 done, 1 the cluster or the tool refused, 2 flags that do not go together.",
+    )
+    add_common(found)
+    for action, text in (
+        ("list", "list all topics"),
+        ("describe", "show details of the topics"),
+        ("create", "create a topic"),
+        ("alter", "change the number of partitions (configs: klamm configs)"),
+        ("delete", "delete topics"),
+    ):
+        found.add_switch(f"--{action}", help=text)
+    found.add_value("--topic", metavar="TOPIC", help="the topic; except with --create a regular expression, or several")
+    found.add_value("--topic-id", metavar="ID", help="the id of the topic to describe")
+    found.add_argument(
+        "--config", action="append", metavar="NAME=VALUE", help="a config of the topic to create; may be repeated"
+    )
+    found.add_value("--delete-config", metavar="NAME", help="not supported since Kafka 4.0: klamm configs does it")
+    found.add_value("--partitions", type=int, metavar="N", help="partitions of the new topic, or to grow to")
+    found.add_value("--replication-factor", type=int, metavar="N", help="replicas of each partition of the new topic")
+    found.add_value(
+        "--replica-assignment", metavar="1:2,2:1", help="brokers of each partition: its replicas, the leader first"
+    )
+    found.add_switch("--if-exists", help="do nothing where no topic is found")
+    found.add_switch("--if-not-exists", help="do nothing where the topic is there")
+    found.add_switch("--exclude-internal", help="leave out internal topics")
+    found.add_switch("--topics-with-overrides", help="describe only topics with configs of their own")
+    found.add_switch("--under-replicated-partitions", help="describe only partitions with replicas out of sync")
+    found.add_switch("--unavailable-partitions", help="describe only partitions whose leader is not there")
+    found.add_switch("--under-min-isr-partitions", help="describe only partitions below min.insync.replicas")
+    found.add_switch("--at-min-isr-partitions", help="describe only partitions exactly at min.insync.replicas")
+    found.add_value(
+        "--partition-size-limit-per-response",
+        type=int,
+        metavar="N",
+        help="most partitions per answer (default 2000)",
+    )
+    found.add_switch("--validate-only", help="check with the cluster and change nothing")
+    return found
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Read the flags and check that they go together.
+
+    Raises:
+        SystemExit: They do not (2), or only help or the version was asked for (0).
+    """
+    flags = parser()
+    options = flags.parse_args(list(words))
+    given = given_flags(options)
+    if sum(action in given for action in ACTIONS) != 1:
+        flags.error("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
+    if "delete-config" in given:
+        complain("--delete-config is not supported any more and changes nothing: klamm configs --alter does it")
+    _check_required(flags, options, given)
+    _check_conflicts(flags, given)
+    return options
+
+
+def _check_required(flags: ToolParser, options: argparse.Namespace, given: Sequence[str]) -> None:
+    if options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    if options.describe and options.if_exists:
+        if options.topic is None and options.topic_id is None:
+            flags.error("--topic or --topic-id is required to describe a topic")
+        if options.topic is not None and options.topic_id is not None:
+            say(
+                "Only topic id will be used when both --topic and --topic-id are specified "
+                "and topicId is not Uuid.ZERO_UUID"
+            )
+    if not options.list and not options.describe and options.topic is None:
+        flags.error('Missing required argument "[topic]"')
+    if options.alter:
+        if "config" in given:
+            flags.error(
+                'Option combination "[[bootstrap-server], [config]]" can\'t be used with option "[alter]" '
+                "(To alter topic configurations, klamm configs can be used.)"
+            )
+        if options.partitions is None:
+            flags.error('Missing required argument "[partitions]"')
+
+
+def _check_conflicts(flags: ToolParser, given: Sequence[str]) -> None:
+    for used, actions in _ALLOWED_WITH.items():
+        check_conflicts(flags, given, used, [action for action in ACTIONS if action not in actions])
+    if "create" in given:
+        check_conflicts(flags, given, "replica-assignment", ("partitions", "replication-factor"))
+    for report in PARTITION_REPORTS:
+        others = [other for other in ("topics-with-overrides", *PARTITION_REPORTS) if other != report]
+        check_conflicts(flags, given, report, others)
+    check_conflicts(flags, given, "validate-only", ("list", "describe"))

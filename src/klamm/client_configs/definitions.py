@@ -1,0 +1,117 @@
+"""The one table of client configs that can be set centrally: name, what it takes, how a value is checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from klamm.client_configs.rollout import PREFIX, parse_rollout
+from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ACKS: Final = "acks"
+SESSION_TIMEOUT_MS: Final = "session.timeout.ms"
+HEARTBEAT_INTERVAL_MS: Final = "heartbeat.interval.ms"
+
+ALLOWED_KEYS: Final = "client.configs.allowed.keys"
+"""klamm's own broker property: which of these may be set, comma separated."""
+
+MAX_INT: Final = 2**31 - 1
+_INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLimits:
+    """Broker settings that bound client configs."""
+
+    min_session_timeout_ms: int = 6_000
+    """``group.min.session.timeout.ms``"""
+    max_session_timeout_ms: int = 1_800_000
+    """``group.max.session.timeout.ms``"""
+    allowed_keys: frozenset[str] | None = None
+    """``client.configs.allowed.keys``; None: all that there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfigDefinition:
+    """One config that an operator may set for running clients."""
+
+    name: str
+    doc: str
+    check: Callable[[str, BrokerLimits], None]
+    """Raises ``InvalidRequestError`` for a value that clients could not use."""
+
+
+def check_value(name: str, value: str, limits: BrokerLimits) -> str:
+    """Return the value as it is stored: without blanks around it.
+
+    A staged roll-out is checked by the rules of the config that it is of.
+
+    Raises:
+        InvalidRequestError: The key is not in the table, or the value is not one that clients can use.
+        PolicyViolationError: The broker does not allow this key to be set centrally.
+    """
+    if name.startswith(PREFIX):
+        rollout = parse_rollout(name, value)
+        return str(replace(rollout, value=check_value(name.removeprefix(PREFIX), rollout.value, limits)))
+    definition = DEFINITIONS.get(name)
+    if definition is None:
+        raise InvalidRequestError(f"Invalid configuration key {name}: expected one of {', '.join(DEFINITIONS)}")
+    if limits.allowed_keys is not None and name not in limits.allowed_keys:
+        raise PolicyViolationError(
+            f"{name} may not be set for clients of this cluster:"
+            f" {ALLOWED_KEYS} is {', '.join(sorted(limits.allowed_keys)) or 'empty'}"
+        )
+    stripped = value.strip()
+    definition.check(stripped, limits)
+    return stripped
+
+
+def _check_acks(value: str, limits: BrokerLimits) -> None:
+    del limits
+    if value not in {"all", "-1", "0", "1"}:
+        raise InvalidRequestError(f"Invalid value {value} for configuration {ACKS}: expected one of all, -1, 0, 1")
+
+
+def _check_session_timeout(value: str, limits: BrokerLimits) -> None:
+    _check_int(SESSION_TIMEOUT_MS, value, limits.min_session_timeout_ms, limits.max_session_timeout_ms)
+
+
+def _check_heartbeat_interval(value: str, limits: BrokerLimits) -> None:
+    del limits  # not compared with the session timeout: the two may come from different entities
+    _check_int(HEARTBEAT_INTERVAL_MS, value, 1, MAX_INT)
+
+
+def _check_int(name: str, value: str, lowest: int, highest: int) -> None:
+    if _INTEGER.fullmatch(value) is None or not lowest <= int(value) <= highest:
+        raise InvalidRequestError(
+            f"Invalid value {value} for configuration {name}: expected an integer from {lowest} to {highest}"
+        )
+
+
+DEFINITIONS: Final[Mapping[str, ClientConfigDefinition]] = MappingProxyType(
+    {
+        definition.name: definition
+        for definition in (
+            ClientConfigDefinition(
+                name=ACKS,
+                doc="How many acknowledgements a producer waits for: all (-1), 0 or 1.",
+                check=_check_acks,
+            ),
+            ClientConfigDefinition(
+                name=SESSION_TIMEOUT_MS,
+                doc="After how long without a heartbeat a consumer is taken for dead, in milliseconds.",
+                check=_check_session_timeout,
+            ),
+            ClientConfigDefinition(
+                name=HEARTBEAT_INTERVAL_MS,
+                doc="How often a consumer sends a heartbeat, in milliseconds.",
+                check=_check_heartbeat_interval,
+            ),
+        )
+    }
+)

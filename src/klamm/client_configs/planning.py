@@ -1,0 +1,114 @@
+"""What an AlterClientConfigs request means: per entity all changes or an error, entities apart from each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.client_configs.definitions import BrokerLimits, check_value
+from klamm.client_configs.entities import ClientConfigEntity, parse_entity
+from klamm.client_configs.rollout import PREFIX, rollout_key
+from klamm.protocol.errors import InvalidRequestError, KafkaApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterOp:
+    """One op of an entry, as it came."""
+
+    key: str
+    value: str
+    """Not looked at when ``remove`` is true."""
+    remove: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterEntry:
+    """One entry of the request, as it came."""
+
+    components: tuple[tuple[str, str | None], ...]
+    """Entity type and name; None is the default of its type."""
+    ops: tuple[AlterOp, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfigChange:
+    """One config of one entity gets a value or loses it."""
+
+    entity: ClientConfigEntity
+    name: str
+    old: str | None
+    """None when it was not set."""
+    new: str | None
+    """None when it is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryPlan:
+    """The outcome of one entry: changes, or the error that stops all of them."""
+
+    changes: tuple[ClientConfigChange, ...] = ()
+    """Also those that leave a value as it is: who asks twice waits for the same commit twice."""
+    error: KafkaApiError | None = None
+
+
+def plan_alter(
+    entries: Sequence[AlterEntry],
+    current: Mapping[ClientConfigEntity, Mapping[str, str]],
+    limits: BrokerLimits,
+) -> tuple[EntryPlan, ...]:
+    """Plan each entry on its own, in the order of the request.
+
+    An entity that appears twice fails wherever it appears; a key that appears twice fails its entry.
+    """
+    parsed = [_parse(entry) for entry in entries]
+    appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
+    return tuple(
+        _plan_entry(entry, entity, appearances, current, limits) for entry, entity in zip(entries, parsed, strict=True)
+    )
+
+
+def _parse(entry: AlterEntry) -> ClientConfigEntity | KafkaApiError:
+    try:
+        return parse_entity(entry.components)
+    except KafkaApiError as error:
+        return error
+
+
+def _plan_entry(
+    entry: AlterEntry,
+    entity: ClientConfigEntity | KafkaApiError,
+    appearances: Mapping[ClientConfigEntity, int],
+    current: Mapping[ClientConfigEntity, Mapping[str, str]],
+    limits: BrokerLimits,
+) -> EntryPlan:
+    if isinstance(entity, KafkaApiError):
+        return EntryPlan(error=entity)
+    try:
+        if appearances[entity] > 1:
+            raise InvalidRequestError(f"The entity {entity} appears {appearances[entity]} times in the request")
+        return EntryPlan(changes=_changes(entity, entry.ops, current.get(entity, {}), limits))
+    except KafkaApiError as error:
+        return EntryPlan(error=error)
+
+
+def _changes(
+    entity: ClientConfigEntity, ops: Iterable[AlterOp], configs: Mapping[str, str], limits: BrokerLimits
+) -> tuple[ClientConfigChange, ...]:
+    changes: dict[str, ClientConfigChange] = {}
+    for op in ops:
+        if op.key in changes:
+            raise InvalidRequestError(f"Duplicate configuration key {op.key} for {entity}")
+        new = None if op.remove else check_value(op.key, op.value, limits)
+        if new is not None and op.key.startswith(PREFIX) and entity.has_client_id:
+            raise InvalidRequestError(f"{op.key}: a roll-out by percent is for the clients of a user, not for {entity}")
+        changes[op.key] = ClientConfigChange(entity=entity, name=op.key, old=configs.get(op.key), new=new)
+    for key in tuple(changes):
+        # Whoever sets a config plainly, or removes it, means all clients: what was half rolled out is over.
+        rollout = rollout_key(key)
+        if rollout in configs and rollout not in changes:
+            changes[rollout] = ClientConfigChange(entity=entity, name=rollout, old=configs[rollout], new=None)
+    return tuple(changes.values())

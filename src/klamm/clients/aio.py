@@ -1,0 +1,207 @@
+"""aiokafka's clients with configs that an operator can change while they run (KIP-649).
+
+``klamm.clients.aio.AIOKafkaProducer`` and ``AIOKafkaConsumer`` take the place of aiokafka's; they need
+``pip install klamm[aiokafka]``. Everything can be changed in place here; only the asking has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import aiokafka  # type: ignore[import-untyped]
+
+from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer, normalise_producer
+from klamm.clients.own_connection import OwnConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["AIOKafkaConsumer", "AIOKafkaProducer", "ConfigUpdate"]
+
+logger = logging.getLogger(__name__)
+
+SOFTWARE: Final = "klamm-aiokafka"
+OnChange: TypeAlias = "Callable[[ConfigUpdate], None] | None"
+
+_ACKS_BY_WIRE: Final = {-1: "all", 0: "0", 1: "1"}
+_WIRE_BY_ACKS: Final = {value: wire for wire, value in _ACKS_BY_WIRE.items()}
+_CONNECTION: Final = (
+    "bootstrap_servers",
+    "security_protocol",
+    "ssl_context",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+)
+_DEFAULT_MAX_AGE_MS: Final = 300_000
+_DEFAULT_BACKOFF_MS: Final = 100
+
+
+class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its types are not published
+    """An ``aiokafka.AIOKafkaProducer`` that follows the dynamic config ``acks``.
+
+    The first fetch is made in ``start``, so before the first record, and waits five seconds at most. Later values are
+    in force from the next Produce request on. With idempotence or transactions on, only ``all`` is taken.
+
+    Args:
+        enable_dynamic_config: False never asks (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change, on the event loop: it must not block.
+        configs: Everything that aiokafka's producer takes.
+    """
+
+    def __init__(
+        self, *, enable_dynamic_config: bool = True, on_dynamic_config_change: OnChange = None, **configs: Any
+    ) -> None:
+        super().__init__(**configs)
+        self._dynamic: OwnConnection | None = None
+        self._wanted = (configs, on_dynamic_config_change) if enable_dynamic_config else None
+
+    async def start(self) -> None:
+        """Fetch the dynamic configs, then start as aiokafka does."""
+        if self._wanted is not None:
+            self._dynamic = await _start(self, *self._wanted, client_id=self.client._client_id, decide=self._decide)
+        await super().start()
+
+    async def stop(self) -> None:
+        """Deliver what is pending, and stop asking."""
+        await _stop(self._dynamic)
+        await super().stop()
+
+    def _decide(self) -> tuple[Values, Callable[[Values], Values]]:
+        is_idempotent = self._txn_manager is not None
+        return {ACKS: _ACKS_BY_WIRE[self._sender._acks]}, lambda values: normalise_producer(
+            values, is_idempotent=is_idempotent
+        )
+
+    def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
+        self._sender._acks = _WIRE_BY_ACKS[update.effective[ACKS]]
+
+
+class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its types are not published
+    """An ``aiokafka.AIOKafkaConsumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms``.
+
+    The first fetch is made in ``start``, so before the first JoinGroup, and waits five seconds at most. A changed
+    session timeout reaches the coordinator by joining again, a changed heartbeat interval starts the heartbeats anew.
+    As with every joining, aiokafka goes on from what is committed: it commits before with ``enable_auto_commit``, and
+    without it records that were not committed are delivered again.
+
+    Args:
+        topics: As in aiokafka.
+        enable_dynamic_config: False never asks (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change, on the event loop: it must not block.
+        configs: Everything that aiokafka's consumer takes.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        enable_dynamic_config: bool = True,
+        on_dynamic_config_change: OnChange = None,
+        **configs: Any,
+    ) -> None:
+        super().__init__(*topics, **configs)
+        self._dynamic: OwnConnection | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        is_wanted = enable_dynamic_config and configs.get("group_id") is not None
+        self._wanted = (configs, on_dynamic_config_change) if is_wanted else None
+
+    async def start(self) -> None:
+        """Fetch the dynamic configs, then start as aiokafka does."""
+        if self._wanted is not None:
+            self._dynamic = await _start(self, *self._wanted, client_id=self._client._client_id, decide=self._decide)
+        await super().start()
+
+    async def stop(self) -> None:
+        """Leave the group, and stop asking."""
+        await _stop(self._dynamic)
+        await super().stop()
+
+    def _decide(self) -> tuple[Values, Callable[[Values], Values]]:
+        static = {
+            SESSION_TIMEOUT_MS: str(self._session_timeout_ms),
+            HEARTBEAT_INTERVAL_MS: str(self._heartbeat_interval_ms),
+        }
+        return static, normalise_consumer
+
+    def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
+        session_timeout_ms = int(update.effective[SESSION_TIMEOUT_MS])
+        heartbeat_interval_ms = int(update.effective[HEARTBEAT_INTERVAL_MS])
+        self._session_timeout_ms, self._heartbeat_interval_ms = session_timeout_ms, heartbeat_interval_ms
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        coordinator._session_timeout_ms = session_timeout_ms
+        coordinator._heartbeat_interval_ms = heartbeat_interval_ms
+        if any(change.name == SESSION_TIMEOUT_MS for change in update.changes):
+            coordinator.request_rejoin()  # the heartbeats start anew after it
+        else:
+            self._restarting = asyncio.get_running_loop().create_task(_restart_heartbeats(coordinator))
+
+
+async def _restart_heartbeats(coordinator: Any) -> None:
+    await coordinator._stop_heartbeat_task()
+    if coordinator.generation > 0:
+        coordinator._start_heartbeat_task()
+
+
+async def _start(
+    client: Any,
+    configs: dict[str, Any],
+    on_change: OnChange,
+    *,
+    client_id: str,
+    decide: Callable[[], tuple[Values, Callable[[Values], Values]]],
+) -> OwnConnection | None:
+    """Begin to ask; returns when the first answer is in force, or after some seconds."""
+    if configs.get("sasl_oauth_token_provider") is not None:
+        logger.warning("Dynamic configs are off for client %s: its tokens are given to aiokafka alone", client_id)
+        return None
+    static, normalise = decide()
+    loop = asyncio.get_running_loop()
+    known = weakref.ref(client)
+
+    def apply(update: ConfigUpdate) -> None:
+        if (found := known()) is not None:
+            found._apply_dynamic_configs(update)
+            if on_change is not None:
+                _tell(on_change, update)
+
+    def receive(update: ConfigUpdate) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            loop.call_soon_threadsafe(apply, update)
+
+    connection = OwnConnection(
+        owner=client,
+        settings={name: configs[name] for name in _CONNECTION if name in configs} | {"client_id": client_id},
+        software_name=SOFTWARE,
+        configs=DynamicConfigs(
+            client_id=client_id,
+            static=static,
+            normalise=normalise,
+            interval_s=configs.get("metadata_max_age_ms", _DEFAULT_MAX_AGE_MS) / 1000,
+            retry_backoff_s=configs.get("retry_backoff_ms", _DEFAULT_BACKOFF_MS) / 1000,
+        ),
+        apply=receive,
+        on_change=None,
+    )
+    await asyncio.to_thread(connection.start)  # what it received is queued before this is awake again
+    return connection
+
+
+def _tell(on_change: Callable[[ConfigUpdate], None], update: ConfigUpdate) -> None:
+    try:
+        on_change(update)
+    except Exception:
+        logger.exception("on_dynamic_config_change failed; the change itself is in force")
+
+
+async def _stop(connection: OwnConnection | None) -> None:
+    if connection is not None:
+        await asyncio.to_thread(connection.close)

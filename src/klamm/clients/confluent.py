@@ -1,0 +1,12 @@
+"""confluent-kafka's clients with configs that an operator can change while they run (KIP-649).
+
+``klamm.clients.confluent.Producer`` and ``Consumer`` take the place of those of ``confluent_kafka``; they need
+``pip install klamm[confluent]``. librdkafka fixes its configs when a client is made, so a change hands over from one
+librdkafka client to the next.
+"""
+
+from klamm.clients.confluent_consumer import Consumer
+from klamm.clients.confluent_producer import Producer
+from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate
+
+__all__ = ["ConfigChange", "ConfigUpdate", "Consumer", "Producer"]

@@ -1,0 +1,238 @@
+"""confluent-kafka's consumer with timeouts that can be changed centrally: librdkafka's are fixed, so it is replaced."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+import confluent_kafka
+
+from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.clients.confluent_producer import SOFTWARE_PROPERTIES, Inbox, connect
+from klamm.clients.confluent_settings import backoff_s, client_id, connection_settings, interval_s
+from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer
+from klamm.clients.group_leaving import leave_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from klamm.clients.own_connection import OwnConnection
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SESSION_TIMEOUT_MS: Final = 45_000
+DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 3_000
+DEFAULT_MAX_POLL_INTERVAL_MS: Final = 300_000
+GROUP_INSTANCE_ID: Final = "group.instance.id"
+_WAIT_STEP_S: Final = 0.5
+"""How soon a change is noticed inside a poll without an end."""
+
+Partition: TypeAlias = "tuple[str, int]"
+
+
+class Consumer:
+    """A ``confluent_kafka.Consumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms`` (KIP-649).
+
+    Same constructor, same methods. The first fetch is made before the constructor returns, so before the first
+    JoinGroup, and waits five seconds at most. A changed value takes effect in the next ``poll`` or ``consume``: the
+    old consumer is closed and a new one joins as the same static member, so the group does not rebalance, and goes on
+    behind the last record that was returned; ``on_assign`` and ``on_revoke`` are not called for it. Without a
+    ``group.instance.id`` of the application one is made up, and ``close`` takes it out of the group again.
+
+    Args:
+        config: librdkafka's properties; ``metadata.max.age.ms`` is also how often to ask (default 5 minutes).
+        enable_dynamic_config: False never asks (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change, in a thread of its own: it must not block.
+        more: What else ``confluent_kafka.Consumer`` takes (``logger``, properties as keywords).
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        enable_dynamic_config: bool = True,
+        on_dynamic_config_change: Callable[[ConfigUpdate], None] | None = None,
+        **more: Any,
+    ) -> None:
+        self._properties: dict[str, Any] = dict(config or {})
+        self._more = more
+        self._inbox = Inbox()
+        self._topics: list[str] | None = None
+        self._listener: dict[str, Callable[..., Any]] = {}
+        self._paused: set[Partition] = set()
+        self._resumed_from: dict[Partition, int] | None = None
+        self._made_up_instance_id: str | None = None
+        self._connection: OwnConnection | None = None
+        if enable_dynamic_config and self._properties.get("group.protocol", "classic") == "classic":
+            self._properties |= SOFTWARE_PROPERTIES
+            configs = _dynamic_configs(self._properties)
+            self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
+        if self._connection is not None and self._connection.is_on and GROUP_INSTANCE_ID not in self._properties:
+            self._made_up_instance_id = f"{client_id(self._properties)}-{uuid.uuid4()}"
+            self._properties[GROUP_INSTANCE_ID] = self._made_up_instance_id
+        if (values := self._inbox.take()) is not None:
+            self._properties |= values
+        self._consumer = self._build(self._properties)
+
+    # -- what is watched on its way to librdkafka
+
+    def subscribe(self, topics: list[str], **listener: Callable[..., Any]) -> None:
+        """Subscribe, as confluent-kafka does (``on_assign``, ``on_revoke``, ``on_lost``)."""
+        self._topics, self._listener = list(topics), dict(listener)
+        self._resumed_from = None
+        self._subscribe()
+
+    def unsubscribe(self) -> None:
+        """Leave the group."""
+        self._topics = None
+        self._consumer.unsubscribe()
+
+    def pause(self, partitions: list[Any]) -> None:
+        """Stop fetching these partitions until they are resumed."""
+        self._consumer.pause(partitions)
+        self._paused.update((one.topic, one.partition) for one in partitions)
+
+    def resume(self, partitions: list[Any]) -> None:
+        """Fetch these partitions again."""
+        self._consumer.resume(partitions)
+        self._paused.difference_update((one.topic, one.partition) for one in partitions)
+
+    def poll(self, timeout: float | None = None) -> Any:
+        """Return the next message, or None when there is none within ``timeout`` seconds (None or -1: no limit)."""
+        ends_at = _end_of(timeout)
+        while True:
+            self._hand_over_if_due()
+            message = self._consumer.poll(_step(ends_at))
+            if message is not None or (ends_at is not None and time.monotonic() >= ends_at):
+                return message
+
+    def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Any]:
+        """Return up to ``num_messages`` messages, fewer when ``timeout`` seconds are over (None or -1: no limit)."""
+        ends_at = _end_of(timeout)
+        found: list[Any] = []
+        while True:
+            self._hand_over_if_due()
+            found += self._consumer.consume(num_messages - len(found), _step(ends_at))
+            if len(found) >= num_messages or (ends_at is not None and time.monotonic() >= ends_at):
+                return found
+
+    def close(self) -> None:
+        """Leave the group, and stop asking."""
+        self._consumer.close()
+        if self._connection is not None:
+            self._connection.close()
+        if self._made_up_instance_id is not None and self._topics is not None:
+            leave_group(
+                connection_settings(self._properties), str(self._properties["group.id"]), self._made_up_instance_id
+            )
+        self._topics = None
+
+    # -- the hand-over
+
+    def _hand_over_if_due(self) -> None:
+        if self._inbox.values is None or self._topics is None:
+            return
+        values = self._inbox.take()
+        if values is None or all(self._properties.get(name) == value for name, value in values.items()):
+            return
+        properties = self._properties | dict(values)
+        try:
+            successor = self._build(properties)
+        except confluent_kafka.KafkaException as error:
+            logger.warning("Dynamic configs %s are refused by librdkafka, the last good stay: %s", dict(values), error)
+            return
+        self._resumed_from = {
+            (one.topic, one.partition): one.offset for one in self._consumer.position(self._consumer.assignment())
+        }
+        self._consumer.close()  # commits; a static member does not leave the group by it
+        self._properties, self._consumer = properties, successor
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Subscribe with our own listeners: librdkafka asks them what to do with an assignment."""
+        own: dict[str, Any] = {name: self._forwarded(name) for name in self._listener if name != "on_assign"}
+        self._consumer.subscribe(self._topics or [], on_assign=self._on_assign, **own)
+
+    def _forwarded(self, name: str) -> Callable[[Any, list[Any]], None]:
+        """Call the application's listener with this object in place of librdkafka's consumer, unless in a hand-over."""
+
+        def call(_: Any, partitions: list[Any]) -> None:
+            if self._resumed_from is None:
+                self._paused.difference_update((one.topic, one.partition) for one in partitions)
+                self._listener[name](self, partitions)
+
+        return call
+
+    def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
+        before, self._resumed_from = self._resumed_from, None
+        assigned = {(one.topic, one.partition) for one in partitions}
+        if before is None or assigned != set(before):
+            self._paused &= assigned
+            if before is not None and "on_revoke" in self._listener:
+                gone = [confluent_kafka.TopicPartition(*one) for one in before]
+                self._listener["on_revoke"](self, gone)
+            if "on_assign" in self._listener:
+                self._listener["on_assign"](self, partitions)
+        if before is None:
+            return
+        for one in partitions:
+            if before.get((one.topic, one.partition), -1) >= 0:
+                one.offset = before[(one.topic, one.partition)]
+        if str(self._properties.get("partition.assignment.strategy", "")).startswith("cooperative"):
+            consumer.incremental_assign(partitions)
+        else:
+            consumer.assign(partitions)
+        paused = [one for one in partitions if (one.topic, one.partition) in self._paused]
+        if paused:
+            consumer.pause(paused)
+
+    def _build(self, properties: Mapping[str, Any]) -> Any:
+        return confluent_kafka.Consumer(dict(properties), **self._more)
+
+    def __getattr__(self, name: str) -> Any:
+        """Leave everything else to confluent-kafka: commit, seek, offsets, metadata."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._consumer, name)
+
+    def __enter__(self) -> Self:
+        """Return the consumer."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the group, and stop asking."""
+        self.close()
+
+
+def _dynamic_configs(properties: Mapping[str, Any]) -> DynamicConfigs:
+    max_poll_interval_ms = int(properties.get("max.poll.interval.ms", DEFAULT_MAX_POLL_INTERVAL_MS))
+
+    def normalise(values: Values) -> Values:
+        wanted = normalise_consumer(values)
+        if int(wanted[SESSION_TIMEOUT_MS]) > max_poll_interval_ms:
+            raise ValueError(f"{SESSION_TIMEOUT_MS} is above max.poll.interval.ms={max_poll_interval_ms}")
+        return wanted
+
+    return DynamicConfigs(
+        client_id=client_id(properties),
+        static={
+            SESSION_TIMEOUT_MS: str(properties.get(SESSION_TIMEOUT_MS, DEFAULT_SESSION_TIMEOUT_MS)),
+            HEARTBEAT_INTERVAL_MS: str(properties.get(HEARTBEAT_INTERVAL_MS, DEFAULT_HEARTBEAT_INTERVAL_MS)),
+        },
+        normalise=normalise,
+        interval_s=interval_s(properties),
+        retry_backoff_s=backoff_s(properties),
+    )
+
+
+def _end_of(timeout: float | None) -> float | None:
+    return None if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+def _step(ends_at: float | None) -> float:
+    return _WAIT_STEP_S if ends_at is None else min(_WAIT_STEP_S, max(0.0, ends_at - time.monotonic()))

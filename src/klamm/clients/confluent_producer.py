@@ -1,0 +1,185 @@
+"""confluent-kafka's producer with an ``acks`` that can be changed: librdkafka fixes it, so a new one takes over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import confluent_kafka
+
+from klamm.client_configs.definitions import ACKS
+from klamm.clients.confluent_settings import backoff_s, client_id, connection_settings, interval_s, is_true
+from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_producer
+from klamm.clients.own_connection import OwnConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+SOFTWARE: Final = "klamm-confluent-kafka"
+SOFTWARE_PROPERTIES: Final = {"client.software.name": SOFTWARE, "client.software.version": version("klamm")}
+"""With these librdkafka's connections are counted to the registration."""
+_ACKS_ALIAS: Final = "request.required.acks"
+_DRAIN_STEP_S: Final = 0.5
+
+
+class Inbox:
+    """Where the thread that asks leaves the latest values for the thread that uses the client."""
+
+    def __init__(self) -> None:
+        self.values: Values | None = None
+
+    def put(self, update: ConfigUpdate) -> None:
+        """Leave an update; it overwrites one that nobody took."""
+        self.values = update.effective
+
+    def take(self) -> Values | None:
+        """Return what was left since the last time, or None."""
+        values, self.values = self.values, None
+        return values
+
+
+def connect(
+    owner: object,
+    properties: Mapping[str, Any],
+    configs: DynamicConfigs,
+    inbox: Inbox,
+    on_change: Callable[[ConfigUpdate], None] | None,
+) -> OwnConnection | None:
+    """Begin to ask for the dynamic configs of a client; None when its login cannot be used twice."""
+    try:
+        settings = connection_settings(properties)
+    except ValueError as error:
+        logger.warning("Dynamic configs are off for client %s: %s", client_id(properties), error)
+        return None
+    connection = OwnConnection(
+        owner=owner, settings=settings, software_name=SOFTWARE, configs=configs, apply=inbox.put, on_change=on_change
+    )
+    connection.start()
+    return connection
+
+
+class Producer:
+    """A ``confluent_kafka.Producer`` that follows the dynamic config ``acks`` (KIP-649).
+
+    Same constructor, same methods. The first fetch is made before the constructor returns and waits five seconds at
+    most. A changed value takes effect in the next ``produce``: the old producer is flushed to its last record, then
+    a new one goes on, so nothing is lost and the order stays. That one call takes as long as the flush does. An
+    idempotent or transactional producer only takes ``all``, so it is never replaced.
+
+    Args:
+        config: librdkafka's properties; ``metadata.max.age.ms`` is also how often to ask (default 5 minutes).
+        enable_dynamic_config: False never asks (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change, in a thread of its own: it must not block.
+        more: What else ``confluent_kafka.Producer`` takes (``logger``, properties as keywords).
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        enable_dynamic_config: bool = True,
+        on_dynamic_config_change: Callable[[ConfigUpdate], None] | None = None,
+        **more: Any,
+    ) -> None:
+        self._properties: dict[str, Any] = dict(config or {})
+        self._more = more
+        self._lock = threading.RLock()
+        self._is_draining = False
+        self._inbox = Inbox()
+        self._connection: OwnConnection | None = None
+        if enable_dynamic_config:
+            self._properties |= SOFTWARE_PROPERTIES
+            configs = _dynamic_configs(self._properties)
+            self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
+        self._take_values()
+        self._producer = self._build()
+
+    def produce(self, topic: str, *arguments: Any, **keywords: Any) -> None:
+        """Hand over a record, as confluent-kafka does.
+
+        Raises:
+            BufferError: The local queue is full: poll, and try again.
+            KafkaException: Another error of librdkafka.
+        """
+        with self._lock:
+            if self._inbox.values is not None and not self._is_draining:
+                self._hand_over()
+            self._producer.produce(topic, *arguments, **keywords)
+
+    def close(self, timeout: float = -1) -> int:
+        """Flush, and stop asking; returns how many records are still undelivered.
+
+        Args:
+            timeout: Seconds at most; negative: as long as it takes.
+        """
+        left: int = self._producer.flush(timeout)
+        if self._connection is not None:
+            self._connection.close()
+        return left
+
+    def _hand_over(self) -> None:
+        """Deliver all that the old producer holds, then go on with a new one.
+
+        A delivery callback may produce: that goes to the old one, and is waited for as well.
+        """
+        if not self._take_values():
+            return
+        self._is_draining = True
+        try:
+            successor = self._build()
+            while len(self._producer) > 0:
+                self._producer.flush(_DRAIN_STEP_S)
+            self._producer = successor
+        finally:
+            self._is_draining = False
+
+    def _take_values(self) -> bool:
+        values = self._inbox.take()
+        if values is None or values[ACKS] == self._properties.get(ACKS):
+            return False
+        self._properties.pop(_ACKS_ALIAS, None)
+        self._properties[ACKS] = values[ACKS]
+        return True
+
+    def _build(self) -> Any:
+        return confluent_kafka.Producer(self._properties, **self._more)
+
+    def __getattr__(self, name: str) -> Any:
+        """Leave everything else to confluent-kafka: poll, flush, transactions, metadata."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._producer, name)
+
+    def __len__(self) -> int:
+        """Return how many records wait to be delivered."""
+        return len(self._producer)
+
+    def __enter__(self) -> Self:
+        """Return the producer."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Flush, and stop asking."""
+        self.close()
+
+
+def _dynamic_configs(properties: Mapping[str, Any]) -> DynamicConfigs:
+    is_idempotent = is_true(properties, "enable.idempotence") or "transactional.id" in properties
+
+    def normalise(values: Values) -> Values:
+        return normalise_producer(values, is_idempotent=is_idempotent)
+
+    return DynamicConfigs(
+        client_id=client_id(properties),
+        static={ACKS: str(properties.get(ACKS, properties.get(_ACKS_ALIAS, "all")))},
+        normalise=normalise,
+        interval_s=interval_s(properties),
+        retry_backoff_s=backoff_s(properties),
+    )

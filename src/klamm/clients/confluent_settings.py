@@ -1,0 +1,69 @@
+"""librdkafka's properties, read for the one connection of ours: where, as whom, how often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NAMES: Final[Mapping[str, str]] = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.crl.location": "ssl_crlfile",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+}
+DEFAULT_CLIENT_ID: Final = "rdkafka"
+DEFAULT_INTERVAL_MS: Final = 300_000
+"""``metadata.max.age.ms`` of the Java client; librdkafka's own default of 15 minutes is for metadata only."""
+DEFAULT_BACKOFF_MS: Final = 100
+_UNUSABLE: Final = ("sasl.oauthbearer", "oauth_cb", "ssl.ca.pem", "ssl.certificate.pem", "ssl.key", "ssl.keystore")
+_USABLE: Final = frozenset({"ssl.key.location", "ssl.key.password"})
+
+
+def connection_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate what a connection needs.
+
+    Raises:
+        ValueError: A way of logging in that only librdkafka knows.
+    """
+    unusable = [name for name in properties if name.startswith(_UNUSABLE) and name not in _USABLE]
+    if unusable:
+        raise ValueError(f"{', '.join(sorted(unusable))} cannot be used for a connection outside librdkafka")
+    servers = properties.get("bootstrap.servers", properties.get("metadata.broker.list", ""))
+    settings: dict[str, Any] = {"bootstrap_servers": servers.split(","), "client_id": client_id(properties)}
+    for name, ours in _NAMES.items():
+        if name in properties:
+            settings[ours] = properties[name]
+    if "security_protocol" in settings:
+        settings["security_protocol"] = str(settings["security_protocol"]).upper()
+    if str(properties.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+        settings["ssl_check_hostname"] = False
+    return settings
+
+
+def client_id(properties: Mapping[str, Any]) -> str:
+    """Return the client id that librdkafka sends."""
+    return str(properties.get("client.id", DEFAULT_CLIENT_ID))
+
+
+def interval_s(properties: Mapping[str, Any]) -> float:
+    """Return how often to ask, in seconds."""
+    return int(properties.get("metadata.max.age.ms", DEFAULT_INTERVAL_MS)) / 1000
+
+
+def backoff_s(properties: Mapping[str, Any]) -> float:
+    """Return the wait before a retry, in seconds."""
+    return int(properties.get("retry.backoff.ms", DEFAULT_BACKOFF_MS)) / 1000
+
+
+def is_true(properties: Mapping[str, Any], name: str) -> bool:
+    """Tell whether a switch is on; librdkafka takes words as well."""
+    return str(properties.get(name, "false")).lower() in {"true", "t", "1"}

@@ -1,0 +1,247 @@
+"""When a client asks for its dynamic configs, and what an answer means for it: no I/O, time is an argument.
+
+Rules (KIP-649): the first request registers what the client supports, later ones register nothing; one request at a
+time, one every ``metadata.max.age.ms``; a set that does not fit the client is rejected whole and the last good values
+stay; a key that vanishes goes back to its static value; a broker that cannot do it ends the matter once and for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.client_configs.entities import EntityType
+from klamm.client_configs.filters import MatchType
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+logger = logging.getLogger(__name__)
+
+FEATURE: Final = "client.configs"
+"""Announced in ApiVersions by brokers that understand the request; the others would take it for SCRAM."""
+
+Values: TypeAlias = "Mapping[str, str]"
+
+_OLD_BROKER_CODES: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
+
+
+class Origin(StrEnum):
+    """Where a value comes from."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One config of the running client got another value."""
+
+    name: str
+    old: str
+    new: str
+    origin: Origin
+    """Of the new value: set centrally, or the client's own again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigUpdate:
+    """What changed at once, and what is in force now."""
+
+    changes: tuple[ConfigChange, ...]
+    effective: Mapping[str, str]
+
+
+class DynamicConfigs:
+    """The dynamic configs of one client. Not thread-safe: one thread asks and tells.
+
+    Args:
+        client_id: The client's id.
+        static: The client's own values of the configs it can change while it runs; their names are registered.
+        normalise: Takes the values that would be in force; returns them in their canonical spelling, or raises
+            ValueError when this client cannot run with them.
+        interval_s: Seconds between requests (``metadata.max.age.ms``).
+        retry_backoff_s: Seconds before the first retry (``retry.backoff.ms``); doubles up to the interval.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        static: Values,
+        normalise: Callable[[Values], Values],
+        interval_s: float,
+        retry_backoff_s: float,
+    ) -> None:
+        self._client_id = client_id
+        self._normalise = normalise
+        self._static = MappingProxyType(dict(normalise(static)))
+        self._effective: Values = self._static
+        self._interval_s = interval_s
+        self._retry_backoff_s = retry_backoff_s
+        self._failures = 0
+        self._due_at: float | None = None
+        self._in_flight = False
+        self._succeeded = False
+        self._rejected: Values | None = None
+        self._disabled_because: str | None = None
+
+    @property
+    def effective(self) -> Values:
+        """The values in force."""
+        return self._effective
+
+    @property
+    def disabled_because(self) -> str | None:
+        """Why no request is sent any more; None while requests are sent."""
+        return self._disabled_because
+
+    def due_in_s(self, now: float) -> float | None:
+        """Return after how many seconds to ask; None when not at all: under way already, or disabled."""
+        if self._disabled_because is not None or self._in_flight:
+            return None
+        return 0.0 if self._due_at is None else max(0.0, self._due_at - now)
+
+    def request(self) -> DescribeClientConfigsRequest:
+        """Return the request to send, which is then in flight until one of the ``on_`` methods is called."""
+        self._in_flight = True
+        return DescribeClientConfigsRequest(
+            components=[
+                DescribeClientConfigsRequest.ComponentData(
+                    entity_type=EntityType.CLIENT_ID.value, match_type=MatchType.EXACT, match=self._client_id
+                )
+            ],
+            supported_configs=None if self._succeeded else list(self._static),
+            resolve_entity=True,
+            strict=False,
+        )
+
+    def on_features(self, features: Mapping[str, tuple[int, int]]) -> bool:
+        """Take what a broker announces; returns whether it may be asked. A broker that may not ends the matter."""
+        lowest, highest = features.get(FEATURE, (0, -1))
+        if lowest <= 1 <= highest:
+            return True
+        self._disable(f"the broker does not announce the feature {FEATURE}")
+        return False
+
+    def on_not_sent(self, now: float) -> None:
+        """The request never left: no broker could be reached, or the connection was busy."""
+        self._retry_later(now)
+
+    def on_no_answer(self, now: float, error: BaseException) -> None:
+        """The request left and the connection ended without an answer; old brokers do that to what they do not know."""
+        if not self._succeeded:
+            self._disable(f"the broker did not answer: {error}")
+        else:
+            self._retry_later(now)
+
+    def on_unreadable(self, error: BaseException) -> None:
+        """The answer was no answer to this request."""
+        self._disable(f"the broker's answer could not be read: {error}")
+
+    def on_answer(self, now: float, response: DescribeClientConfigsResponse) -> ConfigUpdate | None:
+        """Take an answer; returns what changes for the client, or None when nothing does."""
+        if response.error_code in _OLD_BROKER_CODES:
+            self._disable(f"the broker answered error {response.error_code}: {response.error_message}")
+            return None
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("Dynamic configs: error %d: %s", response.error_code, response.error_message)
+            self._retry_later(now)
+            return None
+        entries = response.entries or []
+        if len(entries) != 1:
+            self._disable(f"the broker answered {len(entries)} entries where it has to merge them into one")
+            return None
+        self._in_flight = False
+        self._succeeded = True
+        self._failures = 0
+        self._due_at = now + self._interval_s
+        return self._take({value.key: value.value for value in entries[0].values})
+
+    def _take(self, values: Values) -> ConfigUpdate | None:
+        """Overlay the static values: what is not named reverts, what this client does not know is ignored."""
+        dynamic = {name: value for name, value in values.items() if name in self._static}
+        try:
+            wanted = self._normalise({**self._static, **dynamic})
+        except ValueError as error:
+            if dynamic != self._rejected:
+                logger.warning("Dynamic configs %s are rejected, the last good ones stay: %s", dynamic, error)
+                self._rejected = dynamic
+            return None
+        self._rejected = None
+        changes = tuple(
+            ConfigChange(
+                name=name,
+                old=self._effective[name],
+                new=value,
+                origin=Origin.DYNAMIC if name in dynamic else Origin.STATIC,
+            )
+            for name, value in wanted.items()
+            if value != self._effective[name]
+        )
+        if not changes:
+            return None
+        self._effective = MappingProxyType(dict(wanted))
+        for change in changes:
+            logger.info(
+                "%s of client %s changed from %s to %s (%s)",
+                change.name,
+                self._client_id,
+                change.old,
+                change.new,
+                change.origin,
+            )
+        return ConfigUpdate(changes=changes, effective=self._effective)
+
+    def _retry_later(self, now: float) -> None:
+        self._in_flight = False
+        self._due_at = now + min(self._retry_backoff_s * 2**self._failures, self._interval_s)
+        self._failures = min(self._failures + 1, 30)
+
+    def _disable(self, reason: str) -> None:
+        self._in_flight = False
+        self._disabled_because = reason
+        logger.info("Dynamic configs are off for client %s: %s", self._client_id, reason)
+
+
+def normalise_producer(values: Values, *, is_idempotent: bool) -> Values:
+    """Return a producer's values in canonical spelling.
+
+    Raises:
+        ValueError: ``acks`` is none, or not ``all`` while idempotence or transactions are on.
+    """
+    acks = values[ACKS].strip()
+    if acks not in {"all", "-1", "0", "1"}:
+        raise ValueError(f"acks={acks!r}: expected all, -1, 0 or 1")
+    canonical = "all" if acks == "-1" else acks
+    if is_idempotent and canonical != "all":
+        raise ValueError(f"acks={acks!r}: an idempotent or transactional producer needs all")
+    return {ACKS: canonical}
+
+
+def normalise_consumer(values: Values) -> Values:
+    """Return a consumer's values in canonical spelling.
+
+    Raises:
+        ValueError: One is no positive integer, or the heartbeat interval is not below the session timeout.
+    """
+    session_timeout_ms = _positive(SESSION_TIMEOUT_MS, values[SESSION_TIMEOUT_MS])
+    heartbeat_interval_ms = _positive(HEARTBEAT_INTERVAL_MS, values[HEARTBEAT_INTERVAL_MS])
+    if heartbeat_interval_ms >= session_timeout_ms:
+        raise ValueError(
+            f"{HEARTBEAT_INTERVAL_MS}={heartbeat_interval_ms} is not below {SESSION_TIMEOUT_MS}={session_timeout_ms}"
+        )
+    return {SESSION_TIMEOUT_MS: str(session_timeout_ms), HEARTBEAT_INTERVAL_MS: str(heartbeat_interval_ms)}
+
+
+def _positive(name: str, value: str) -> int:
+    number = int(value)
+    if number < 1:
+        raise ValueError(f"{name}={value!r}: expected an integer of at least 1")
+    return number

@@ -1,0 +1,85 @@
+"""kafka-python's consumer, with a session timeout and a heartbeat interval that can be changed while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kafka
+
+from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, normalise_consumer
+from klamm.clients.kafka_python_loop import DynamicConfigLoop, named_kafka_client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python is untyped
+    """A ``kafka.KafkaConsumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms`` (KIP-649).
+
+    The first fetch is made before the constructor returns, so before the first JoinGroup; it is not waited for longer
+    than five seconds. A changed session timeout reaches the coordinator by joining again, on the next ``poll``. A
+    consumer without a group has neither setting and never asks.
+
+    Args:
+        topics: As in kafka-python.
+        enable_dynamic_config: False never asks (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change, in the consumer's network thread: it must not block.
+        configs: Everything that kafka-python's consumer takes.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        enable_dynamic_config: bool = True,
+        on_dynamic_config_change: Callable[[ConfigUpdate], None] | None = None,
+        **configs: Any,
+    ) -> None:
+        if enable_dynamic_config:
+            configs.setdefault("kafka_client", named_kafka_client())
+        super().__init__(*topics, **configs)
+        if enable_dynamic_config and self.config["group_id"] is not None:
+            DynamicConfigLoop(
+                manager=self._manager,
+                configs=self._dynamic_configs(),
+                apply=self._apply_dynamic_configs,
+                on_change=on_dynamic_config_change,
+            ).start()
+
+    def _dynamic_configs(self) -> DynamicConfigs:
+        config = self._coordinator.config
+        return DynamicConfigs(
+            client_id=self.config["client_id"],
+            static={
+                SESSION_TIMEOUT_MS: str(config["session_timeout_ms"]),
+                HEARTBEAT_INTERVAL_MS: str(config["heartbeat_interval_ms"]),
+            },
+            normalise=normalise_consumer,
+            interval_s=self.config["metadata_max_age_ms"] / 1000,
+            retry_backoff_s=self.config["retry_backoff_ms"] / 1000,
+        )
+
+    def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
+        """Let the next heartbeat and the next JoinGroup follow. Runs in the network thread, which sends both."""
+        coordinator = self._coordinator
+        effective = {
+            "session_timeout_ms": int(update.effective[SESSION_TIMEOUT_MS]),
+            "heartbeat_interval_ms": int(update.effective[HEARTBEAT_INTERVAL_MS]),
+        }
+        for config in (self.config, coordinator.config, coordinator.heartbeat.config):
+            config.update(effective)
+        if any(change.name == SESSION_TIMEOUT_MS for change in update.changes):
+            coordinator.request_rejoin()
+
+    def poll(self, *args: Any, **kwargs: Any) -> Any:
+        """Fetch records, as kafka-python does.
+
+        kafka-python loses an assignment that arrives between two short polls: it then takes itself for a member that
+        has joined, and never reads a record again. A changed session timeout makes clients join anew, so this would
+        hit them while they run; joining once more heals it.
+        """
+        coordinator = self._coordinator
+        join = coordinator._join_task
+        if coordinator.rejoining and join is not None and join.succeeded() and not coordinator.rejoin_needed:
+            coordinator.request_rejoin()
+        return super().poll(*args, **kwargs)

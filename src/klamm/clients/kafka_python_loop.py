@@ -1,0 +1,214 @@
+"""Carry the requests of ``DynamicConfigs`` over a kafka-python client's own connections, on its own event loop.
+
+Nothing of kafka-python is replaced: a coroutine is put on the loop that the client drives anyway, and its requests
+travel between the client's own. Feature announcements are asked for once per connection, because kafka-python drops
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import kafka.errors as kafka_errors
+from kafka.future import Future
+from kafka.net.compat import KafkaNetClient
+
+from klamm.connections.bridge import BridgedRequest, BridgedResponse
+from klamm.connections.versions import negotiate
+from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs
+    from klamm.protocol.schema import Message
+
+logger = logging.getLogger(__name__)
+AnyResponse = TypeVar("AnyResponse", bound="Message")
+
+SOFTWARE: Final = ("klamm-kafka-python", version("klamm"))
+"""What our clients call themselves in ApiVersions (KIP-511): with it operators tell apart who can follow."""
+MAX_WAIT_FOR_FIRST_S: Final = 5.0
+MAX_IN_FLIGHT: Final = "max_in_flight"
+"""The reason for which kafka-python pauses a connection that has all the requests it may have."""
+FIRST_VERSION_WITH_FEATURES: Final = 3
+
+
+class DynamicConfigLoop:
+    """Asks for dynamic configs as long as the client lives.
+
+    Everything but ``start`` runs in the thread that drives the client's event loop.
+
+    Args:
+        manager: kafka-python's ``KafkaConnectionManager`` of the client.
+        configs: Decides when to ask and what an answer means.
+        apply: Makes an update take effect.
+        on_change: The application's callback, called after ``apply``.
+        software: Name and version that the broker keeps with the registration (KIP-511).
+    """
+
+    def __init__(
+        self,
+        *,
+        manager: Any,
+        configs: DynamicConfigs,
+        apply: Callable[[ConfigUpdate], None],
+        on_change: Callable[[ConfigUpdate], None] | None,
+        software: tuple[str, str] = SOFTWARE,
+    ) -> None:
+        self._manager = manager
+        self._net = manager._net  # kafka-python has no public way to its loop
+        self._configs = configs
+        self._apply = apply
+        self._on_change = on_change
+        self._software = software
+        self._asked_connection: Any = None
+        self._first = threading.Event()
+
+    def start(self) -> bool:
+        """Put the loop on the client's event loop and wait until the first answer has taken effect.
+
+        The wait is bounded by the request timeout and by five seconds: a client does not need its dynamic configs to
+        start. From any thread but the one that drives the client's loop.
+
+        Returns:
+            Whether there was an answer, or will never be one.
+        """
+        self._net.call_soon_threadsafe(self._run)
+        return self._first.wait(min(MAX_WAIT_FOR_FIRST_S, self._manager.config["request_timeout_ms"] / 1000))
+
+    async def _run(self) -> None:
+        try:
+            while (delay_s := self._configs.due_in_s(time.monotonic())) is not None:
+                if delay_s > 0:
+                    await self._net.sleep(delay_s)
+                else:
+                    await self._ask_once()
+        except Exception:
+            logger.exception("Dynamic configs stop: the client goes on with %s", dict(self._configs.effective))
+        finally:
+            self._first.set()
+
+    async def _ask_once(self) -> None:
+        try:
+            connection = await self._connection()
+        except (kafka_errors.KafkaError, ProtocolError) as error:
+            logger.debug("Dynamic configs: no broker to ask yet: %s", error)
+            self._configs.on_not_sent(time.monotonic())
+            return
+        if connection is None:
+            return
+        request = BridgedRequest(self._configs.request(), DescribeClientConfigsResponse, 0, is_whole=True)
+        sent = send_in_turn(connection, request)
+        if sent is None:
+            self._configs.on_not_sent(time.monotonic())
+            return
+        try:
+            answer: BridgedResponse[DescribeClientConfigsResponse] = await sent
+            update = self._configs.on_answer(time.monotonic(), answer.unwrap())
+        except ProtocolError as error:
+            self._configs.on_unreadable(error)
+        except kafka_errors.KafkaError as error:
+            self._configs.on_no_answer(time.monotonic(), error)
+        else:
+            if update is not None:
+                self._take(update)
+            self._first.set()
+
+    def _take(self, update: ConfigUpdate) -> None:
+        self._apply(update)
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(update)
+        except Exception:
+            logger.exception("on_dynamic_config_change failed; the change itself is in force")
+
+    async def _connection(self) -> Any | None:
+        """Return a connection to a broker that may be asked, or None when it may not be."""
+        connection = self._asked_connection
+        if connection is None or not connection.connected:
+            connection = self._manager.get_connection(self._node_id())
+            await connection
+        if connection is not self._asked_connection:
+            if not self._configs.on_features(await self._features(connection)):
+                return None
+            self._asked_connection = connection
+        return connection
+
+    def _node_id(self) -> Any:
+        """Return a broker to ask. kafka-python names none while all are busy; a busy one will do."""
+        node_id = self._manager.least_loaded_node()
+        if node_id is None:
+            node_id = next((broker.node_id for broker in self._manager.cluster.brokers()), None)
+        if node_id is None:
+            raise kafka_errors.NodeNotReadyError("no broker is known")
+        return node_id
+
+    async def _features(self, connection: Any) -> dict[str, tuple[int, int]]:
+        """Return what the broker announces; nothing for one that is too old to announce anything."""
+        try:
+            api_version = negotiate(
+                ApiVersionsRequest,
+                connection.broker_version_data.api_versions,
+                min_version=FIRST_VERSION_WITH_FEATURES,
+            )
+        except UnsupportedVersionError:
+            return {}
+        name, software_version = self._software
+        sent = send_in_turn(
+            connection,
+            BridgedRequest(
+                ApiVersionsRequest(client_software_name=name, client_software_version=software_version),
+                ApiVersionsResponse,
+                api_version,
+            ),
+        )
+        if sent is None:
+            raise kafka_errors.NodeNotReadyError("the connection is paused")
+        answer: BridgedResponse[ApiVersionsResponse] = await sent
+        response = answer.unwrap()
+        if response.error_code != ErrorCode.NONE:
+            return {}
+        return {feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features}
+
+
+def named_kafka_client() -> Callable[..., Any]:
+    """Return what kafka-python makes its network client with, so that brokers learn who asks."""
+    name, software_version = SOFTWARE
+    return functools.partial(KafkaNetClient, client_software_name=name, client_software_version=software_version)
+
+
+def send_in_turn(connection: Any, request: BridgedRequest[Any]) -> Any | None:
+    """Send now, or as soon as one of the client's own requests is answered; returns kafka-python's future.
+
+    A producer under load has always as many requests in flight as it may have, and fills a free place before any
+    coroutine runs. So the place is taken inside the callback of the answer that frees it. Returns None when the
+    connection is held up for another reason (throttled, buffer full): then nothing was sent.
+    """
+    if not connection.paused:
+        return connection.send_request(request)
+    if connection.paused != {MAX_IN_FLIGHT} or not connection.in_flight_requests:
+        return None
+    outcome = Future()
+
+    def send(_: Any) -> None:
+        if connection.closed:
+            outcome.failure(kafka_errors.KafkaConnectionError("closed"))
+            return
+        connection.unpause(MAX_IN_FLIGHT)
+        sent = connection.send_request(request)
+        sent.add_callback(outcome.success)
+        sent.add_errback(outcome.failure)
+
+    _, oldest, *_ = connection.in_flight_requests[0]
+    oldest.add_callback(send)
+    oldest.add_errback(outcome.failure)
+    return outcome

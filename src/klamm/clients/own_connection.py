@@ -1,0 +1,95 @@
+"""Ask for dynamic configs on a connection of our own, for clients whose connections cannot be shared.
+
+librdkafka and aiokafka offer no way to send a request of ours, so a thread with one connection does. It asks as the
+same user and under the same client id, so the broker resolves the same values, and sleeps between the requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from klamm.clients.kafka_python_loop import DynamicConfigLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs
+
+logger = logging.getLogger(__name__)
+
+_BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+
+
+class OwnConnection:
+    """Asks for the dynamic configs of one client until it is closed, or until that client is forgotten.
+
+    Args:
+        owner: The client; when it is garbage, this ends too. ``apply`` and ``on_change`` must not refer to it.
+        settings: kafka-python's names for servers, security and ``client_id``.
+        software_name: What the broker keeps with the registration.
+        configs: Decides when to ask and what an answer means.
+        apply: Makes an update take effect; called in the connection's thread.
+        on_change: The application's callback, called after ``apply`` in the same thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        owner: object,
+        settings: dict[str, Any],
+        software_name: str,
+        configs: DynamicConfigs,
+        apply: Callable[[ConfigUpdate], None],
+        on_change: Callable[[ConfigUpdate], None] | None,
+    ) -> None:
+        software = (software_name, version("klamm"))
+        self._configs = configs
+        self._net = NetworkSelector(client_id=settings["client_id"])
+        self._manager = KafkaConnectionManager(
+            self._net, client_software_name=software[0], client_software_version=software[1], **settings
+        )
+        self._loop = _OwnLoop(
+            manager=self._manager, configs=configs, apply=apply, on_change=on_change, software=software
+        )
+        self._end = weakref.finalize(owner, _end, self._net, self._manager)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the broker is asked, or will be."""
+        return self._configs.disabled_because is None
+
+    def start(self) -> bool:
+        """Begin, and wait some seconds for the first answer; returns whether the first answer is there.
+
+        Where the first answer is that there will never be one, the thread ends at once.
+        """
+        self._net.start()
+        came = self._loop.start()
+        if not self.is_on:
+            self.close()
+        return came
+
+    def close(self) -> None:
+        """End the thread and its connection. Idempotent; not from the thread itself."""
+        self._end()
+
+
+class _OwnLoop(DynamicConfigLoop):
+    """Finds the cluster by itself: no client does it beside us."""
+
+    async def _connection(self) -> Any | None:
+        if not self._manager.bootstrapped:
+            await self._manager.wait_for(self._manager.bootstrap_async(_BOOTSTRAP_TIMEOUT_MS), _BOOTSTRAP_TIMEOUT_MS)
+        return await super()._connection()
+
+
+def _end(net: Any, manager: Any) -> None:
+    net.call_soon_threadsafe(manager.close)
+    net.stop()
+    net.close()

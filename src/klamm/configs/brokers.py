@@ -1,0 +1,263 @@
+"""What may be set on a broker or as the cluster's default while it runs (KIP-226, Kafka's ``DynamicBrokerConfig``).
+
+Everything wrong here is INVALID_REQUEST, where for topics a wrong value is INVALID_CONFIG.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from klamm.configs.definitions import (
+    MIN_INSYNC_REPLICAS,
+    base_name,
+    broker_configs,
+    find_broker_config,
+    has_listener_prefix,
+)
+from klamm.configs.kinds import ConfigOperation, ConfigType, UpdateMode
+from klamm.configs.layers import BrokerLayers
+from klamm.configs.values import format_value, invalid_value
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+_MIB = 1024 * 1024
+
+# Secrets and stores of TLS: only below a listener's prefix.
+_LISTENER_ONLY = {
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.key.password",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.truststore.certificates",
+}
+# Below a listener's prefix these alone may be the cluster's default.
+_CLUSTER_WIDE_OF_LISTENERS = {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+# They may at most double or halve at a time.
+_THREAD_POOLS = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+    "num.network.threads",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.reader.threads",
+)
+# Sockets are bound once, at the start.
+_FIXED_WHILE_RUNNING = ("listeners", "listener.security.protocol.map")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSchema:
+    """The dynamic configs of one broker, or those of the whole cluster."""
+
+    layers: BrokerLayers
+    """Of the broker that was asked, as they are before the change."""
+    is_cluster_default: bool
+
+    def is_list(self, name: str) -> bool:
+        """Tell whether a config takes APPEND and SUBTRACT."""
+        definition = find_broker_config(name)
+        return definition is not None and definition.config_type is ConfigType.LIST
+
+    def list_in_force(self, name: str) -> str | None:
+        """Return what the list is at the moment without a value set here."""
+        without = replace(self.layers, dynamic={}, **({"cluster": {}} if self.is_cluster_default else {}))
+        value = without.value(name)
+        return None if value is None else format_value(value)
+
+    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+        """Return the error for APPEND or SUBTRACT on what is no list: INVALID_REQUEST, as KIP-339 says."""
+        return InvalidRequestError(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
+
+    def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
+        """Check what may change at all, the values, and whether the broker could run with them.
+
+        Configs that no table knows are accepted: in Kafka they belong to plugins.
+
+        Raises:
+            InvalidRequestError: The change cannot be.
+            InvalidConfigError: It would take away the cluster's ``min.insync.replicas``, on which eligible leader
+                replicas rest (KIP-966), or give one broker a value of its own.
+        """
+        values = {name: text for name, text in touched.items() if text is not None}
+        self._check_names(values)
+        _check_values(values)
+        if self.is_cluster_default:
+            self._check_scope(values)
+        after = replace(self.layers, **{"cluster" if self.is_cluster_default else "dynamic": result})
+        try:
+            for rule in _RULES:
+                rule(self.layers, after)
+        except InvalidConfigError as error:
+            raise InvalidRequestError(_wrapped(error.error_message)) from error
+        self._check_min_insync_replicas(touched, result)
+
+    def _check_names(self, values: Mapping[str, str]) -> None:
+        table = broker_configs()
+        fixed = [n for n in values if n in table and table[n].update_mode is UpdateMode.READ_ONLY]
+        if fixed:
+            raise InvalidRequestError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+        bare = [n for n in values if n in _LISTENER_ONLY]
+        if bare:
+            raise InvalidRequestError(
+                "These security configs can be dynamically updated only per-listener using the listener prefix: "
+                f"HashSet({', '.join(bare)})"
+            )
+
+    def _check_scope(self, values: Mapping[str, str]) -> None:
+        table = broker_configs()
+        own = [
+            n
+            for n in values
+            if (n in table and table[n].update_mode is UpdateMode.PER_BROKER)
+            or (has_listener_prefix(n) and base_name(n) not in _CLUSTER_WIDE_OF_LISTENERS)
+        ]
+        if own:
+            raise InvalidRequestError(
+                "Cannot update these configs at default cluster level, broker id must be specified: "
+                f"Set({', '.join(own)})"
+            )
+
+    def _check_min_insync_replicas(self, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
+        if not self.is_cluster_default and MIN_INSYNC_REPLICAS in touched:
+            raise InvalidConfigError(f"Broker-level {MIN_INSYNC_REPLICAS} cannot be altered while ELR is enabled.")
+        if self.is_cluster_default and MIN_INSYNC_REPLICAS not in result:
+            raise InvalidConfigError(f"Cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while ELR is enabled.")
+
+
+def check_broker_settings(static: Mapping[str, str]) -> None:
+    """Check that a properties file fits together; its single values have been checked before.
+
+    Raises:
+        InvalidConfigError: A broker could not run with it.
+    """
+    layers = BrokerLayers(static=static)
+    for rule in (_check_log_times, _check_connection_limits, _check_cleaner, _check_local_retention):
+        try:
+            rule(layers, layers)
+        except InvalidRequestError as error:
+            raise InvalidConfigError(error.error_message) from error
+
+
+def _check_values(values: Mapping[str, str]) -> None:
+    for name, text in values.items():
+        definition = find_broker_config(name)
+        if definition is None:
+            continue
+        try:
+            value = definition.parse(text)
+            if definition.config_type is ConfigType.CLASS and value != definition.default:
+                raise invalid_value(definition.name, text, f"Class {text} could not be found.")
+        except InvalidConfigError as error:
+            if definition.is_sensitive:
+                raise InvalidRequestError(f"Invalid value for configuration {definition.name}") from error
+            raise InvalidRequestError(error.error_message) from error
+
+
+def _wrapped(message: str | None) -> str:
+    """Return a rule's message the way that Kafka passes it on, one exception inside another."""
+    return (
+        f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
+        "for configuration Invalid dynamic configuration"
+    )
+
+
+def _numbers(name: str, before: BrokerLayers, after: BrokerLayers) -> tuple[int, int]:
+    return cast("int", before.value(name)), cast("int", after.value(name))
+
+
+def _check_log_times(_: BrokerLayers, after: BrokerLayers) -> None:
+    if after.topic_default("retention.ms") == 0:
+        _require("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
+    if cast("int", after.topic_default("segment.ms")) < 1:
+        _require("log.roll.ms must be greater than or equal to 1")
+    if cast("int", after.topic_default("segment.jitter.ms")) < 0:
+        _require("log.roll.jitter.ms must be greater than or equal to 0")
+
+
+def _check_cleaner(before: BrokerLayers, after: BrokerLayers) -> None:
+    old, new = _numbers("log.cleaner.threads", before, after)
+    if new < 1:
+        raise InvalidRequestError("Log cleaner threads should be at least 1")
+    if cast("int", after.value("log.cleaner.dedupe.buffer.size")) // new <= _MIB:
+        _require("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")
+    if new < old // 2:
+        raise InvalidConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
+    if new > old * 2:
+        raise InvalidConfigError(f"Log cleaner threads cannot be increased to more than double the current value {old}")
+
+
+def _check_thread_pools(before: BrokerLayers, after: BrokerLayers) -> None:
+    for name in _THREAD_POOLS:
+        old, new = _numbers(name, before, after)
+        if new == old:
+            continue
+        failed = f"Dynamic thread count update validation failed for {name}={new}, value should"
+        if new <= 0:
+            raise InvalidConfigError(f"{failed} be at least 1")
+        if new < old // 2:
+            raise InvalidConfigError(f"{failed} be at least half the current value {old}")
+        if new > old * 2:
+            raise InvalidConfigError(f"{failed} not be greater than double the current value {old}")
+
+
+def _check_local_retention(_: BrokerLayers, after: BrokerLayers) -> None:
+    for what, topic_name in (("ms", "retention.ms"), ("bytes", "retention.bytes")):
+        name = f"log.local.retention.{what}"
+        limit, local = cast("int", after.topic_default(topic_name)), cast("int", after.value(name))
+        if limit < 0 or local == -2:  # noqa: PLR2004 -- -2 stands for "the same as log.retention"
+            continue
+        if local == -1:
+            raise invalid_value(name, local, f"Value must not be -1 as log.retention.{what} value is set as {limit}.")
+        if local > limit:
+            reason = f"Value must not be more than log.retention.{what} property value: {limit}"
+            raise invalid_value(name, local, reason)
+
+
+def _check_listeners(before: BrokerLayers, after: BrokerLayers) -> None:
+    for name in _FIXED_WHILE_RUNNING:
+        if after.value(name) != before.value(name):
+            raise InvalidRequestError(f"{name} cannot be changed while the broker runs: set it in the properties file")
+
+
+def _check_connection_limits(_: BrokerLayers, after: BrokerLayers) -> None:
+    name = "max.connections.per.ip.overrides"
+    for override in str(after.value(name) or "").split(","):
+        if not override.strip():
+            continue
+        host, _colon, count = override.strip().rpartition(":")
+        if not host or not count.strip().isdecimal():
+            raise InvalidRequestError(f"Error parsing configuration property '{name}': {override!r} is not host:count")
+
+
+def _check_reporters(before: BrokerLayers, after: BrokerLayers) -> None:
+    if after.value("metric.reporters") not in {before.value("metric.reporters"), ()}:
+        raise InvalidConfigError(
+            "Validation of dynamic config update of Set(metric.reporters) failed with class class "
+            "kafka.server.DynamicMetricsReporters"
+        )
+
+
+def _require(message: str) -> None:
+    raise InvalidRequestError(f"requirement failed: {message}")
+
+
+_RULES: tuple[Callable[[BrokerLayers, BrokerLayers], None], ...] = (
+    _check_log_times,
+    _check_listeners,
+    _check_connection_limits,
+    _check_cleaner,
+    _check_thread_pools,
+    _check_local_retention,
+    _check_reporters,
+)

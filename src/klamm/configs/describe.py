@@ -1,0 +1,224 @@
+"""What a description says (Kafka's ``ConfigHelper``): values in force, their origin, and what they would be else.
+
+Everything is sorted by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from klamm.configs.definitions import (
+    ConfigDefinition,
+    broker_configs,
+    client_metrics_configs,
+    find_broker_config,
+    group_configs,
+    topic_configs,
+    topic_synonyms,
+)
+from klamm.configs.kinds import ConfigSource, ConfigType
+from klamm.configs.layers import BrokerLayers, Synonym
+from klamm.configs.values import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConfig:
+    """One config of a description."""
+
+    name: str
+    value: str | None
+    """None when it is secret or has no value."""
+    is_read_only: bool
+    source: ConfigSource
+    is_sensitive: bool
+    synonyms: tuple[Synonym, ...]
+    config_type: ConfigType
+
+
+def select_keys(configs: Iterable[DescribedConfig], keys: Collection[str] | None) -> tuple[DescribedConfig, ...]:
+    """Keep the configs that were asked for; no keys, or None, asks for all. Unknown keys are passed over."""
+    if not keys:
+        return tuple(configs)
+    wanted = set(keys)
+    return tuple(config for config in configs if config.name in wanted)
+
+
+class TopicDescriber:
+    """Describes topics on one broker; what a topic does not set is worked out once for all of them."""
+
+    def __init__(self, layers: BrokerLayers) -> None:
+        self._defaults: Mapping[str, DescribedConfig] = MappingProxyType(
+            {d.name: _topic_default(d, layers) for d in sorted(topic_configs().described, key=lambda d: d.name)}
+        )
+        self._without_overrides = tuple(self._defaults.values())
+
+    def describe(self, overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
+        """Describe a topic that sets ``overrides``."""
+        if not overrides:
+            return self._without_overrides
+        return tuple(
+            _overridden(default, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG) if name in overrides else default
+            for name, default in self._defaults.items()
+        )
+
+
+class CreatedTopicDescriber:
+    """Describes topics for the answer to CreateTopics: values as they were written, without synonyms."""
+
+    def __init__(self, layers: BrokerLayers) -> None:
+        self._defaults: Mapping[str, DescribedConfig] = MappingProxyType(
+            {d.name: _created_default(d, layers) for d in sorted(topic_configs().described, key=lambda d: d.name)}
+        )
+        self._without_overrides = tuple(self._defaults.values())
+
+    def describe(self, overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
+        """Describe a topic that was created with ``overrides``."""
+        if not overrides:
+            return self._without_overrides
+        return tuple(
+            replace(default, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            if name in overrides
+            else default
+            for name, default in self._defaults.items()
+        )
+
+
+def _created_default(definition: ConfigDefinition, layers: BrokerLayers) -> DescribedConfig:
+    value, source = layers.topic_default_text(definition.name)
+    return _entry(definition, value=value, source=source)
+
+
+def describe_broker(layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
+    """Describe everything about one broker: what can be set and whatever else is set."""
+    names = {definition.name for definition in broker_configs().described}
+    for layer in (layers.dynamic, layers.cluster, layers.static):
+        names.update(layer)
+    return tuple(_broker_config(name, layers) for name in sorted(names) if not _is_internal(name))
+
+
+def describe_cluster_default(layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
+    """Describe what is set for all brokers, and nothing else: values as they were written."""
+    described = []
+    for name in sorted(layers.cluster):
+        definition = find_broker_config(name)
+        if _is_internal(name):
+            continue
+        is_sensitive = definition is None or definition.is_sensitive
+        synonyms = tuple(
+            synonym
+            for synonym in layers.synonyms(name, is_sensitive=is_sensitive)
+            if synonym.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        )
+        described.append(
+            DescribedConfig(
+                name=name,
+                value=None if is_sensitive else layers.cluster[name],
+                is_read_only=_is_read_only(name),
+                source=ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+                is_sensitive=is_sensitive,
+                synonyms=synonyms,
+                config_type=ConfigType.UNKNOWN if definition is None else definition.config_type,
+            )
+        )
+    return tuple(described)
+
+
+def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
+    """Describe a group; what it does not set counts as a default, also when the broker's properties changed it."""
+    described = []
+    for definition in sorted(group_configs().described, key=lambda d: d.name):
+        name = definition.name
+        if name in overrides:
+            value, source = format_value(definition.parse(overrides[name])), ConfigSource.GROUP_CONFIG
+        else:
+            default = layers.group_default(name)
+            value, source = "" if default is None else format_value(default), ConfigSource.DEFAULT_CONFIG
+        synonyms = (Synonym(name=name, value=value, source=source),)
+        described.append(_entry(definition, value=value, source=source, synonyms=synonyms))
+    return tuple(described)
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
+    """Describe a client metrics subscription; one that was never set up has the defaults."""
+    described = []
+    for definition in sorted(client_metrics_configs().described, key=lambda d: d.name):
+        entry = _entry(definition, value=definition.default, source=ConfigSource.DEFAULT_CONFIG)
+        text = overrides.get(definition.name)
+        described.append(entry if text is None else _overridden(entry, text, ConfigSource.CLIENT_METRICS_CONFIG))
+    return tuple(described)
+
+
+def _entry(
+    definition: ConfigDefinition, *, value: str | None, source: ConfigSource, synonyms: tuple[Synonym, ...] = ()
+) -> DescribedConfig:
+    return DescribedConfig(
+        name=definition.name,
+        value=value,
+        is_read_only=False,
+        source=source,
+        is_sensitive=False,
+        synonyms=synonyms,
+        config_type=definition.config_type,
+    )
+
+
+def _topic_default(definition: ConfigDefinition, layers: BrokerLayers) -> DescribedConfig:
+    name = definition.name
+    behind = topic_synonyms().get(name, ())
+    synonyms = layers.synonyms(behind[0].name, is_sensitive=False) if behind else ()
+    value = layers.topic_default(name)
+    return _entry(
+        definition,
+        value=None if value is None else format_value(value),
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        synonyms=synonyms,
+    )
+
+
+def _overridden(default: DescribedConfig, text: str, source: ConfigSource) -> DescribedConfig:
+    """Return a description of a config that the resource sets itself, in front of what it would be else."""
+    table = topic_configs() if source is ConfigSource.DYNAMIC_TOPIC_CONFIG else client_metrics_configs()
+    value = format_value(table[default.name].parse(text))
+    own = Synonym(name=default.name, value=value, source=source)
+    return DescribedConfig(
+        name=default.name,
+        value=value,
+        is_read_only=False,
+        source=source,
+        is_sensitive=False,
+        synonyms=(own, *default.synonyms),
+        config_type=default.config_type,
+    )
+
+
+def _broker_config(name: str, layers: BrokerLayers) -> DescribedConfig:
+    definition = find_broker_config(name)
+    # Of a config that nobody knows nobody knows either whether it is a secret.
+    is_sensitive = definition is None or definition.is_sensitive
+    value = None if is_sensitive else layers.value(name)
+    synonyms = layers.synonyms(name, is_sensitive=is_sensitive)
+    return DescribedConfig(
+        name=name,
+        value=None if value is None else format_value(value),
+        is_read_only=_is_read_only(name),
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        is_sensitive=is_sensitive,
+        synonyms=synonyms,
+        config_type=ConfigType.UNKNOWN if definition is None else definition.config_type,
+    )
+
+
+def _is_internal(name: str) -> bool:
+    definition = broker_configs().get_definition(name)
+    return definition is not None and definition.is_internal
+
+
+def _is_read_only(name: str) -> bool:
+    """Tell what a description says; a name below a listener's prefix counts as read-only although it is not."""
+    definition = broker_configs().get_definition(name)
+    return definition is None or definition.is_read_only

@@ -1,0 +1,153 @@
+"""Where a broker's values come from: its own dynamic ones, the cluster's, the properties file, the built-in default.
+
+Topics that do not set a config, and groups, take theirs from here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from klamm.configs.definitions import (
+    base_name,
+    broker_configs,
+    broker_families,
+    find_broker_config,
+    group_configs,
+    has_listener_prefix,
+    topic_configs,
+    topic_synonyms,
+)
+from klamm.configs.kinds import ConfigSource
+from klamm.configs.values import ConfigValue, format_value, parse_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOTHING_SET: Mapping[str, str] = MappingProxyType({})
+
+# The broker configs that stand behind a group's own, by the group's name.
+GROUP_DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+        "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+        "share.session.timeout.ms": "group.share.session.timeout.ms",
+        "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
+        "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
+        "streams.session.timeout.ms": "group.streams.session.timeout.ms",
+        "streams.heartbeat.interval.ms": "group.streams.heartbeat.interval.ms",
+        "streams.num.standby.replicas": "group.streams.num.standby.replicas",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """One place where a value could come from."""
+
+    name: str
+    value: str | None
+    """None when the value is secret."""
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLayers:
+    """The values of one broker by where they are set, most specific first; None nowhere: a value is set or absent."""
+
+    dynamic: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
+    """Set for this broker while it runs."""
+    cluster: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
+    """Set for all brokers while they run."""
+    static: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
+    """The properties file, with ``node.id`` and ``broker.id``."""
+
+    def text(self, name: str) -> str | None:
+        """Return a config as it was written in the first layer that has it, else its default; None when it has none."""
+        for layer in (self.dynamic, self.cluster, self.static):
+            if name in layer:
+                return layer[name]
+        definition = broker_configs().get_definition(name)
+        return None if definition is None else definition.default
+
+    def value(self, name: str) -> ConfigValue | None:
+        """Return a config's typed value in force; None when it is not set and has no default.
+
+        A name below a listener's prefix falls back to the config without the prefix.
+        """
+        for layer in (self.dynamic, self.cluster, self.static):
+            if name in layer:
+                definition = find_broker_config(name)
+                return layer[name] if definition is None else parse_value(name, layer[name], definition.config_type)
+        definition = broker_configs().get_definition(name)
+        if definition is not None:
+            return definition.default_value
+        return self.value(base_name(name)) if has_listener_prefix(name) else None
+
+    def synonyms(self, name: str, *, is_sensitive: bool) -> tuple[Synonym, ...]:
+        """Return every place that gives a broker config a value, in order of precedence.
+
+        What comes before the first mention of ``name`` itself is left out, as Kafka does: a retention in hours does
+        not count as one in milliseconds until that one is set somewhere.
+        """
+        base = base_name(name)
+        names = (name, base) if base != name else broker_families().get(name, (name,))
+        table = broker_configs()
+        defaults = {n: d.default for n in names if (d := table.get_definition(n)) and d.default is not None}
+        found = [
+            Synonym(name=n, value=None if is_sensitive else layer[n], source=source)
+            for layer, source in (
+                (self.dynamic, ConfigSource.DYNAMIC_BROKER_CONFIG),
+                (self.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+                (self.static, ConfigSource.STATIC_BROKER_CONFIG),
+                (defaults, ConfigSource.DEFAULT_CONFIG),
+            )
+            for n in names
+            if n in layer
+        ]
+        own = next((i for i, synonym in enumerate(found) if synonym.name == name), len(found))
+        return tuple(found[own:])
+
+    def topic_default(self, name: str) -> ConfigValue | None:
+        """Return the value in force of a topic config that the topic does not set; None for one without default."""
+        for synonym in topic_synonyms().get(name, ()):
+            value = self.value(synonym.name)
+            if value is None:
+                continue
+            if name == "retention.ms" and cast("int", value) < 0:
+                return -1  # whatever the negative number: without end
+            return value if synonym.milliseconds is None else cast("int", value) * synonym.milliseconds
+        return topic_configs()[name].default_value
+
+    def topic_default_text(self, name: str) -> tuple[str | None, ConfigSource]:
+        """Return that default as it was written, in the topic's unit, and where it comes from.
+
+        Layers go before synonyms here, as in the answer to CreateTopics.
+        """
+        for layer, source in (
+            (self.dynamic, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (self.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (self.static, ConfigSource.STATIC_BROKER_CONFIG),
+        ):
+            for synonym in topic_synonyms().get(name, ()):
+                if synonym.name in layer:
+                    text = layer[synonym.name]
+                    if synonym.milliseconds is not None:
+                        text = str(int(text) * synonym.milliseconds)
+                    return text, source
+        return topic_configs()[name].default, ConfigSource.DEFAULT_CONFIG
+
+    def topic_defaults(self) -> Mapping[str, ConfigValue | None]:
+        """Return the value in force of every topic config for a topic that sets none."""
+        return MappingProxyType({name: self.topic_default(name) for name in topic_configs()})
+
+    def group_default(self, name: str) -> ConfigValue | None:
+        """Return the value in force of a group config that the group does not set."""
+        broker_name = GROUP_DEFAULTS.get(name)
+        return self.value(broker_name) if broker_name is not None else group_configs()[name].default_value
+
+    def list_in_force(self, name: str) -> str | None:
+        """Return a list of the topic table as text, as DescribeConfigs shows it; None when it has no value."""
+        value = self.topic_default(name)
+        return None if value is None else format_value(value)

@@ -1,0 +1,43 @@
+"""Rules for the names of topics (Kafka's ``Topic``) and brokers."""
+
+from __future__ import annotations
+
+import re
+
+from klamm.configs.values import parse_java_int
+from klamm.protocol.errors import InvalidRequestError, InvalidTopicError
+
+MAX_TOPIC_NAME_LENGTH = 249
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse what cannot be the name of a topic.
+
+    Raises:
+        InvalidTopicError: Empty, ``.`` or ``..``, too long, or with characters outside ``[a-zA-Z0-9._-]``.
+    """
+    reason = None
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        reason = f"'{name}' is not allowed"
+    elif len(name) > MAX_TOPIC_NAME_LENGTH:
+        reason = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
+    elif _LEGAL.fullmatch(name) is None:
+        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    if reason is not None:
+        raise InvalidTopicError(f"Topic name is invalid: {reason}")
+
+
+def parse_node_id(name: str, *, what: str = "Node") -> int:
+    """Read a broker's id from a resource's name; ``01`` and ``+1`` are 1, as in Kafka.
+
+    Raises:
+        InvalidRequestError: Not a number.
+    """
+    node_id = parse_java_int(name)
+    if node_id is None:
+        raise InvalidRequestError(f"{what} id must be an integer, but it is: {name}")
+    return node_id

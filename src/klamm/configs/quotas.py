@@ -1,0 +1,178 @@
+"""Client quotas (KIP-546): whom they are for, what may be set, whom a filter means. They are kept, not enforced.
+
+Texts of errors are those of Kafka's ClientQuotaControlManager and ClientQuotasImage, so that its tools read alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+
+QuotaEntity: TypeAlias = "tuple[tuple[str, str | None], ...]"
+"""(type, name) pairs in the order of ENTITY_TYPES; the name None means the default one."""
+
+MATCH_EXACT: Final = 0
+MATCH_DEFAULT: Final = 1
+MATCH_SPECIFIED: Final = 2
+_LONG_MAX: Final = 2**63 - 1
+_INT_MAX: Final = 2**31 - 1
+_FRACTION: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quota:
+    maximum: int | None
+    """Of a whole number; None: any number."""
+    type_name: str
+
+
+_CLIENT_QUOTAS: Final = {
+    "producer_byte_rate": _Quota(maximum=_LONG_MAX, type_name="a LONG"),
+    "consumer_byte_rate": _Quota(maximum=_LONG_MAX, type_name="a LONG"),
+    "request_percentage": _Quota(maximum=None, type_name="a DOUBLE"),
+    "controller_mutation_rate": _Quota(maximum=None, type_name="a DOUBLE"),
+}
+_IP_QUOTAS: Final = {"connection_creation_rate": _Quota(maximum=_INT_MAX, type_name="an INT")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaChange:
+    """One quota of one entity."""
+
+    name: str
+    value: float | None
+    """None: no longer set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaComponent:
+    """What a filter wants of one entity type."""
+
+    entity_type: str
+    match_type: int
+    match: str | None
+
+
+def make_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
+    """Return an entity as it is stored.
+
+    Raises:
+        InvalidRequestError: Nothing, a type twice or unknown, or types that do not go together.
+    """
+    if not parts:
+        raise InvalidRequestError("Invalid empty client quota entity")
+    found: dict[str, str | None] = {}
+    for entity_type, name in parts:
+        if entity_type in found:
+            raise InvalidRequestError(f"Invalid client quota entity, duplicate entity entry {entity_type}")
+        if entity_type not in ENTITY_TYPES:
+            raise InvalidRequestError(f"Unhandled client quota entity type: {entity_type}")
+        if name == "":
+            raise InvalidRequestError(f"Empty {entity_type} not supported")
+        found[entity_type] = name
+    if IP in found:
+        if len(found) > 1:
+            raise InvalidRequestError(
+                "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
+            )
+        address = found[IP]
+        if address is not None and not _is_host(address):
+            raise InvalidRequestError(f"{address} is not a valid IP or resolvable host.")
+    return tuple((entity_type, found[entity_type]) for entity_type in ENTITY_TYPES if entity_type in found)
+
+
+def plan_quotas(
+    entity: QuotaEntity, current: Mapping[str, float], operations: Sequence[QuotaChange]
+) -> tuple[QuotaChange, ...]:
+    """Return what changes for an entity, all or nothing.
+
+    Raises:
+        InvalidRequestError: A quota twice, unknown for this entity, or a value that cannot be.
+    """
+    quotas = _IP_QUOTAS if entity[0][0] == IP else _CLIENT_QUOTAS
+    names = [operation.name for operation in operations]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            shown = ", ".join(f"{entity_type}={name}" for entity_type, name in entity)
+            raise InvalidRequestError(f"Duplicate quota key {name} not updating quota for this entity {shown}")
+    for operation in operations:
+        if operation.value is not None:
+            _check(quotas, operation.name, operation.value)
+    return tuple(operation for operation in operations if current.get(operation.name) != operation.value)
+
+
+def check_filter(components: Sequence[QuotaComponent]) -> None:
+    """Check what a description is asked with.
+
+    Raises:
+        InvalidRequestError: A type that is empty or stands twice, a match that contradicts its type, an ip with others.
+        UnsupportedVersionError: A type that nobody knows.
+    """
+    seen: set[str] = set()
+    for component in components:
+        kind, match = component.entity_type, component.match
+        if not kind:
+            raise InvalidRequestError("Invalid empty entity type.")
+        if kind in seen:
+            raise InvalidRequestError(f"Entity type {kind} cannot appear more than once in the filter.")
+        if kind not in ENTITY_TYPES:
+            raise UnsupportedVersionError(f"Unsupported entity type {kind}")
+        seen.add(kind)
+        if component.match_type == MATCH_EXACT:
+            if match is None:
+                raise InvalidRequestError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+        elif component.match_type in (MATCH_DEFAULT, MATCH_SPECIFIED):
+            if match is not None:
+                word = "DEFAULT" if component.match_type == MATCH_DEFAULT else "SPECIFIED"
+                raise InvalidRequestError(f"Request specified MATCH_TYPE_{word}, but also specified a match string.")
+        else:
+            raise InvalidRequestError(f"Unknown match type {component.match_type}")
+    if IP in seen and len(seen) > 1:
+        raise InvalidRequestError(
+            "Invalid entity filter component combination. IP filter component should not be used with user or"
+            " clientId filter component."
+        )
+
+
+def matches(entity: QuotaEntity, components: Sequence[QuotaComponent], *, strict: bool) -> bool:
+    """Tell whether a filter means an entity; strictly: and no type besides."""
+    parts = dict(entity)
+    if strict and len(parts) != len(components):
+        return False
+    for component in components:
+        if component.entity_type not in parts:
+            return False
+        if component.match_type != MATCH_SPECIFIED and parts[component.entity_type] != component.match:
+            return False
+    return True
+
+
+def _check(quotas: Mapping[str, _Quota], name: str, value: float) -> None:
+    quota = quotas.get(name)
+    if quota is None:
+        raise InvalidRequestError(f"Invalid configuration key {name}")
+    if not value > 0:  # neither is what is no number
+        raise InvalidRequestError(f"Quota {name} must be greater than 0")
+    if quota.maximum is None:
+        return
+    if value > quota.maximum:
+        raise InvalidRequestError(f"Proposed value for {name} is too large for {quota.type_name}.")
+    if abs(math.fmod(value, 1.0)) > _FRACTION:
+        raise InvalidRequestError(f"{name} cannot be a fractional value.")
+
+
+def _is_host(text: str) -> bool:
+    """Tell whether an address or a host name can look so; nobody is asked whether there is one."""
+    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-:%_")
+    return bool(text) and set(text) <= allowed

@@ -1,0 +1,117 @@
+"""What may be set on a topic (Kafka's ``LogConfig.validate``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from klamm.configs.definitions import topic_configs
+from klamm.configs.kinds import ConfigOperation, ConfigType
+from klamm.configs.names import check_topic_name
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.configs.layers import BrokerLayers
+    from klamm.configs.values import ConfigValue
+
+_LEAST_LAG = "min.compaction.lag.ms"
+_MOST_LAG = "max.compaction.lag.ms"
+_REMOTE_STORAGE = "remote.storage.enable"
+
+
+def refuse_topic_list(operation: ConfigOperation, name: str) -> KafkaApiError:
+    """Return the error for APPEND or SUBTRACT on a config that is no list: INVALID_REQUEST, as KIP-339 says."""
+    return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSchema:
+    """The configs of one topic."""
+
+    topic: str
+    layers: BrokerLayers
+    """Where the values come from that the topic does not set."""
+
+    def is_list(self, name: str) -> bool:
+        """Tell whether a config takes APPEND and SUBTRACT."""
+        definition = topic_configs().get_definition(name)
+        return definition is not None and definition.config_type is ConfigType.LIST
+
+    def list_in_force(self, name: str) -> str | None:
+        """Return a list's value in force for a topic that does not set it."""
+        return self.layers.list_in_force(name)
+
+    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+        """Return the error for APPEND or SUBTRACT on what is no list."""
+        return refuse_topic_list(operation, name)
+
+    def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
+        """Check the topic's name, then names, then values of what is touched, then what must fit together.
+
+        Values that the topic had before were checked when they were set.
+
+        Raises:
+            InvalidRequestError: The name is empty.
+            InvalidTopicError: The name cannot be a topic's.
+            InvalidConfigError: A config does not exist or its value is wrong.
+        """
+        if not self.topic:
+            raise InvalidRequestError("Default topic resources are not allowed.")
+        check_topic_name(self.topic)
+        values = parse_topic_configs({name: text for name, text in touched.items() if text is not None})
+        self._check_lag(values, result)
+        if values.get(_REMOTE_STORAGE):
+            raise InvalidConfigError(
+                "Tiered Storage functionality is disabled in the broker. "
+                "Topic cannot be configured with remote log storage."
+            )
+
+    def _check_lag(self, values: Mapping[str, ConfigValue], result: Mapping[str, str]) -> None:
+        if _LEAST_LAG not in result and _MOST_LAG not in result:
+            return
+        least, most = (self._number(name, values, result) for name in (_LEAST_LAG, _MOST_LAG))
+        if least > most:
+            raise InvalidConfigError(f"conflict topic config setting {_LEAST_LAG} ({least}) > {_MOST_LAG} ({most})")
+
+    def _number(self, name: str, values: Mapping[str, ConfigValue], result: Mapping[str, str]) -> int:
+        if name in values:
+            return cast("int", values[name])
+        if name in result:
+            return cast("int", topic_configs()[name].parse(result[name]))
+        return cast("int", self.layers.topic_default(name))
+
+
+def parse_topic_configs(configs: Mapping[str, str]) -> dict[str, ConfigValue]:
+    """Read topic configs: first all names are checked, then the values in Kafka's own order.
+
+    Raises:
+        InvalidConfigError: A config does not exist or its value is wrong.
+    """
+    table = topic_configs()
+    unknown = [name for name in configs if name not in table]
+    if unknown:
+        raise InvalidConfigError(f"Unknown topic config name: {min(unknown)}")
+    names = configs if len(configs) == 1 else sorted(configs, key=table.positions.__getitem__)
+    return {name: table[name].parse(configs[name]) for name in names}
+
+
+def validate_topic_configs(
+    topic: str, configs: Sequence[tuple[str, str | None]], layers: BrokerLayers
+) -> dict[str, str]:
+    """Check the configs that a topic is to be created with.
+
+    Returns:
+        What the topic sets; of a config that is given twice the last value, as in Kafka.
+
+    Raises:
+        InvalidConfigError: A null value, an unknown config or a wrong value.
+    """
+    given = dict(configs)
+    nulls = [name for name, value in given.items() if value is None]
+    if nulls:
+        raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(nulls)}")
+    texts = {name: value for name, value in given.items() if value is not None}
+    TopicSchema(topic=topic, layers=layers).validate(touched=texts, result=texts)
+    return texts

@@ -1,0 +1,155 @@
+"""Checks of single values, built from the notation that Kafka's own documentation of a config uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeAlias, cast
+
+from klamm.configs.kinds import ConfigType
+from klamm.configs.values import ConfigValue, invalid_value
+
+Check: TypeAlias = Callable[[str, ConfigValue], None]
+"""Takes the config's name and its typed value; raises InvalidConfigError."""
+
+_RANGE = re.compile(r"\[(?P<least>-?[\d.]+),\.\.\.(?:,(?P<most>-?[\d.]+))?\]")
+_WORDS = re.compile(r"(?P<any_case>\(case insensitive\) )?\[(?P<words>[^\[\]]+)\]")
+_GZIP_LEVELS = "[1,...,9] or -1"
+_THROTTLED_REPLICAS = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+_OFFSET_RESET = "[latest, earliest, by_duration:PnDTnHnMn.nS]"
+_ONE_THROTTLED_REPLICA = re.compile(r"([0-9]+:[0-9]+)?")
+_ISO_DURATION = re.compile(
+    r"([+-]?)P(?:([+-]?\d+)D)?(T(?:([+-]?\d+)H)?(?:([+-]?\d+)M)?(?:([+-]?\d+)(?:[.,](\d{0,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def build_check(notation: str | None, config_type: ConfigType) -> Check | None:
+    """Return the check that a notation such as ``[0,...]`` or ``[compact, delete]`` stands for; None for no limit.
+
+    Raises:
+        ValueError: The notation is unknown: the table of configs is wrong.
+    """
+    if notation is None:
+        return None
+    special = _SPECIAL.get(notation)
+    if special is not None:
+        return special
+    if (span := _RANGE.fullmatch(notation)) is not None:
+        return _between(span["least"], span["most"])
+    if (words := _WORDS.fullmatch(notation)) is not None:
+        allowed = tuple(words["words"].split(", "))
+        one = _one_of_any_case(allowed) if words["any_case"] else _one_of(allowed)
+        return _each(one) if config_type is ConfigType.LIST else one
+    raise ValueError(f"Unknown validator {notation!r}")
+
+
+def _between(least: str, most: str | None) -> Check:
+    low = float(least)
+    high = float(most) if most is not None else None
+
+    def check(name: str, value: ConfigValue) -> None:
+        number = cast("float", value)
+        if number < low:
+            raise invalid_value(name, value, f"Value must be at least {least}")
+        if high is not None and number > high:
+            raise invalid_value(name, value, f"Value must be no more than {most}")
+
+    return check
+
+
+def _one_of(allowed: tuple[str, ...]) -> Check:
+    def check(name: str, value: ConfigValue) -> None:
+        if value not in allowed:
+            raise invalid_value(name, value, f"String must be one of: {', '.join(allowed)}")
+
+    return check
+
+
+def _one_of_any_case(allowed: tuple[str, ...]) -> Check:
+    def check(name: str, value: ConfigValue) -> None:
+        if str(value).upper() not in allowed:
+            raise invalid_value(name, value, f"String must be one of (case insensitive): {', '.join(allowed)}")
+
+    return check
+
+
+def _each(one: Check) -> Check:
+    def check(name: str, value: ConfigValue) -> None:
+        for element in cast("tuple[str, ...]", value):
+            one(name, element)
+
+    return check
+
+
+def _not_empty(name: str, value: ConfigValue) -> None:
+    if not value:
+        raise invalid_value(name, value, "String must be non-empty")
+
+
+def _anything(name: str, value: ConfigValue) -> None:
+    """Accept: the notation forbids only what text cannot be (null), or is checked where the config is used."""
+
+
+def _gzip_level(name: str, value: ConfigValue) -> None:
+    if value not in range(1, 10) and value != -1:
+        raise invalid_value(name, value, "Value must be between 1 and 9 or equal to -1")
+
+
+def _throttled_replicas(name: str, value: ConfigValue) -> None:
+    replicas = [element.strip() for element in cast("tuple[str, ...]", value)]
+    if all(map(_ONE_THROTTLED_REPLICA.fullmatch, replicas)) or "".join(replicas) == "*":
+        return
+    raise invalid_value(
+        name,
+        value,
+        f"{name} must be the literal '*' or a list of replicas in the following format: {_THROTTLED_REPLICAS}",
+    )
+
+
+def _offset_reset(name: str, value: ConfigValue) -> None:
+    text = str(value)
+    if text in {"latest", "earliest"}:
+        return
+    kind, _, duration = text.partition(":")
+    if kind == "by_duration" and (period := _parse_duration(duration)) is not None and period >= timedelta(0):
+        return
+    raise invalid_value(
+        name,
+        value,
+        f"Invalid value `{text}` for configuration {name}. The value must be either 'earliest', 'latest' "
+        "or of the format 'by_duration:<PnDTnHnMn.nS>'.",
+    )
+
+
+def _parse_duration(text: str) -> timedelta | None:
+    """Read an ISO-8601 duration of days to seconds, as ``java.time.Duration.parse``; None when it is none."""
+    found = _ISO_DURATION.fullmatch(text)
+    if found is None:
+        return None
+    sign, days, clock, hours, minutes, seconds, fraction = found.groups()
+    parts = (days, hours, minutes, seconds)
+    # "P" and "PT" alone, or a T with nothing behind it, are no durations.
+    if not any(parts) or (clock is not None and not any(parts[1:])):
+        return None
+    try:
+        period = timedelta(
+            days=int(days or 0),
+            hours=int(hours or 0),
+            minutes=int(minutes or 0),
+            seconds=float(f"{seconds or 0}.{fraction or 0}"),
+        )
+    except OverflowError:
+        return None
+    return -period if sign == "-" else period
+
+
+_SPECIAL: dict[str, Check] = {
+    _GZIP_LEVELS: _gzip_level,
+    _THROTTLED_REPLICAS: _throttled_replicas,
+    _OFFSET_RESET: _offset_reset,
+    "non-empty string": _not_empty,
+    "non-null string": _anything,
+    "non-empty list": _anything,
+}

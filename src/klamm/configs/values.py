@@ -1,0 +1,136 @@
+"""Config values: from text to a typed value and back, by the rules of Kafka's ``ConfigDef`` and of Java's numbers.
+
+A typed value is a bool, an int, a float, a str or, for lists, a tuple of str.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+from klamm.configs.kinds import ConfigType
+from klamm.protocol.errors import InvalidConfigError
+
+ConfigValue: TypeAlias = bool | int | float | str | tuple[str, ...]
+
+JAVA_BLANKS = "".join(map(chr, range(0x21)))
+"""What Java's ``String.trim`` takes away: everything up to and with the space."""
+
+_BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
+_INTEGER = re.compile(r"[+-]?\d+")
+_LIST_COMMA = re.compile(r"\s*,\s*", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?=[fFdD]?$)", re.ASCII)
+_HEXADECIMAL = re.compile(r"[+-]?0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*[pP][+-]?\d+(?=[fFdD]?$)", re.ASCII)
+_NOT_FINITE = {"NaN": "nan", "+NaN": "nan", "-NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "-Infinity": "-inf"}
+
+# Outside these Java writes a double in scientific notation.
+_LEAST_PLAIN = 1e-3
+_LEAST_SCIENTIFIC = 1e7
+
+
+def invalid_value(name: str, value: object, reason: str) -> InvalidConfigError:
+    """Return the error of Kafka's ``ConfigException(name, value, message)``, to be raised."""
+    return InvalidConfigError(f"Invalid value {java_text(value)} for configuration {name}: {reason}")
+
+
+def parse_value(name: str, text: str, config_type: ConfigType) -> ConfigValue:
+    """Read a value as its type.
+
+    Blanks around it are taken away first; what is not of the type is shown in the error with them.
+
+    Raises:
+        InvalidConfigError: The text is no value of this type.
+    """
+    trimmed = text.strip(JAVA_BLANKS)
+    if config_type in _BITS:
+        return _parse_integer(name, text, trimmed, config_type)
+    match config_type:
+        case ConfigType.BOOLEAN:
+            lowered = trimmed.lower()
+            if lowered not in {"true", "false"}:
+                raise invalid_value(name, text, "Expected value to be either true or false")
+            return lowered == "true"
+        case ConfigType.DOUBLE:
+            return _parse_double(name, text, trimmed)
+        case ConfigType.LIST:
+            return split_list(trimmed)
+        case _:
+            return trimmed
+
+
+def split_list(trimmed: str) -> tuple[str, ...]:
+    """Split a comma list as Kafka parses one: blanks around commas go, empty elements stay, "" has no element."""
+    return tuple(_LIST_COMMA.split(trimmed)) if trimmed else ()
+
+
+def parse_java_int(text: str) -> int | None:
+    """Read a number as Java's ``Integer.parseInt`` does (signs and leading zeros pass); None when it is none."""
+    if _INTEGER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -(1 << 31) <= number < (1 << 31) else None
+
+
+def format_value(value: ConfigValue) -> str:
+    """Write a typed value as Kafka describes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return java_text(value)
+
+
+def java_text(value: object) -> str:
+    """Write a value as Java's ``String.valueOf`` does; Kafka puts it so into error messages."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _java_double(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(value)}]"
+    return "null" if value is None else str(value)
+
+
+def _parse_integer(name: str, text: str, trimmed: str, config_type: ConfigType) -> int:
+    # The length guard keeps int() away from megabytes of digits; leading zeros beyond it are nobody's number.
+    if len(trimmed) <= 1000 and _INTEGER.fullmatch(trimmed) is not None:  # noqa: PLR2004
+        number = int(trimmed)
+        limit = 1 << _BITS[config_type]
+        if -limit <= number < limit:
+            return number
+    raise invalid_value(name, text, f"Not a number of type {config_type.name}")
+
+
+def _parse_double(name: str, text: str, trimmed: str) -> float:
+    if trimmed in _NOT_FINITE:
+        return float(_NOT_FINITE[trimmed])
+    try:
+        if (decimal := _DECIMAL.match(trimmed)) is not None:
+            return float(decimal.group())
+        if (hexadecimal := _HEXADECIMAL.match(trimmed)) is not None:
+            return float.fromhex(hexadecimal.group())
+    except (ValueError, OverflowError):
+        pass
+    raise invalid_value(name, text, f"Not a number of type {ConfigType.DOUBLE.name}")
+
+
+def _java_double(value: float) -> str:
+    if value != value:  # noqa: PLR0124 -- NaN alone differs from itself
+        return "NaN"
+    if value in {float("inf"), float("-inf")}:
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or _LEAST_PLAIN <= abs(value) < _LEAST_SCIENTIFIC:
+        # repr() is the shortest text that reads back as this double, with a point; it turns scientific only below 1e-4.
+        return repr(value)
+    digits, _, exponent = f"{value!r}".partition("e")
+    if not exponent:
+        sign = "-" if value < 0 else ""
+        whole, _, fraction = digits.removeprefix("-").partition(".")
+        if whole.strip("0"):
+            significant = (whole + fraction).rstrip("0") or "0"
+            power = len(whole) - 1
+        else:
+            significant = fraction.lstrip("0")
+            power = -(len(fraction) - len(significant) + 1)
+        return f"{sign}{significant[0]}.{significant[1:] or '0'}E{power}"
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"

@@ -1,0 +1,131 @@
+"""The file that says which topics there are to be, and what is wrong with it.
+
+::
+
+    topics:
+      orders:
+        partitions: 6
+        replication_factor: 3
+        configs:
+          retention.ms: 604800000
+          cleanup.policy: [compact, delete]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs")
+_MAX_REPLICATION_FACTOR: Final = 2**15 - 1
+_MAX_PARTITIONS: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredTopic:
+    """One topic as the file wants it."""
+
+    name: str
+    partitions: int | None = None
+    """None leaves it to the broker, and alone where the topic exists."""
+    replication_factor: int | None = None
+    """None leaves it to the broker, and alone where the topic exists."""
+    configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML whose mappings may not name a key twice: the one that was meant cannot be known."""
+
+
+def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, (list, dict)):
+            raise SettingsError(f"line {key_node.start_mark.line + 1}: {key}: expected a name as the key")
+        if key in seen:
+            raise SettingsError(f"line {key_node.start_mark.line + 1}: {key}: stands twice, expected once")
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def parse_document(text: str) -> tuple[DeclaredTopic, ...]:
+    """Return the topics of a file, in file order.
+
+    Raises:
+        SettingsError: No YAML, or a key or value that cannot be; the message names key, value and what is allowed.
+    """
+    try:
+        content = yaml.load(text, _UniqueKeys)  # noqa: S506  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise SettingsError(f"no YAML: {' '.join(str(error).split())}") from error
+    document = _mapping("the file", content, ("topics",))
+    topics = _mapping("topics", document.get("topics"), None)
+    return tuple(_topic(name, content) for name, content in topics.items())
+
+
+def _topic(name: str, content: object) -> DeclaredTopic:
+    where = f"topics.{name}"
+    if content is None:
+        return DeclaredTopic(name=name)
+    fields = _mapping(where, content, _TOPIC_KEYS)
+    configs = fields.get("configs")
+    return DeclaredTopic(
+        name=name,
+        partitions=_count(f"{where}.partitions", fields.get("partitions"), _MAX_PARTITIONS),
+        replication_factor=_count(
+            f"{where}.replication_factor", fields.get("replication_factor"), _MAX_REPLICATION_FACTOR
+        ),
+        configs=MappingProxyType(
+            {}
+            if configs is None
+            else {
+                key: _config(f"{where}.configs.{key}", value)
+                for key, value in _mapping(f"{where}.configs", configs, None).items()
+            }
+        ),
+    )
+
+
+def _mapping(where: str, content: object, allowed: Iterable[str] | None) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        expected = "a mapping" if allowed is None else f"a mapping with {', '.join(allowed)}"
+        raise SettingsError(f"{where}: {content!r}: expected {expected}")
+    for key in content:
+        if not isinstance(key, str):
+            raise SettingsError(f"{where}: key {key!r}: expected a text (quote it)")
+        if allowed is not None and key not in allowed:
+            raise SettingsError(f"{where}: unknown key {key}: expected one of {', '.join(allowed)}")
+    return content
+
+
+def _count(where: str, value: object, highest: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
+        raise SettingsError(f"{where}: {value!r}: expected a whole number from 1 to {highest}")
+    return value
+
+
+def _config(where: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
+        return ",".join(map(str, value))
+    raise SettingsError(
+        f"{where}: {value!r}: expected a text, a number, true, false or a list of texts (a key that is left out keeps "
+        "its value)"
+    )

@@ -1,0 +1,1 @@
+"""The demonstration: everything klamm does, on real data, with every claim checked."""

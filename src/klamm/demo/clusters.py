@@ -1,0 +1,118 @@
+"""The demo's two clusters and the mirror between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from klamm.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType, TopicPartition
+from klamm.embedded import Broker
+from klamm.tied_process import TiedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from klamm.admin import ConfigEntry
+
+SOURCE_TOPIC: Final = "flights"
+TARGET_TOPIC: Final = "A.flights"
+PARTITIONS: Final = 6
+POLICY: Final = "klamm.demo.policy:FewPartitions"
+
+_STOP_TIMEOUT_S: Final = 30.0
+
+_MM2_PROPERTIES: Final = """\
+clusters = A, B
+A.bootstrap.servers = {source}
+B.bootstrap.servers = {target}
+A->B.enabled = true
+topics = {topic}
+refresh.topics.interval.seconds = 1
+sync.topic.configs.interval.seconds = 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A broker and the admin client that speaks to it."""
+
+    alias: str
+    broker: Broker
+    admin: AdminClient
+
+    @classmethod
+    def start(cls, alias: str, directory: Path, *, brokers: int, config: Mapping[str, object], keep: bool) -> Self:
+        """Start a broker with its data below the directory.
+
+        Args:
+            alias: the cluster's name in ``mm2.properties``.
+            directory: gets a directory of that name.
+            brokers: how many broker ids it presents.
+            config: its settings.
+            keep: let it run on when the demo has ended.
+        """
+        broker = Broker(brokers=brokers, config=config, data_dir=directory / alias, ends_with_parent=not keep).start()
+        return cls(alias=alias, broker=broker, admin=AdminClient(broker.bootstrap_servers))
+
+    def configs(self, topic: str) -> Mapping[str, ConfigEntry]:
+        """Return a topic's configs."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        return self.admin.describe_configs([resource]).values()[resource].result()
+
+    def record_count(self, topic: str) -> int:
+        """Return how many records the topic has taken; 0 while it does not exist."""
+        if topic not in self.admin.list_topics().result():
+            return 0
+        latest = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in range(PARTITIONS)}
+        offsets = self.admin.list_offsets(latest).all().result()
+        return sum(listed.offset for listed in offsets.values())
+
+    def log_bytes(self, topic: str) -> int:
+        """Return the size of the topic's segments on disk."""
+        return sum(path.stat().st_size for path in self.broker.data_dir.glob(f"**/{topic}-*/*.log"))
+
+    def close(self, *, stop_broker: bool) -> None:
+        """Let go of the cluster."""
+        self.admin.close()
+        if stop_broker:
+            self.broker.stop()
+
+
+class MirrorProcess:
+    """``klamm mirror mm2.properties`` in a process of its own."""
+
+    def __init__(self, source: Cluster, target: Cluster, directory: Path) -> None:
+        self._properties = directory / "mm2.properties"
+        self._properties.write_text(
+            _MM2_PROPERTIES.format(
+                source=source.broker.bootstrap_servers, target=target.broker.bootstrap_servers, topic=SOURCE_TOPIC
+            )
+        )
+        self._log = directory / "mirror.log"
+        self._directory = directory
+        self._tied: TiedProcess | None = None
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        with self._log.open("wb") as log:
+            self._tied = TiedProcess("klamm.cli.mirror", [str(self._properties)], log=log, directory=self._directory)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop it, if it still runs."""
+        self.stop()
+
+    def ended(self) -> str | None:
+        """Return the end of its log when it has ended by itself, None while it runs."""
+        if self._tied is None or self._tied.process.poll() is None:
+            return None
+        tail = self._log.read_text(errors="replace").splitlines()[-15:]
+        return "\n".join([f"The mirror ended with exit code {self._tied.process.returncode}:", *tail])
+
+    def stop(self) -> int:
+        """Stop it in order and return its exit code."""
+        return self._tied.end(_STOP_TIMEOUT_S) if self._tied else 0

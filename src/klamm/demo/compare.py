@@ -1,0 +1,157 @@
+"""Is a topic on one cluster the same, record by record, byte for byte, as a topic on another?
+
+Each side is read by kafka-python, in a process of its own, into one file per partition; the files are compared. So the
+judge is neither the broker nor the mirror that it judges.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import struct
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_HEAD: Final = struct.Struct(">qb")  # timestamp in ms, its type
+_LENGTH: Final = struct.Struct(">i")  # -1: null
+_IDLE_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A topic on a cluster."""
+
+    bootstrap_servers: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What came of it."""
+
+    source_counts: Mapping[int, int]
+    """Records per partition."""
+    target_counts: Mapping[int, int]
+    without_key: int
+    """Records of the target whose key is null."""
+    differences: tuple[str, ...]
+    """One sentence for each partition that is not the same; empty when all is."""
+
+    @property
+    def is_same(self) -> bool:
+        """Tell whether every record is there once, in its partition, in order, unchanged."""
+        return not self.differences
+
+
+def compare(source: Side, target: Side, directory: Path) -> Comparison:
+    """Read both sides to their ends of now and compare them; the directory gets the files.
+
+    Raises:
+        TimeoutError: a side stopped answering before its end.
+    """
+    ours, theirs = directory / "source", directory / "target"
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        reading = pool.submit(_dump, source, ours), pool.submit(_dump, target, theirs)
+        source_dump, target_dump = (future.result() for future in reading)
+    differences = tuple(
+        _difference(partition, ours / str(partition), theirs / str(partition))
+        for partition in sorted(source_dump.counts.keys() | target_dump.counts.keys())
+        if not _same_file(ours / str(partition), theirs / str(partition))
+    )
+    return Comparison(
+        source_counts=source_dump.counts,
+        target_counts=target_dump.counts,
+        without_key=target_dump.without_key,
+        differences=differences,
+    )
+
+
+def _same_file(source: Path, target: Path) -> bool:
+    return source.exists() and target.exists() and filecmp.cmp(source, target, shallow=False)
+
+
+def _difference(partition: int, source: Path, target: Path) -> str:
+    """Say where two partitions part."""
+    if not (source.exists() and target.exists()):
+        return f"partition {partition} exists on one side only"
+    source_records, target_records = list(_records(source.read_bytes())), list(_records(target.read_bytes()))
+    pairs = zip(source_records, target_records, strict=False)
+    first = next((n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+    counts = f"{len(source_records)} records here, {len(target_records)} there"
+    if first is None:
+        return f"partition {partition}: {counts}"
+    return f"partition {partition}: record {first} differs; {counts}"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dump:
+    """What was read of one side."""
+
+    counts: Mapping[int, int]
+    """Records per partition."""
+    without_key: int
+
+
+def _dump(side: Side, directory: Path) -> _Dump:
+    """Write each partition's records to a file of its number."""
+    from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415 - in the reading process only
+
+    directory.mkdir(parents=True)
+    consumer = KafkaConsumer(
+        bootstrap_servers=side.bootstrap_servers, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    try:
+        partitions = [TopicPartition(side.topic, p) for p in sorted(consumer.partitions_for_topic(side.topic) or ())]
+        consumer.assign(partitions)
+        return _read_to_end(consumer, partitions, directory)
+    finally:
+        consumer.close()
+
+
+def _read_to_end(consumer: Any, partitions: Sequence[Any], directory: Path) -> _Dump:
+    ends = consumer.end_offsets(partitions)
+    counts = {partition.partition: 0 for partition in partitions}
+    without_key = 0
+    files = {partition.partition: (directory / str(partition.partition)).open("wb") for partition in partitions}
+    try:
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            batches = consumer.poll(timeout_ms=int(_IDLE_TIMEOUT_S * 1000), max_records=10_000)
+            if not batches:
+                raise TimeoutError(f"Nothing more came from {partitions[0].topic}, though its end is not reached")
+            for partition, records in batches.items():
+                files[partition.partition].write(b"".join(map(_canonical, records)))
+                counts[partition.partition] += len(records)
+                without_key += sum(record.key is None for record in records)
+    finally:
+        for file in files.values():
+            file.close()
+    return _Dump(counts=counts, without_key=without_key)
+
+
+def _canonical(record: Any) -> bytes:
+    """Return everything about a record but its offset, in a form in which different records differ."""
+    parts = [_HEAD.pack(record.timestamp, record.timestamp_type), *_field(record.key), *_field(record.value)]
+    for name, value in record.headers:
+        parts += [*_field(name.encode()), *_field(value)]
+    body = b"".join(parts)
+    return _LENGTH.pack(len(body)) + body
+
+
+def _field(data: bytes | None) -> tuple[bytes, bytes]:
+    return (_LENGTH.pack(-1), b"") if data is None else (_LENGTH.pack(len(data)), data)
+
+
+def _records(dump: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(dump):
+        (length,) = _LENGTH.unpack_from(dump, at)
+        yield dump[at + _LENGTH.size : at + _LENGTH.size + length]
+        at += _LENGTH.size + length

@@ -1,0 +1,28 @@
+"""The demo's topic policy: what an operator writes instead of a Java class on the brokers' class path (KIP-108)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.policy import CreateTopicPolicy, PolicyViolationError
+
+if TYPE_CHECKING:
+    from klamm.policy import TopicDetails
+
+MOST_PARTITIONS: Final = 12
+
+
+class FewPartitions(CreateTopicPolicy):
+    """Refuses topics of more than 12 partitions, in words that tell what to do."""
+
+    def validate(self, topic_details: TopicDetails) -> None:
+        """Raise when the topic may not be created.
+
+        Raises:
+            PolicyViolationError: it has too many partitions.
+        """
+        count = topic_details.num_partitions or len(topic_details.replicas_assignments or ())
+        if count > MOST_PARTITIONS:
+            raise PolicyViolationError(
+                f"topic {topic_details.topic} asks for {count} partitions; at most {MOST_PARTITIONS} are allowed here"
+            )

@@ -1,0 +1,62 @@
+"""Waiting while the mirror runs: the progress is shown all the time, and a mirror that ends is noticed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from klamm.demo.clusters import TARGET_TOPIC
+from klamm.demo.display import ProgressMeter, Sample
+from klamm.demo.flights import COUNT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.demo.clusters import Cluster, MirrorProcess
+    from klamm.demo.display import Display
+    from klamm.demo.traffic import Traffic
+
+_TICK_S: Final = 0.5
+
+
+class DemoError(RuntimeError):
+    """The demo cannot go on."""
+
+
+class Watch:
+    """Shows progress until something has happened."""
+
+    def __init__(self, target: Cluster, traffic: Traffic, mirror: MirrorProcess, display: Display) -> None:
+        self._target = target
+        self._traffic = traffic
+        self._mirror = mirror
+        self._display = display
+        self._meter = ProgressMeter(COUNT)
+
+    def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> float:
+        """Wait for the condition and return how long that took, in seconds.
+
+        Raises:
+            DemoError: it did not come in time, the mirror ended, or the producer failed.
+        """
+        begun = time.monotonic()
+        while not condition():
+            self._show()
+            if (obituary := self._mirror.ended()) is not None:
+                raise DemoError(obituary)
+            if self._traffic.errors:
+                raise DemoError(f"a record could not be produced: {self._traffic.errors[0]}")
+            if time.monotonic() - begun > timeout_s:
+                raise DemoError(f"waited {timeout_s:.0f} s in vain for {what}")
+            time.sleep(_TICK_S)
+        self._show()
+        return time.monotonic() - begun
+
+    def _show(self) -> None:
+        sample = Sample(
+            at_s=time.monotonic(),
+            produced=self._traffic.sent,
+            copied=self._target.record_count(TARGET_TOPIC),
+            copied_bytes=self._target.log_bytes(TARGET_TOPIC),
+        )
+        self._display.progress(self._meter.add(sample))

@@ -1,0 +1,110 @@
+"""Writing the ACLs of source topics for their remote topics (``sync.topic.acls.enabled``)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.config_sync import log_refusal
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError
+from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.model import AclAdmin
+    from klamm.security.acls import Acl
+
+logger = logging.getLogger(__name__)
+
+_NO_AUTHORIZER: Final = "SECURITY_DISABLED"
+
+
+def remote_acls(acls: Iterable[Acl], topics: Iterable[str], remote_topic: Callable[[str], str]) -> tuple[Acl, ...]:
+    """Return the ACLs that the target should have for mirrored topics.
+
+    Only ACLs of one topic by its name count. The right to write stays behind: only the mirror writes remote topics; and
+    of the right to everything the right to read is left. What is denied is denied there too.
+    """
+    mirrored = frozenset(topics)
+    out = []
+    for acl in acls:
+        if acl.resource_type is not AclResourceType.TOPIC or acl.pattern_type is not PatternType.LITERAL:
+            continue
+        allows = acl.permission is AclPermission.ALLOW
+        if acl.resource_name not in mirrored or (allows and acl.operation is AclOperation.WRITE):
+            continue
+        reads_only = allows and acl.operation is AclOperation.ALL
+        operation = AclOperation.READ if reads_only else acl.operation
+        out.append(replace(acl, resource_name=remote_topic(acl.resource_name), operation=operation))
+    return tuple(dict.fromkeys(out))
+
+
+class AclSync:
+    """The ACL sync of one flow: only creates, never deletes. Confined to the flow's thread."""
+
+    def __init__(self, settings: FlowSettings, source: AclAdmin, target: AclAdmin) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._is_told = False
+
+    def run(self, topics: Sequence[str]) -> None:
+        """Sync the ACLs of source topics whose remote topics exist.
+
+        Raises:
+            ClusterAwayError: a cluster is away; nothing more is tried in this round.
+        """
+        settings = self._settings
+        try:
+            acls = self._source.describe_topic_acls()
+        except (AdminRefusedError, AdminIncompatibleError) as error:
+            self._not_described(error)
+            return
+        wanted = remote_acls(acls, topics, settings.remote_topic)
+        if not wanted:
+            return
+        existing = self._existing()
+        missing = [acl for acl in wanted if acl not in existing]
+        for acl, refused in self._create(missing).items():
+            what = f"{acl.permission.name} {acl.operation.name} for {acl.principal} from {acl.host}"
+            if refused is None:
+                logger.info("%s: topic %s: created ACL %s", settings.name, acl.resource_name, what)
+            else:
+                alias = settings.target.alias
+                log_refusal(refused, f"create ACL {what} on topic {acl.resource_name} of cluster {alias}")
+
+    def _existing(self) -> frozenset[Acl]:
+        """Return the target's ACLs, none where they may not be described: then all are sent."""
+        try:
+            return frozenset(self._target.describe_topic_acls())
+        except (AdminRefusedError, AdminIncompatibleError):
+            return frozenset()
+
+    def _create(self, acls: Sequence[Acl]) -> dict[Acl, AdminRefusedError | None]:
+        if not acls:
+            return {}
+        try:
+            return dict(self._target.create_acls(acls))
+        except AdminIncompatibleError as error:
+            self._tell(f"cluster {self._settings.target.alias} takes no ACLs: {error}")
+            return {}
+
+    def _not_described(self, error: AdminRefusedError | AdminIncompatibleError) -> None:
+        alias = self._settings.source.alias
+        if isinstance(error, AdminRefusedError) and error.error_name != _NO_AUTHORIZER:
+            log_refusal(error, f"describe the ACLs of topics on cluster {alias}")
+        else:
+            self._tell(f"cluster {alias} keeps no ACLs")
+
+    def _tell(self, reason: str) -> None:
+        """Say once why there is nothing to sync."""
+        if not self._is_told:
+            self._is_told = True
+            logger.info(
+                "%s: no ACLs are synced: %s. sync.topic.acls.enabled=false saves the question",
+                self._settings.name,
+                reason,
+            )

@@ -1,0 +1,219 @@
+"""The control loops' admin calls, made with klamm's admin client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.admin import (
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AdminClient,
+    AlterConfigOp,
+    ConfigResource,
+    NewPartitions,
+    OpType,
+    PatternType,
+    ResourceType,
+)
+from klamm.admin import ConfigEntry as AdminConfigEntry
+from klamm.admin import NewTopic as AdminNewTopic
+from klamm.mirror.model import (
+    AdminIncompatibleError,
+    AdminRefusedError,
+    ClusterAwayError,
+    ConfigEntry,
+    ConfigOperation,
+    NewTopic,
+    TopicDescription,
+)
+from klamm.mirror.security import Security
+from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from klamm.admin import Acl, PerKeyResult
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_AWAY: Final = (ConnectionError, TimeoutError, ProtocolError, OSError)
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+_TOPIC_ACLS: Final = AclFilter(
+    resource_type=AclResourceType.TOPIC,
+    resource_name=None,
+    pattern_type=PatternType.ANY,
+    principal=None,
+    host=None,
+    operation=AclOperation.ANY,
+    permission=AclPermission.ANY,
+)
+
+
+class KafkaAdmin:
+    """A ``MirrorAdmin`` on the wire. Thread-safe."""
+
+    def __init__(self, bootstrap_servers: Sequence[str], properties: Mapping[str, str], *, timeout_ms: int) -> None:
+        """Prepare the connections.
+
+        Raises:
+            SettingsError: security settings that can not be honoured.
+        """
+        settings = Security.of(properties).admin_settings()
+        client_id = properties.get("client.id", "klamm-mirror-admin")
+        self._admin = AdminClient(list(bootstrap_servers), timeout_ms=timeout_ms, client_id=client_id, **settings)
+
+    def list_topics(self) -> Mapping[str, TopicDescription]:
+        """Return all topics of the cluster, internal ones too."""
+        listed = _wait(self._admin.list_topics(include_internal=True))
+        names = list(listed)
+        described = _outcomes(self._admin.describe_topics(names)) if names else {}
+        return {
+            name: TopicDescription(name=name, topic_id=str(topic.topic_id), partition_count=len(topic.partitions))
+            for name, topic in described.items()
+            if not isinstance(topic, AdminRefusedError)
+        }
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        """Return all configs of topics, defaults too."""
+        if not topics:
+            return {}
+        described = _outcomes(self._admin.describe_configs([_topic(name) for name in topics]))
+        return {
+            resource.name: entries if isinstance(entries, AdminRefusedError) else _entries(entries)
+            for resource, entries in described.items()
+        }
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
+        """Create topics, each for itself."""
+        if not topics:
+            return {}
+        asked = [
+            AdminNewTopic(
+                name=topic.name,
+                num_partitions=topic.partition_count,
+                replication_factor=topic.replication_factor,
+                configs=dict(topic.configs),
+            )
+            for topic in topics
+        ]
+        return _refusals(self._admin.create_topics(asked))
+
+    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
+        """Grow topics to a number of partitions."""
+        if not counts:
+            return {}
+        asked = {name: NewPartitions(total_count=count) for name, count in counts.items()}
+        return _refusals(self._admin.create_partitions(asked))
+
+    def incremental_alter_topic_configs(
+        self, operations: Mapping[str, Sequence[ConfigOperation]]
+    ) -> Mapping[str, AdminRefusedError | None]:
+        """Apply operations (IncrementalAlterConfigs).
+
+        Raises:
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        asked = {
+            _topic(name): [
+                AlterConfigOp(AdminConfigEntry(operation.name, operation.value), OpType(operation.operation))
+                for operation in planned
+            ]
+            for name, planned in operations.items()
+            if planned
+        }
+        return _by_name(self._admin.incremental_alter_configs(asked)) if asked else {}
+
+    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
+        """Replace all own configs of topics (AlterConfigs)."""
+        asked = {
+            _topic(name): [AdminConfigEntry(key, value) for key, value in entries.items()]
+            for name, entries in configs.items()
+        }
+        return _by_name(self._admin.replace_all_configs(asked)) if asked else {}
+
+    def describe_topic_acls(self) -> Sequence[Acl]:
+        """Return the ACLs of topics.
+
+        Raises:
+            AdminRefusedError: no right to, or no ACLs are kept (SECURITY_DISABLED).
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        return _wait(self._admin.describe_acls(_TOPIC_ACLS))
+
+    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
+        """Create ACLs, each for itself.
+
+        Raises:
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        return _refusals(self._admin.create_acls(acls)) if acls else {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+
+def _topic(name: str) -> ConfigResource:
+    return ConfigResource(ResourceType.TOPIC, name)
+
+
+def _entries(described: Mapping[str, AdminConfigEntry]) -> tuple[ConfigEntry, ...]:
+    return tuple(
+        ConfigEntry(
+            name=entry.name,
+            value=entry.value,
+            config_source=int(entry.source),
+            read_only=entry.is_read_only,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in described.values()
+    )
+
+
+def _wait(future: Future[Value]) -> Value:
+    try:
+        return future.result()
+    except UnsupportedVersionError as error:
+        raise AdminIncompatibleError(str(error)) from error
+    except KafkaApiError as error:
+        if error.error_code in _PASSING:
+            raise ClusterAwayError(str(error)) from error
+        raise AdminRefusedError(error.error_code.name, error.error_message or "") from error
+    except _AWAY as error:
+        raise ClusterAwayError(str(error) or type(error).__name__) from error
+
+
+def _outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | AdminRefusedError]:
+    out: dict[Key, Value | AdminRefusedError] = {}
+    for key, future in result.values().items():
+        try:
+            out[key] = _wait(future)
+        except AdminRefusedError as refused:
+            out[key] = refused
+    return out
+
+
+def _refusals(result: PerKeyResult[Key, Value]) -> dict[Key, AdminRefusedError | None]:
+    return {
+        key: outcome if isinstance(outcome, AdminRefusedError) else None for key, outcome in _outcomes(result).items()
+    }
+
+
+def _by_name(result: PerKeyResult[ConfigResource, None]) -> dict[str, AdminRefusedError | None]:
+    return {resource.name: refused for resource, refused in _refusals(result).items()}

@@ -1,0 +1,129 @@
+"""Writing the source's topic configs on the target, in the three ways of ``use.incremental.alter.configs``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.keys import IncrementalAlterConfigs
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, OperationType
+from klamm.mirror.plans import complete_configs, plan_config_operations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin
+
+logger = logging.getLogger(__name__)
+
+_DENIED = "AUTHORIZATION_FAILED"
+
+
+class ConfigSync:
+    """The config sync of one flow. Confined to the flow's thread.
+
+    Once the target has shown that it lacks IncrementalAlterConfigs, a flow with ``requested`` keeps to AlterConfigs
+    until it is started again.
+    """
+
+    def __init__(self, settings: FlowSettings, source: MirrorAdmin, target: MirrorAdmin) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self.uses_legacy = settings.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
+
+    def run(self, topics: Sequence[str]) -> None:
+        """Sync the configs of source topics whose remote topics exist.
+
+        Raises:
+            FlowFailedError: incremental changes are required, but the target does not know them.
+            ClusterAwayError: a cluster is away; nothing more is tried in this round.
+        """
+        described = self._describe(topics)
+        if not described:
+            return
+        if not self.uses_legacy:
+            try:
+                self._apply(self.plan(described))
+            except AdminIncompatibleError as error:
+                self._fall_back(error)
+            else:
+                return
+        self._replace(described)
+
+    def plan(self, described: Mapping[str, tuple[ConfigEntry, ...]]) -> dict[str, tuple[ConfigOperation, ...]]:
+        """Return the incremental operations by remote topic that would change something."""
+        remote = {self._settings.remote_topic(topic): topic for topic in described}
+        current = self._target.describe_topic_configs(list(remote))
+        out = {}
+        for name, topic in remote.items():
+            known = current.get(name)
+            target = None if known is None or isinstance(known, AdminRefusedError) else known
+            planned = plan_config_operations(described[topic], self._settings.config_filter, target=target)
+            if planned:
+                out[name] = planned
+        return out
+
+    def _describe(self, topics: Sequence[str]) -> dict[str, tuple[ConfigEntry, ...]]:
+        out = {}
+        for topic, entries in self._source.describe_topic_configs(list(topics)).items():
+            if isinstance(entries, AdminRefusedError):
+                alias = self._settings.source.alias
+                log_refusal(entries, f"describe the configs of topic {topic} on cluster {alias}")
+            else:
+                out[topic] = entries
+        return out
+
+    def _apply(self, planned: Mapping[str, Sequence[ConfigOperation]]) -> None:
+        outcomes = self._target.incremental_alter_topic_configs(planned)
+        for name, refused in outcomes.items():
+            if refused is not None:
+                self._warn(name, refused)
+                continue
+            for operation in planned[name]:
+                old = "" if operation.old_value is None else f" (was {operation.old_value})"
+                new = f" = {operation.value}" if operation.operation is OperationType.SET else " back to its default"
+                logger.info(
+                    "%s: topic %s: %s%s%s: %s", self._settings.name, name, operation.name, new, old, operation.rule
+                )
+
+    def _fall_back(self, error: AdminIncompatibleError) -> None:
+        alias = self._settings.target.alias
+        if self._settings.use_incremental_alter_configs is IncrementalAlterConfigs.REQUIRED:
+            message = (
+                f"use.incremental.alter.configs was set to required, but the target cluster {alias} is not compatible "
+                f"with IncrementalAlterConfigs API: {error}"
+            )
+            raise FlowFailedError(message) from error
+        logger.warning(
+            "The target cluster %s is not compatible with IncrementalAlterConfigs API. Therefore using deprecated "
+            "AlterConfigs API for syncing topic configurations",
+            alias,
+        )
+        self.uses_legacy = True
+
+    def _replace(self, described: Mapping[str, tuple[ConfigEntry, ...]]) -> None:
+        complete = {
+            self._settings.remote_topic(topic): complete_configs(entries, self._settings.config_filter)
+            for topic, entries in described.items()
+        }
+        for name, refused in self._target.alter_topic_configs(complete).items():
+            if refused is not None:
+                self._warn(name, refused)
+
+    def _warn(self, remote_topic: str, refused: AdminRefusedError) -> None:
+        logger.warning("Could not alter configuration of topic %s: %s", remote_topic, refused)
+        if refused.error_name.endswith(_DENIED):
+            log_refusal(refused, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}")
+
+
+def log_refusal(refused: AdminRefusedError, operation: str) -> None:
+    """Log a refusal with what was tried; a denial with Kafka's name of the exception, as MirrorMaker 2 does."""
+    if refused.error_name.endswith(_DENIED):
+        words = refused.error_name.removesuffix("_FAILED").split("_")
+        exception = "".join(word.capitalize() for word in words) + "Exception"
+        logger.error("%s occurred while trying to %s: %s", exception, operation, refused)
+    else:
+        logger.error("Could not %s: %s", operation, refused)

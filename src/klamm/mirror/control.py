@@ -1,0 +1,239 @@
+"""The control loop of a flow: topics, partitions and configs on the target, then what is to be copied."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.acl_sync import AclSync
+from klamm.mirror.config_sync import ConfigSync, log_refusal
+from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.keys import SyncsLocation
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
+from klamm.mirror.plans import plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.progress import FlowState
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.model import MirrorAdmin, TopicDescription
+    from klamm.mirror.progress import MirrorStatus
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 0.2
+_LAST_BACKOFF_S: Final = 10.0
+_TURN_S: Final = 0.2
+_EXISTS: Final = "TOPIC_ALREADY_EXISTS"
+_INVALID_CONFIG: Final = "INVALID_CONFIG"
+
+Assignment = tuple[tuple[str, str, int], ...]
+"""Source topic, remote topic, number of partitions."""
+
+
+class FlowControl:
+    """Keeps the target of one flow as its source demands. Runs in a thread of its own; ``publish`` is called there."""
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        source: MirrorAdmin,
+        target: MirrorAdmin,
+        *,
+        status: MirrorStatus,
+        publish: Callable[[Assignment], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._status = status
+        self._publish = publish
+        self._clock = clock
+        self._configs = ConfigSync(settings, source, target)
+        self._acls = AclSync(settings, source, target)
+        self._positions_topic_exists = False
+        self._syncs_topic_tried = settings.syncs_topic is None
+        self._refresh_due = 0.0
+        self._sync_due = 0.0
+        self._acl_sync_due = 0.0
+        self._assignment: Assignment = ()
+        self._refused: dict[str, str] = {}
+        """Remote topics that the target refused in the last round, and why."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Go round until ``stop``, or until the flow has failed."""
+        backoff_s = _FIRST_BACKOFF_S
+        while not stop.is_set():
+            try:
+                self.turn()
+            except FlowFailedError as error:
+                logger.error("%s failed: %s", self._settings.name, error)  # noqa: TRY400 - the text says it all
+                self._status.set_state(self._settings.name, FlowState.FAILED, str(error))
+                self._publish(())
+                return
+            except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
+                logger.warning("%s waits: %s", self._settings.name, error)
+                self._status.set_state(self._settings.name, FlowState.WAITING, str(error))
+                stop.wait(backoff_s)
+                backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
+            else:
+                backoff_s = _FIRST_BACKOFF_S
+                self._status.set_state(self._settings.name, FlowState.RUNNING)
+                stop.wait(_TURN_S)
+        self._status.set_state(self._settings.name, FlowState.STOPPED)
+
+    def turn(self) -> None:
+        """Do what is due now.
+
+        Raises:
+            FlowFailedError: the flow can not go on.
+            ClusterAwayError: a cluster is away; the next turn tries again.
+        """
+        now = self._clock()
+        if not self._positions_topic_exists:
+            self._create_positions_topic()
+        if not self._syncs_topic_tried:
+            self._create_syncs_topic()
+            self._syncs_topic_tried = True
+        if now >= self._refresh_due:
+            self._refresh_topics()
+            refresh = self._settings.refresh_topics_interval.total_seconds()
+            self._refresh_due = now + refresh if self._settings.refresh_topics_enabled else float("inf")
+        if now >= self._sync_due and self._settings.sync_topic_configs_enabled:
+            self._configs.run([topic for topic, _, _ in self._assignment])
+            self._sync_due = now + self._settings.sync_topic_configs_interval.total_seconds()
+        if now >= self._acl_sync_due and self._settings.sync_topic_acls_enabled:
+            self._acls.run([topic for topic, _, _ in self._assignment])
+            self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
+
+    def _create_positions_topic(self) -> None:
+        topic = NewTopic(
+            name=self._settings.positions_topic,
+            partition_count=self._settings.positions_partitions,
+            replication_factor=self._settings.positions_replication_factor,
+            configs={"cleanup.policy": "compact"},
+        )
+        refused = self._target.create_topics([topic]).get(topic.name)
+        if refused is None or refused.error_name == _EXISTS or refused.error_name.endswith("AUTHORIZATION_FAILED"):
+            # Without the right to create it, somebody else has done so, as MirrorMaker 2 assumes.
+            self._positions_topic_exists = True
+            return
+        factor = self._settings.positions_replication_factor
+        raise AdminRefusedError(
+            refused.error_name,
+            f"{topic.name} could not be created with offset.storage.replication.factor={factor}: {refused}",
+        )
+
+    def _create_syncs_topic(self) -> None:
+        """Create the topic of offset syncs once; without it records are copied all the same."""
+        settings = self._settings
+        on_source = settings.syncs_location is SyncsLocation.SOURCE
+        topic = NewTopic(
+            name=settings.syncs_topic or "",
+            partition_count=1,
+            replication_factor=settings.syncs_replication_factor,
+            configs={"cleanup.policy": "compact"},
+        )
+        refused = (self._source if on_source else self._target).create_topics([topic]).get(topic.name)
+        if refused is not None and refused.error_name != _EXISTS:
+            alias = settings.source.alias if on_source else settings.target.alias
+            factor = settings.syncs_replication_factor
+            logger.warning(
+                "%s: topic %s could not be created on cluster %s with offset-syncs.topic.replication.factor=%d: %s; "
+                "offsets of groups can not be translated unless somebody creates it",
+                settings.name, topic.name, alias, factor, refused,
+            )  # fmt: skip
+
+    def _refresh_topics(self) -> None:
+        self._refused = {}
+        selected = selected_topics(self._source.list_topics(), self._settings.selection)
+        target = self._target.list_topics()
+        plan = plan_topics(selected, target, self._settings.remote_topic)
+        counts = {name: topic.partition_count for name, topic in target.items()}
+        counts |= self._create(plan.create, {topic.name: topic for topic in selected})
+        counts |= self._grow(plan.grow)
+        self._status.set_refused(self._settings.name, self._refused)
+        self._assign(selected, counts)
+
+    def _create(self, names: Sequence[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:
+        """Create remote topics; returns the partition counts of those that exist now.
+
+        A list of topics asked for right afterwards need not show them yet.
+        """
+        new = []
+        for name, entries in self._source.describe_topic_configs(list(names)).items():
+            if isinstance(entries, AdminRefusedError):
+                log_refusal(entries, f"describe the configs of topic {name} on cluster {self._settings.source.alias}")
+                continue
+            new.append(
+                plan_new_topic(
+                    topics[name],
+                    entries,
+                    remote_name=self._settings.remote_topic(name),
+                    replication_factor=self._settings.replication_factor,
+                    config_filter=self._settings.config_filter,
+                )
+            )
+        outcomes = dict(self._target.create_topics(new))
+        outcomes |= self._create_without_unknown_configs(
+            [topic for topic in new if (refused := outcomes[topic.name]) and refused.error_name == _INVALID_CONFIG]
+        )
+        for name, refused in outcomes.items():
+            if refused is None:
+                logger.info("%s: created topic %s", self._settings.name, name)
+            elif refused.error_name != _EXISTS:
+                log_refusal(refused, f"create topic {name} on cluster {self._settings.target.alias}")
+                self._refused[name] = str(refused)
+        return {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}
+
+    def _create_without_unknown_configs(self, topics: Sequence[NewTopic]) -> dict[str, AdminRefusedError | None]:
+        """Try again without the configs that the target does not know, such as those of another vendor."""
+        if not topics:
+            return {}
+        # Any topic of the target names all the configs that it knows; this one is there.
+        described = self._target.describe_topic_configs([self._settings.positions_topic])
+        entries = described.get(self._settings.positions_topic)
+        if entries is None or isinstance(entries, AdminRefusedError):
+            return {}
+        known = {entry.name for entry in entries}
+        fewer = []
+        for topic in topics:
+            unknown = sorted(topic.configs.keys() - known)
+            if unknown:
+                alias, names = self._settings.target.alias, ", ".join(unknown)
+                logger.warning(
+                    "%s: topic %s: left out, cluster %s does not know it: %s",
+                    self._settings.name, topic.name, alias, names,
+                )  # fmt: skip
+                configs = {name: value for name, value in topic.configs.items() if name in known}
+                fewer.append(replace(topic, configs=configs))
+        return dict(self._target.create_topics(fewer)) if fewer else {}
+
+    def _grow(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Grow remote topics; returns the partition counts of those that did."""
+        grown = {}
+        for name, refused in self._target.create_partitions(counts).items():
+            if refused is None:
+                logger.info("%s: topic %s has %d partitions now", self._settings.name, name, counts[name])
+                grown[name] = counts[name]
+            else:
+                alias = self._settings.target.alias
+                log_refusal(refused, f"grow topic {name} to {counts[name]} partitions on cluster {alias}")
+                self._refused[name] = str(refused)
+        return grown
+
+    def _assign(self, selected: Sequence[TopicDescription], counts: Mapping[str, int]) -> None:
+        """Publish what can be copied: partitions that exist on both sides."""
+        assignment = []
+        for topic in selected:
+            remote_name = self._settings.remote_topic(topic.name)
+            if remote_name in counts:
+                assignment.append((topic.name, remote_name, min(topic.partition_count, counts[remote_name])))
+        if tuple(assignment) != self._assignment or not self._refresh_due:
+            self._assignment = tuple(assignment)
+            self._publish(self._assignment)

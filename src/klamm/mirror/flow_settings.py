@@ -1,0 +1,254 @@
+"""What the file asks for one flow, ``A->B``."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror import filters, keys, naming
+from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, PatternList, TopicSelection
+from klamm.mirror.keys import DefaultsFrom, IncrementalAlterConfigs, IsolationLevel, OffsetReset, SyncsLocation
+from klamm.properties import SettingsError, with_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.mirror.filters import ConfigPropertyFilter
+    from klamm.mirror.naming import ReplicationPolicy
+    from klamm.mirror.settings import ClusterSettings
+
+_JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings:
+    """One enabled flow from ``source`` to ``target``."""
+
+    source: ClusterSettings
+    target: ClusterSettings
+    policy: ReplicationPolicy
+    selection: TopicSelection
+    config_filter: ConfigPropertyFilter
+    use_incremental_alter_configs: IncrementalAlterConfigs = IncrementalAlterConfigs.REQUESTED
+    sync_topic_configs_enabled: bool = True
+    sync_topic_configs_interval: timedelta = timedelta(seconds=600)
+    sync_topic_acls_enabled: bool = True
+    sync_topic_acls_interval: timedelta = timedelta(seconds=600)
+    refresh_topics_enabled: bool = True
+    refresh_topics_interval: timedelta = timedelta(seconds=600)
+    replication_factor: int = 2
+    """Of new remote topics; -1 means: the target's default."""
+    positions_topic: str
+    positions_partitions: int = 25
+    positions_replication_factor: int = 3
+    """-1 means: the target's default."""
+    positions_interval: timedelta = timedelta(seconds=1)
+    """How often positions are written while records flow; ``offset.flush.interval.ms`` when that is shorter."""
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
+    tasks_max: int | None = None
+    """Upper bound for parallel tasks; None means: as many as Spark has slots."""
+    admin_timeout: timedelta = timedelta(seconds=60)
+    syncs_topic: str | None = None
+    """Where offset syncs go; None: none are written (``emit.offset-syncs.enabled=false``)."""
+    syncs_location: SyncsLocation = SyncsLocation.SOURCE
+    syncs_replication_factor: int = 3
+    offset_lag_max: int = 100
+    clients: Mapping[str, Mapping[str, str]]
+    """Client properties by ``source.consumer``, ``source.admin``, ``target.producer``, ``target.admin``."""
+
+    @property
+    def name(self) -> str:
+        """``A->B``, as in the file."""
+        return f"{self.source.alias}->{self.target.alias}"
+
+    def remote_topic(self, topic: str) -> str:
+        """Return the name of a source topic on the target."""
+        return self.policy.format_remote_topic(self.source.alias, topic)
+
+
+class _Reader:
+    """Looks keys up by precedence: ``A->B.k``, then (for keys of the worker) ``B.k``, then ``k``."""
+
+    def __init__(self, properties: Mapping[str, str], source: str, target: str) -> None:
+        self._properties = properties
+        self._flow = f"{source}->{target}."
+        self._target = f"{target}."
+
+    def find(self, key: str, *, worker: bool = False) -> tuple[str, str] | None:
+        """Return the full key and its value, None when the file does not say."""
+        prefixes = (self._flow, self._target, "") if worker else (self._flow, "")
+        for prefix in prefixes:
+            if (value := self._properties.get(prefix + key)) is not None:
+                return prefix + key, value.strip()
+        return None
+
+    def boolean(self, key: str, default: bool) -> bool:
+        found = self.find(key)
+        return keys.parse_bool(*found) if found else default
+
+    def integer(self, key: str, default: int, *, at_least: int, worker: bool = False) -> int:
+        found = self.find(key, worker=worker)
+        return keys.parse_int(*found, at_least=at_least) if found else default
+
+    def seconds(self, key: str, default: int) -> timedelta:
+        found = self.find(key)
+        return keys.parse_seconds(*found) if found else timedelta(seconds=default)
+
+    def choice(self, key: str, default: keys.Choice) -> keys.Choice:
+        found = self.find(key)
+        return keys.parse_choice(*found, type(default)) if found else default
+
+    def text(self, key: str, default: str, *, worker: bool = False) -> str:
+        found = self.find(key, worker=worker)
+        return found[1] if found else default
+
+    def patterns(self, key: str, default: tuple[str, ...], *, old_key: str | None = None) -> PatternList:
+        found = self.find(key) or (self.find(old_key) if old_key else None)
+        if found is None:
+            return PatternList.compile(key, default)
+        return PatternList.compile(found[0], keys.parse_list(found[1]))
+
+
+def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> FlowSettings:
+    """Make the settings of one flow; its own keys (``A->B.k``) win over those at top level.
+
+    Raises:
+        SettingsError: a value is wrong; names key, value and what is allowed.
+    """
+    reader = _Reader(properties, source.alias, target.alias)
+    clients = _clients(properties, source, target)
+    consumer = clients["source.consumer"]
+    policy = _policy(reader, source.alias)
+    return FlowSettings(
+        source=source,
+        target=target,
+        policy=policy,
+        selection=TopicSelection(
+            topic_filter=_topic_filter(reader),
+            policy=policy,
+            target_alias=target.alias,
+            heartbeats_replication_enabled=reader.boolean("heartbeats.replication.enabled", True),
+        ),
+        config_filter=_config_filter(reader),
+        use_incremental_alter_configs=reader.choice("use.incremental.alter.configs", IncrementalAlterConfigs.REQUESTED),
+        sync_topic_configs_enabled=reader.boolean("sync.topic.configs.enabled", True),
+        sync_topic_configs_interval=reader.seconds("sync.topic.configs.interval.seconds", 600),
+        sync_topic_acls_enabled=reader.boolean("sync.topic.acls.enabled", True),
+        sync_topic_acls_interval=reader.seconds("sync.topic.acls.interval.seconds", 600),
+        refresh_topics_enabled=reader.boolean("refresh.topics.enabled", True),
+        refresh_topics_interval=reader.seconds("refresh.topics.interval.seconds", 600),
+        replication_factor=_replication_factor(reader, "replication.factor", 2),
+        positions_topic=reader.text("offset.storage.topic", naming.positions_topic(source.alias), worker=True),
+        positions_partitions=reader.integer("offset.storage.partitions", 25, at_least=1, worker=True),
+        positions_replication_factor=_replication_factor(reader, "offset.storage.replication.factor", 3, worker=True),
+        positions_interval=_positions_interval(reader),
+        isolation_level=_client_choice(source, consumer, "isolation.level", IsolationLevel.READ_UNCOMMITTED),
+        auto_offset_reset=_client_choice(source, consumer, "auto.offset.reset", OffsetReset.EARLIEST),
+        tasks_max=reader.integer("tasks.max", 1, at_least=1) if reader.find("tasks.max") else None,
+        admin_timeout=timedelta(milliseconds=reader.integer("admin.timeout.ms", 60_000, at_least=1)),
+        syncs_topic=_syncs_topic(reader, policy, source.alias, target.alias),
+        syncs_location=_syncs_location(reader),
+        syncs_replication_factor=_replication_factor(reader, "offset-syncs.topic.replication.factor", 3),
+        offset_lag_max=reader.integer("offset.lag.max", 100, at_least=0),
+        clients=clients,
+    )
+
+
+def _syncs_location(reader: _Reader) -> SyncsLocation:
+    return reader.choice("offset-syncs.topic.location", SyncsLocation.SOURCE)
+
+
+def _syncs_topic(reader: _Reader, policy: ReplicationPolicy, source: str, target: str) -> str | None:
+    if not reader.boolean("emit.offset-syncs.enabled", True):
+        return None
+    # The name tells the other cluster: the same cluster may be the source of several flows.
+    return policy.offset_syncs_topic(target if _syncs_location(reader) is SyncsLocation.SOURCE else source)
+
+
+def _client_choice(source: ClusterSettings, consumer: Mapping[str, str], key: str, default: keys.Choice) -> keys.Choice:
+    value = consumer.get(key)
+    return default if value is None else keys.parse_choice(f"{source.alias}.consumer.{key}", value, type(default))
+
+
+def _replication_factor(reader: _Reader, key: str, default: int, *, worker: bool = False) -> int:
+    factor = reader.integer(key, default, at_least=-1, worker=worker)
+    if factor == 0:
+        raise SettingsError(f"{key}=0: expected a whole number from 1, or -1 for the target's default")
+    return factor
+
+
+def _positions_interval(reader: _Reader) -> timedelta:
+    flush = reader.integer("offset.flush.interval.ms", 60_000, at_least=1, worker=True)
+    return min(timedelta(milliseconds=flush), timedelta(seconds=1))
+
+
+def _clients(
+    properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
+) -> dict[str, dict[str, str]]:
+    """Resolve ``A->B.source.consumer.k`` over ``<alias>.consumer.k`` over ``<alias>.k`` over top level."""
+    own = with_prefix(properties, f"{source.alias}->{target.alias}.")
+    out = {}
+    for side, cluster in (("source", source), ("target", target)):
+        for role, base in cluster.clients.items():
+            out[f"{side}.{role}"] = dict(base) | with_prefix(own, f"{side}.cluster.") | with_prefix(own, f"{role}.")
+            out[f"{side}.{role}"] |= with_prefix(own, f"{side}.{role}.")
+    out["target.producer"] |= with_prefix(own, "producer.override.")
+    return out
+
+
+def _policy(reader: _Reader, source_alias: str) -> ReplicationPolicy:
+    key = "replication.policy.class"
+    name = reader.text(key, "DefaultReplicationPolicy")
+    separator = reader.text("replication.policy.separator", ".")
+    internal = reader.boolean("replication.policy.internal.topic.separator.enabled", True)
+    match name.removeprefix(_JAVA_PACKAGE):
+        case "DefaultReplicationPolicy":
+            return naming.DefaultReplicationPolicy(separator=separator, internal_topic_separator_enabled=internal)
+        case "IdentityReplicationPolicy":
+            return naming.IdentityReplicationPolicy(
+                separator=separator, internal_topic_separator_enabled=internal, source_cluster_alias=source_alias
+            )
+        case _:
+            policy: ReplicationPolicy = _own_class(key, name)
+            return policy
+
+
+def _topic_filter(reader: _Reader) -> filters.TopicFilter:
+    key = "topic.filter.class"
+    name = reader.text(key, "DefaultTopicFilter")
+    if name.removeprefix(_JAVA_PACKAGE) != "DefaultTopicFilter":
+        own: filters.TopicFilter = _own_class(key, name)
+        return own
+    return DefaultTopicFilter(
+        include=reader.patterns("topics", filters.DEFAULT_TOPICS),
+        exclude=reader.patterns("topics.exclude", filters.DEFAULT_TOPICS_EXCLUDE, old_key="topics.blacklist"),
+    )
+
+
+def _config_filter(reader: _Reader) -> ConfigPropertyFilter:
+    key = "config.property.filter.class"
+    name = reader.text(key, "DefaultConfigPropertyFilter")
+    defaults_from = reader.choice("use.defaults.from", DefaultsFrom.TARGET)
+    if name.removeprefix(_JAVA_PACKAGE) != "DefaultConfigPropertyFilter":
+        own: ConfigPropertyFilter = _own_class(key, name)
+        return own
+    exclude = reader.patterns(
+        "config.properties.exclude",
+        filters.DEFAULT_CONFIG_PROPERTIES_EXCLUDE,
+        old_key="config.properties.blacklist",
+    )
+    return DefaultConfigPropertyFilter(exclude=exclude, source_defaults=defaults_from is DefaultsFrom.SOURCE)
+
+
+def _own_class(key: str, name: str):  # type: ignore[no-untyped-def]
+    """Make an object of a class of the user's, named ``module:Class``."""
+    module, found, attribute = name.partition(":")
+    if not found or name.startswith(_JAVA_PACKAGE):
+        raise SettingsError(f"{key}={name}: expected one of Kafka's default classes, or module:Class in Python")
+    try:
+        return getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise SettingsError(f"{key}={name}: can not be loaded: {error}") from error

@@ -1,0 +1,160 @@
+"""The bytes of heartbeats, checkpoints and offset syncs, as MirrorMaker 2 writes them.
+
+Kafka's plain types: big-endian numbers; a string is its length in two bytes, then UTF-8. All stand in partition 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, Self
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_OFFSETS: Final = struct.Struct(">qq")
+_VERSION: Final = 0
+
+
+class FormatError(ValueError):
+    """Bytes that are no record of this kind."""
+
+
+class _Reader:
+    """Reads from the front of a key or value."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, layout: struct.Struct) -> int:
+        try:
+            (value,) = layout.unpack_from(self._data, self._at)
+        except struct.error as error:
+            raise FormatError(f"{len(self._data)} bytes are too few") from error
+        self._at += layout.size
+        return int(value)
+
+    def text(self) -> str:
+        size = self.number(_INT16)
+        if size < 0 or self._at + size > len(self._data):
+            raise FormatError(f"A string of {size} bytes does not fit")
+        raw = self._data[self._at : self._at + size]
+        self._at += size
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise FormatError("A string is not UTF-8") from error
+
+    def version(self) -> None:
+        if (version := self.number(_INT16)) != _VERSION:
+            raise FormatError(f"Version {version} is not known")
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return _INT16.pack(len(raw)) + raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A record of the topic ``heartbeats`` (Kafka's ``Heartbeat``)."""
+
+    source_alias: str
+    target_alias: str
+    timestamp: int
+    """Milliseconds since the epoch."""
+
+    def key(self) -> bytes:
+        """Return the record's key."""
+        return _text(self.source_alias) + _text(self.target_alias)
+
+    def value(self) -> bytes:
+        """Return the record's value."""
+        return _INT16.pack(_VERSION) + _INT64.pack(self.timestamp)
+
+    @classmethod
+    def parse(cls, key: bytes, value: bytes) -> Self:
+        """Read a record.
+
+        Raises:
+            FormatError: it is none.
+        """
+        keys, values = _Reader(key), _Reader(value)
+        values.version()
+        return cls(source_alias=keys.text(), target_alias=keys.text(), timestamp=values.number(_INT64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Where a group of the source would stand on the target (Kafka's ``Checkpoint``)."""
+
+    group: str
+    topic: str
+    """The remote topic."""
+    partition: int
+    upstream_offset: int
+    """The group's offset on the source."""
+    downstream_offset: int
+    metadata: str = ""
+
+    def key(self) -> bytes:
+        """Return the record's key."""
+        return _text(self.group) + _text(self.topic) + _INT32.pack(self.partition)
+
+    def value(self) -> bytes:
+        """Return the record's value."""
+        offsets = _OFFSETS.pack(self.upstream_offset, self.downstream_offset)
+        return _INT16.pack(_VERSION) + offsets + _text(self.metadata)
+
+    @classmethod
+    def parse(cls, key: bytes, value: bytes) -> Self:
+        """Read a record.
+
+        Raises:
+            FormatError: it is none.
+        """
+        keys, values = _Reader(key), _Reader(value)
+        values.version()
+        return cls(
+            group=keys.text(),
+            topic=keys.text(),
+            partition=keys.number(_INT32),
+            upstream_offset=values.number(_INT64),
+            downstream_offset=values.number(_INT64),
+            metadata=values.text(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetSync:
+    """A source offset and the target offset that its record has (Kafka's ``OffsetSync``)."""
+
+    topic: str
+    """The source topic."""
+    partition: int
+    upstream_offset: int
+    downstream_offset: int
+
+    def key(self) -> bytes:
+        """Return the record's key."""
+        return _text(self.topic) + _INT32.pack(self.partition)
+
+    def value(self) -> bytes:
+        """Return the record's value; it has no version."""
+        return _OFFSETS.pack(self.upstream_offset, self.downstream_offset)
+
+    @classmethod
+    def parse(cls, key: bytes, value: bytes) -> Self:
+        """Read a record.
+
+        Raises:
+            FormatError: it is none.
+        """
+        keys, values = _Reader(key), _Reader(value)
+        return cls(
+            topic=keys.text(),
+            partition=keys.number(_INT32),
+            upstream_offset=values.number(_INT64),
+            downstream_offset=values.number(_INT64),
+        )

@@ -1,0 +1,148 @@
+"""The keys of ``mm2.properties`` that klamm reads, those it accepts without effect, and how values are parsed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "config.storage.topic": "the mirror keeps no configuration on the target",
+    "config.storage.replication.factor": "the mirror keeps no configuration on the target",
+    "status.storage.topic": "the mirror keeps no status on the target",
+    "status.storage.replication.factor": "the mirror keeps no status on the target",
+    "dedicated.mode.enable.internal.rest": "Spark places the tasks",
+    "listeners": "Spark places the tasks",
+    "forwarding.admin.class": "an admin client of its own is used",
+    "key.converter": "records are copied byte for byte",
+    "value.converter": "records are copied byte for byte",
+    "header.converter": "records are copied byte for byte",
+    "connector.class": "flows are named by A->B.enabled",
+    "name": "flows are named by A->B.enabled",
+    "group.id": "the mirror is no consumer group",
+    "metric.reporters": "there is no JMX",
+    "consumer.poll.timeout.ms": "the mirror waits for data on its own connections",
+    "emit.checkpoints.enabled": "offsets of groups are not translated yet",
+    "emit.checkpoints.interval.seconds": "offsets of groups are not translated yet",
+    "groups": "offsets of groups are not translated yet",
+    "groups.exclude": "offsets of groups are not translated yet",
+    "groups.blacklist": "offsets of groups are not translated yet",
+    "group.filter.class": "offsets of groups are not translated yet",
+    "refresh.groups.enabled": "offsets of groups are not translated yet",
+    "refresh.groups.interval.seconds": "offsets of groups are not translated yet",
+    "sync.group.offsets.enabled": "offsets of groups are not translated yet",
+    "sync.group.offsets.interval.seconds": "offsets of groups are not translated yet",
+    "emit.heartbeats.enabled": "heartbeats are not written yet",
+    "emit.heartbeats.interval.seconds": "heartbeats are not written yet",
+    "heartbeats.topic.replication.factor": "heartbeats are not written yet",
+    "checkpoints.topic.replication.factor": "offsets of groups are not translated yet",
+    "exactly.once.source.support": "delivery is at least once",
+    "exactly.once.support": "delivery is at least once",
+}
+"""Keys that a MirrorMaker 2 file may hold, and why they change nothing here; told once at start."""
+
+DEPRECATED: Final[Mapping[str, str]] = {
+    "use.incremental.alter.configs": (
+        "it goes away in a later major version; topic configs are then always written with IncrementalAlterConfigs"
+    ),
+}
+
+
+class IncrementalAlterConfigs(StrEnum):
+    """Values of ``use.incremental.alter.configs`` (KIP-894)."""
+
+    REQUESTED = "requested"
+    REQUIRED = "required"
+    NEVER = "never"
+
+
+class DefaultsFrom(StrEnum):
+    """Values of ``use.defaults.from`` (KIP-894): whose defaults count for a config without an own value."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+class IsolationLevel(StrEnum):
+    """Values of the consumer's ``isolation.level``."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class SyncsLocation(StrEnum):
+    """Values of ``offset-syncs.topic.location``: the cluster that holds the offset syncs."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+class OffsetReset(StrEnum):
+    """Values of the consumer's ``auto.offset.reset``: where a partition starts that was never mirrored."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+def parse_bool(key: str, value: str) -> bool:
+    """Parse ``true`` or ``false``, in any case as Kafka does.
+
+    Raises:
+        SettingsError: any other value.
+    """
+    match value.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise SettingsError(f"{key}={value}: expected true or false")
+
+
+def parse_int(key: str, value: str, *, at_least: int, at_most: int = 2**31 - 1) -> int:
+    """Parse a whole number within limits.
+
+    Raises:
+        SettingsError: no number, or outside.
+    """
+    try:
+        number = int(value.strip())
+    except ValueError:
+        number = at_least - 1
+    if not at_least <= number <= at_most:
+        raise SettingsError(f"{key}={value}: expected a whole number from {at_least} to {at_most}")
+    return number
+
+
+def parse_seconds(key: str, value: str) -> timedelta:
+    """Parse a number of seconds, at least 1.
+
+    Raises:
+        SettingsError: no such number.
+    """
+    return timedelta(seconds=parse_int(key, value, at_least=1))
+
+
+def parse_list(value: str) -> tuple[str, ...]:
+    """Split a list at its commas; blanks around elements and empty elements do not count."""
+    return tuple(element for part in value.split(",") if (element := part.strip()))
+
+
+def parse_choice(key: str, value: str, choices: type[Choice]) -> Choice:
+    """Parse one of the values of an enum, case-sensitive.
+
+    Raises:
+        SettingsError: any other value; names what is allowed.
+    """
+    try:
+        return choices(value)
+    except ValueError as error:
+        allowed = ", ".join(choices)
+        raise SettingsError(f"{key}={value}: expected one of {allowed}") from error

@@ -1,0 +1,215 @@
+"""Run a mirror as ``mm2.properties`` says: ``klamm mirror mm2.properties [--clusters ...]``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.control import FlowControl
+from klamm.mirror.copying import copy_settings, partitions_of
+from klamm.mirror.planning import print_plan
+from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus, describe
+from klamm.mirror.providers import resolve
+from klamm.mirror.settings import MirrorSettings, parse_settings
+from klamm.properties import SettingsError, read_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from klamm.mirror.control import Assignment
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.spark.coordinator import Coordinator
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+_TURN_S: Final = 0.1
+_REPORT_EVERY_S: Final = 1.0
+_JOIN_S: Final = 10.0
+
+
+def run(
+    properties_path: Path,
+    clusters: Sequence[str] = (),
+    *,
+    plan: bool = False,
+    until_caught_up: bool = False,
+    on_progress: Callable[[tuple[FlowProgress, ...]], None] | None = None,
+    stop: threading.Event | None = None,
+) -> int:
+    """Mirror until a signal, or until everything is copied, or until every flow has failed.
+
+    Args:
+        properties_path: MirrorMaker's file.
+        clusters: only flows to these clusters; empty means all.
+        plan: show what the next round would change, and change nothing.
+        until_caught_up: end when no flow lags.
+        on_progress: called about once a second; None means: lines on stderr.
+        stop: ends the mirror when set; None means: SIGINT and SIGTERM do.
+
+    Returns:
+        0 done, 1 a flow failed or a partition stopped, 2 the file asks for something that cannot be.
+    """
+    try:
+        settings = parse_settings(resolve(read_properties(properties_path)), target_aliases=clusters)
+        for note in settings.notes:
+            logger.info("%s", note)
+        for warning in settings.warnings:
+            logger.warning("%s", warning)
+        if plan:
+            return print_plan(settings, sys.stdout)
+        return Mirror(settings).run(
+            until_caught_up=until_caught_up, on_progress=on_progress or _print_progress, stop=stop
+        )
+    except SettingsError as error:
+        sys.stderr.write(f"{properties_path}: {error}\n")
+        return EXIT_USAGE
+
+
+class Mirror:
+    """All flows of a file. For one run, from the main thread when signals are to end it."""
+
+    def __init__(self, settings: MirrorSettings) -> None:
+        """Prepare the flows.
+
+        Raises:
+            SettingsError: a client property that can not be honoured.
+        """
+        self._settings = settings
+        self._copy_settings = {flow.name: copy_settings(flow) for flow in settings.flows}
+        self.status = MirrorStatus(flow.name for flow in settings.flows)
+
+    def run(
+        self,
+        *,
+        until_caught_up: bool,
+        on_progress: Callable[[tuple[FlowProgress, ...]], None],
+        stop: threading.Event | None = None,
+    ) -> int:
+        """Run and return the exit code."""
+        # Spark takes a while to import and to start: topics are created and configs synced meanwhile.
+        coordinator = self._coordinator()
+        ended = threading.Event()
+        threads = [
+            threading.Thread(target=self._control, args=(flow, coordinator, ended), name=flow.name, daemon=True)
+            for flow in self._settings.flows
+        ]
+        with (
+            _signals() if stop is None else contextlib.nullcontext(stop) as stopping,
+            tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True) as directory,
+        ):
+            for thread in threads:
+                thread.start()
+            try:
+                self._run_spark(
+                    coordinator, stopping, Path(directory), until_caught_up=until_caught_up, on_progress=on_progress
+                )
+            finally:
+                ended.set()
+                coordinator.close()
+                for thread in threads:
+                    thread.join(_JOIN_S)
+        final = self.status.snapshot()
+        on_progress(final)
+        failed = any(flow.state is FlowState.FAILED or flow.stopped for flow in final)
+        return EXIT_FAILED if failed else EXIT_OK
+
+    def _coordinator(self) -> Coordinator:
+        from klamm.mirror.spark.coordinator import Coordinator  # noqa: PLC0415 - the data path is loaded on demand
+
+        bounds = {flow.name: flow.tasks_max for flow in self._settings.flows if flow.tasks_max is not None}
+        return Coordinator(self.status, lease_s=self._settings.lease.total_seconds(), tasks_max=bounds)
+
+    def _run_spark(
+        self,
+        coordinator: Coordinator,
+        stopping: threading.Event,
+        directory: Path,
+        *,
+        until_caught_up: bool,
+        on_progress: Callable[[tuple[FlowProgress, ...]], None],
+    ) -> None:
+        with warnings.catch_warnings():
+            # pyspark warns about every new pandas, which the mirror does not use.
+            warnings.simplefilter("ignore", FutureWarning)
+            from klamm.mirror.spark.session import start_session  # noqa: PLC0415 - takes a second to import
+            from klamm.mirror.spark.stream import MirrorStream  # noqa: PLC0415
+
+            spark = start_session(self._settings.spark, directory)
+            coordinator.set_slots(max(1, spark.sparkContext.defaultParallelism))
+            stream = MirrorStream(spark, coordinator, checkpoint=str(directory / "checkpoint"))
+        try:
+            stream.start()
+            report_at = 0.0
+            while not stopping.wait(_TURN_S):
+                stream.check()
+                progress = self.status.snapshot()
+                if time.monotonic() >= report_at:
+                    report_at = time.monotonic() + _REPORT_EVERY_S
+                    on_progress(progress)
+                if self._is_over(progress, until_caught_up=until_caught_up):
+                    break
+        finally:
+            stream.stop()
+            spark.stop()
+
+    @staticmethod
+    def _is_over(progress: Sequence[FlowProgress], *, until_caught_up: bool) -> bool:
+        running = [flow for flow in progress if flow.state is not FlowState.FAILED]
+        if not running:
+            return True
+        return until_caught_up and all(flow.is_done for flow in running)
+
+    def _control(self, flow: FlowSettings, coordinator: Coordinator, ended: threading.Event) -> None:
+        from klamm.mirror.spark.leases import Share  # noqa: PLC0415 - the data path is loaded on demand
+
+        def publish(assignment: Assignment) -> None:
+            share = Share(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
+            coordinator.publish(flow.name, share)
+
+        timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
+        source = KafkaAdmin(flow.source.bootstrap_servers, flow.clients["source.admin"], timeout_ms=timeout_ms)
+        target = KafkaAdmin(flow.target.bootstrap_servers, flow.clients["target.admin"], timeout_ms=timeout_ms)
+        try:
+            FlowControl(flow, source, target, status=self.status, publish=publish).run(ended)
+        except Exception as error:  # a control loop never dies silently
+            logger.exception("%s failed", flow.name)
+            self.status.set_state(flow.name, FlowState.FAILED, f"{type(error).__name__}: {error}")
+        finally:
+            source.close()
+            target.close()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Set an event on SIGINT and SIGTERM."""
+    stopping = threading.Event()
+
+    def on_signal(_: int, __: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_progress(flows: tuple[FlowProgress, ...]) -> None:
+    for flow in flows:
+        sys.stderr.write(describe(flow) + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,154 @@
+"""What the control loops know about a cluster, and what they may ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.security.acls import Acl
+
+DYNAMIC_TOPIC_CONFIG: Final = 1
+"""``config_source`` of a value that was set on the topic itself; any other source is a default (KIP-894)."""
+
+
+class OperationType(IntEnum):
+    """Wire values of ``config_operation`` that the mirror uses."""
+
+    SET = 0
+    DELETE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One config of a topic as DescribeConfigs answers it."""
+
+    name: str
+    value: str | None
+    """None means: no value, or one that is not shown."""
+    config_source: int
+    read_only: bool = False
+    is_sensitive: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Tell whether the topic itself does not set it."""
+        return self.config_source != DYNAMIC_TOPIC_CONFIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigOperation:
+    """One operation of an IncrementalAlterConfigs request."""
+
+    name: str
+    operation: OperationType
+    value: str | None
+    """None for DELETE."""
+    old_value: str | None = None
+    """The target's own value before; None means: none, or not known."""
+    rule: str
+    """Why: for the plan that a person reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic of a cluster."""
+
+    name: str
+    topic_id: str
+    """Empty when the broker is too old to tell."""
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: str
+    partition_count: int
+    replication_factor: int
+    """-1 means: the cluster's default."""
+    configs: Mapping[str, str]
+
+
+class AdminRefusedError(Exception):
+    """A cluster answered with an error code; ``error_name`` is Kafka's name of it."""
+
+    def __init__(self, error_name: str, message: str) -> None:
+        super().__init__(f"{error_name}: {message}" if message else error_name)
+        self.error_name = error_name
+
+
+class AdminIncompatibleError(Exception):
+    """A cluster does not offer an API at all, or not in a version that is known here."""
+
+
+class ClusterAwayError(Exception):
+    """A cluster does not answer (refused connections, timeouts, no leader): try again later."""
+
+
+class AclAdmin(Protocol):
+    """The admin calls of the ACL sync. Every call may raise ``ClusterAwayError``."""
+
+    def describe_topic_acls(self) -> Sequence[Acl]:
+        """Return the ACLs of topics.
+
+        Raises:
+            AdminRefusedError: no right to, or no ACLs are kept (SECURITY_DISABLED).
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        ...
+
+    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
+        """Create ACLs, each for itself.
+
+        Raises:
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        ...
+
+
+class MirrorAdmin(AclAdmin, Protocol):
+    """The admin calls of the control loops. Every call may raise ``ClusterAwayError``.
+
+    Results are by topic name; None means: done.
+    """
+
+    def list_topics(self) -> Mapping[str, TopicDescription]:
+        """Return all topics of the cluster, internal ones too."""
+        ...
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        """Return all configs of topics, defaults too."""
+        ...
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
+        """Create topics, each for itself."""
+        ...
+
+    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
+        """Grow topics to a number of partitions."""
+        ...
+
+    def incremental_alter_topic_configs(
+        self, operations: Mapping[str, Sequence[ConfigOperation]]
+    ) -> Mapping[str, AdminRefusedError | None]:
+        """Apply operations (IncrementalAlterConfigs).
+
+        Raises:
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        ...
+
+    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
+        """Replace all own configs of topics (AlterConfigs)."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...

@@ -1,0 +1,83 @@
+"""Positions in MirrorMaker's own form: the records of ``mm2-offsets.<source>.internal``.
+
+Connect stores for each partition of the source the last offset that was mirrored, as JSON, in a compacted topic on
+the target. The bytes of the key matter: compaction and MirrorMaker 2 find an older position by them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+_CONNECTOR: Final = "MirrorSourceConnector"
+_MASK: Final = 0xFFFFFFFF
+_SEED: Final = 0x9747B28C
+_MULTIPLIER: Final = 0x5BD1E995
+_WORD: Final = 4
+
+
+class SourcePartition(NamedTuple):
+    """A partition of a topic of the cluster that is mirrored."""
+
+    cluster: str
+    topic: str
+    partition: int
+
+
+def key_bytes(partition: SourcePartition) -> bytes:
+    """Return the key of a position, exactly as MirrorMaker 2 writes it."""
+    where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
+    return json.dumps([_CONNECTOR, where], separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def value_bytes(last_mirrored_offset: int) -> bytes:
+    """Return the value of a position: the offset of the last record mirrored, -1 for none yet."""
+    return b'{"offset":%d}' % last_mirrored_offset
+
+
+def parse_key(key: bytes | memoryview | None) -> SourcePartition | None:
+    """Return whose position a key holds; None for keys of other connectors and for what is no position."""
+    try:
+        match json.loads(bytes(key or b"")):
+            case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}]:
+                return SourcePartition(cluster, topic, partition) if name == _CONNECTOR else None
+            case _:
+                return None
+    except ValueError:
+        return None
+
+
+def parse_value(value: bytes | memoryview | None) -> int | None:
+    """Return the offset of the last record mirrored; None for a tombstone and for what is no position."""
+    try:
+        match json.loads(bytes(value or b"")):
+            case {"offset": int(offset)}:
+                return offset
+            case _:
+                return None
+    except ValueError:
+        return None
+
+
+def resume_offset(last_mirrored_offset: int) -> int:
+    """Return the next offset to copy. -1 stands for a partition that is known but of which nothing is mirrored."""
+    return max(0, last_mirrored_offset + 1)
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """Return the partition that Kafka's Java producer gives a key (murmur2)."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def murmur2(data: bytes) -> int:
+    """Return Kafka's murmur2 of ``data`` as an unsigned 32-bit number (Kafka's ``Utils.murmur2``)."""
+    digest = _SEED ^ len(data)
+    whole = len(data) // _WORD * _WORD
+    for at in range(0, whole, _WORD):
+        word = int.from_bytes(data[at : at + _WORD], "little") * _MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
+        digest = digest * _MULTIPLIER & _MASK ^ word
+    if whole < len(data):
+        digest = (digest ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    digest = (digest ^ digest >> 13) * _MULTIPLIER & _MASK
+    return digest ^ digest >> 15

@@ -1,0 +1,234 @@
+"""How far a mirror is: collected from the tasks and the control loops, read by displays."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+logger = logging.getLogger(__name__)
+
+RATE_WINDOW_S: Final = 5.0
+_MEGABYTE: Final = 1_000_000
+_STOPPED: Final = "STOPPED"
+
+
+class FlowState(StrEnum):
+    """Where a flow stands."""
+
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    WAITING = "WAITING"
+    """Something is away; tried again until it is back."""
+    FAILED = "FAILED"
+    """It can not go on until somebody changes something."""
+    STOPPED = "STOPPED"
+    """It was asked to end, or is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """How far one partition is."""
+
+    topic: str
+    partition: int
+    remote_topic: str
+    next_offset: int
+    """Everything before it is on the target; -1: not started."""
+    end_offset: int
+    """End of the source's partition; -1: not known yet."""
+    state: str
+    """COPYING, WAITING or STOPPED."""
+    reason: str
+    last_timestamp: int
+    """Newest record timestamp copied in this run, milliseconds since the epoch; -1: none."""
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that the target is behind; None: not known yet."""
+        return None if self.end_offset < 0 or self.next_offset < 0 else max(0, self.end_offset - self.next_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowProgress:
+    """How far a flow is, at one moment."""
+
+    flow: str
+    """``A->B``."""
+    state: FlowState
+    reason: str
+    """Why it waits or failed; empty when it runs."""
+    copied: int
+    """Offsets of the source that are on the target, over all its partitions."""
+    total: int
+    """Offsets that the source's partitions have."""
+    records: int
+    """Copied in this run, as ``bytes``."""
+    bytes: int
+    records_per_s: float
+    """Over the last seconds, as ``mb_per_s``."""
+    mb_per_s: float
+    lag: int | None
+    """Offsets that the target is behind; None: not known for every partition yet."""
+    eta_s: float | None
+    """Seconds until the lag is gone at this rate; None: can not be said."""
+    partitions: tuple[PartitionStatus, ...]
+    is_done: bool
+    """Every partition that the flow copies is known, and has no lag or is stopped."""
+
+    refused: tuple[tuple[str, str], ...] = ()
+    """Remote topics that the target did not create or grow in the last round, and why."""
+
+    @property
+    def stopped(self) -> tuple[PartitionStatus, ...]:
+        """Partitions that need somebody."""
+        return tuple(partition for partition in self.partitions if partition.state == _STOPPED)
+
+    @property
+    def caught_up(self) -> bool:
+        """Tell whether what the flow copies is known, and nothing of it is missing on the target."""
+        return self.lag == 0
+
+
+@dataclass(slots=True)
+class _Flow:
+    state: FlowState = FlowState.STARTING
+    reason: str = ""
+    expected: frozenset[tuple[str, int]] | None = None
+    """The partitions that the flow is to copy; None: not planned yet."""
+    partitions: dict[tuple[str, int], PartitionStatus] = field(default_factory=dict)
+    counters: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
+    """Records and bytes by session and partition: a new session counts from zero."""
+    refused: tuple[tuple[str, str], ...] = ()
+    records: int = 0
+    bytes: int = 0
+    history: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+
+class MirrorStatus:
+    """The state of all flows. Thread-safe."""
+
+    def __init__(self, flows: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._flows = {name: _Flow() for name in flows}
+
+    def set_state(self, flow: str, state: FlowState, reason: str = "") -> None:
+        """Say where a flow stands."""
+        with self._lock:
+            self._flows[flow].state, self._flows[flow].reason = state, reason
+
+    def set_refused(self, flow: str, reasons: Mapping[str, str]) -> None:
+        """Say which remote topics the target refused in the last round; none of before counts any more."""
+        with self._lock:
+            self._flows[flow].refused = tuple(sorted(reasons.items()))
+
+    def state_of(self, flow: str) -> FlowState:
+        """Return where a flow stands."""
+        with self._lock:
+            return self._flows[flow].state
+
+    def expect(self, flow: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Say which partitions a flow is to copy: without news of each of them it has not caught up."""
+        with self._lock:
+            self._flows[flow].expected = frozenset(partitions)
+
+    def update(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take the progress that a task sent.
+
+        Args:
+            session: names the copier that counted ``records`` and ``bytes``.
+            rows: the fields of ``PartitionProgress`` each.
+        """
+        with self._lock:
+            for row in rows:
+                flow = self._flows.get(row["flow"])
+                if flow is not None:
+                    self._update_one(flow, session, row)
+
+    def _update_one(self, flow: _Flow, session: str, row: Mapping[str, Any]) -> None:
+        key = (row["topic"], row["partition"])
+        counter = (session, *key)
+        records, size = flow.counters.get(counter, (0, 0))
+        flow.records += row["records"] - records
+        flow.bytes += row["bytes"] - size
+        flow.counters[counter] = (row["records"], row["bytes"])
+        known = flow.partitions.get(key)
+        if row["state"] == _STOPPED and (known is None or known.state != _STOPPED):
+            # Tasks log where Spark keeps their output; what needs somebody is told by the driver too.
+            logger.error("%s: %s-%d stopped: %s", row["flow"], row["topic"], row["partition"], row["reason"])
+        started = row["next_offset"] >= 0 or known is None
+        flow.partitions[key] = PartitionStatus(
+            topic=row["topic"],
+            partition=row["partition"],
+            remote_topic=row["remote_topic"],
+            next_offset=row["next_offset"] if started or known is None else known.next_offset,
+            end_offset=max(row["end_offset"], known.end_offset if known else -1),
+            state=row["state"],
+            reason=row["reason"],
+            last_timestamp=max(row["last_timestamp"], known.last_timestamp if known else -1),
+        )
+
+    def snapshot(self) -> tuple[FlowProgress, ...]:
+        """Return how far every flow is now."""
+        now = self._clock()
+        with self._lock:
+            return tuple(self._progress(name, flow, now) for name, flow in self._flows.items())
+
+    def _progress(self, name: str, flow: _Flow, now: float) -> FlowProgress:
+        flow.history.append((now, flow.records, flow.bytes))
+        while len(flow.history) > 1 and flow.history[0][0] < now - RATE_WINDOW_S:
+            flow.history.popleft()
+        then, records, size = flow.history[0]
+        elapsed = max(now - then, 1e-9)
+        records_per_s = (flow.records - records) / elapsed
+        lag = _lag(flow)
+        return FlowProgress(
+            flow=name,
+            state=flow.state,
+            reason=flow.reason,
+            copied=sum(max(0, partition.next_offset) for partition in flow.partitions.values()),
+            total=sum(max(0, partition.end_offset) for partition in flow.partitions.values()),
+            records=flow.records,
+            bytes=flow.bytes,
+            records_per_s=records_per_s,
+            mb_per_s=(flow.bytes - size) / elapsed / _MEGABYTE,
+            lag=lag,
+            eta_s=None if lag is None or (lag and not records_per_s) else lag / records_per_s if lag else 0.0,
+            partitions=tuple(flow.partitions[key] for key in sorted(flow.partitions)),
+            refused=flow.refused,
+            is_done=flow.expected is not None and all(_is_done(flow.partitions.get(key)) for key in flow.expected),
+        )
+
+
+def _lag(flow: _Flow) -> int | None:
+    if flow.expected is None or not flow.expected <= flow.partitions.keys():
+        return None
+    lags = [flow.partitions[key].lag for key in flow.expected]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if len(known) == len(lags) else None
+
+
+def _is_done(partition: PartitionStatus | None) -> bool:
+    return partition is not None and (partition.lag == 0 or partition.state == _STOPPED)
+
+
+def describe(progress: FlowProgress) -> str:
+    """Return a flow's progress as one line of plain text."""
+    state = progress.state.value + (f" ({progress.reason})" if progress.reason else "")
+    share = f"{progress.copied:,}/{progress.total:,}"
+    lag = "unknown" if progress.lag is None else f"{progress.lag:,}"
+    eta = "" if not progress.eta_s else f", done in {progress.eta_s:.0f} s"
+    stopped = f", {len(progress.stopped)} partitions stopped" if progress.stopped else ""
+    refused = "".join(f", topic {name} refused: {reason}" for name, reason in progress.refused)
+    return (
+        f"{progress.flow} {state}: {share} records, {progress.records_per_s:,.0f} records/s, "
+        f"{progress.mb_per_s:.1f} MB/s, lag {lag}{eta}{stopped}{refused}"
+    )

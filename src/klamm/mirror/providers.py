@@ -1,0 +1,88 @@
+"""``${provider:path:key}`` in a value: secrets that stand in files of their own (KIP-297)."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.keys import parse_list
+from klamm.properties import SettingsError, read_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}:]+)\}")
+_JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider."
+
+
+def resolve(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties with every reference to a provider of ``config.providers`` replaced.
+
+    A reference to a provider that the file does not name stays as it is, as in Kafka.
+
+    Raises:
+        SettingsError: a provider's class is not one of Kafka's three, or what is referred to does not exist; the
+            message never holds a secret.
+    """
+    names = parse_list(properties.get("config.providers", ""))
+    providers = {name: _provider(properties, name) for name in names}
+    if not providers:
+        return dict(properties)
+
+    def resolved(key: str, value: str) -> str:
+        def replace(reference: re.Match[str]) -> str:
+            name, path, wanted = reference.groups()
+            if name not in providers:
+                return reference[0]
+            found = providers[name](key, path or "", wanted)
+            if found is None:
+                raise SettingsError(f"{key}: {reference[0]} does not exist")
+            return found
+
+        return _REFERENCE.sub(replace, value)
+
+    return {key: resolved(key, value) for key, value in properties.items()}
+
+
+def _provider(properties: Mapping[str, str], name: str) -> Callable[[str, str, str], str | None]:
+    key = f"config.providers.{name}.class"
+    chosen = properties.get(key, "").strip()
+    match chosen.removeprefix(_JAVA_PACKAGE):
+        case "FileConfigProvider":
+            return _from_file
+        case "DirectoryConfigProvider":
+            return _from_directory
+        case "EnvVarConfigProvider":
+            return _from_environment
+        case _:
+            raise SettingsError(
+                f"{key}={chosen}: expected {_JAVA_PACKAGE}FileConfigProvider, DirectoryConfigProvider "
+                "or EnvVarConfigProvider"
+            )
+
+
+def _from_file(key: str, path: str, wanted: str) -> str | None:
+    try:
+        return read_properties(Path(path)).get(wanted)
+    except SettingsError as error:
+        raise SettingsError(f"{key}: {error}") from error
+
+
+def _from_directory(key: str, path: str, wanted: str) -> str | None:
+    file = Path(path) / wanted
+    if file.parent != Path(path):
+        raise SettingsError(f"{key}: {wanted} is no file of the directory {path}")
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{key}: {file} can not be read: {error}") from error
+
+
+def _from_environment(key: str, path: str, wanted: str) -> str | None:
+    if path:
+        raise SettingsError(f"{key}: expected ${{provider:NAME}} for a variable of the environment, without a path")
+    return os.environ.get(wanted)

@@ -1,0 +1,132 @@
+"""What ``mm2.properties`` asks for, parsed once (Kafka's ``MirrorMakerConfig``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal
+
+from klamm.mirror.flow_settings import FlowSettings, parse_flow
+from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, parse_bool, parse_list, parse_seconds
+from klamm.properties import SettingsError, with_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Role = Literal["producer", "consumer", "admin"]
+ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
+_SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
+_LEASE: Final = "klamm.lease.seconds"
+_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\.(?P<key>.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """One cluster of the file."""
+
+    alias: str
+    bootstrap_servers: tuple[str, ...]
+    """``host:port`` each."""
+    clients: Mapping[str, Mapping[str, str]]
+    """Client properties by role (producer, consumer, admin), precedence resolved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSettings:
+    """A whole ``mm2.properties``."""
+
+    clusters: Mapping[str, ClusterSettings]
+    flows: tuple[FlowSettings, ...]
+    """The enabled flows, in the order of the file's clusters."""
+    lease: timedelta = timedelta(seconds=300)
+    """``klamm.lease.seconds``: how long Spark's tasks copy before they are dealt anew; a key of klamm's own."""
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Keys ``spark.*``, for the Spark session."""
+    notes: tuple[str, ...] = ()
+    """Keys that have no effect here, with the reason; to be logged once."""
+    warnings: tuple[str, ...] = ()
+    """Deprecated keys that the file sets."""
+
+
+def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[str] = ()) -> MirrorSettings:
+    """Make settings of a file's keys and values; unknown keys are ignored.
+
+    Args:
+        properties: what the file says.
+        target_aliases: only flows to these clusters are served (``--clusters``); empty means all.
+
+    Raises:
+        SettingsError: a value is wrong, an address is missing, or no flow is enabled.
+    """
+    aliases = parse_list(properties.get("clusters", ""))
+    if not aliases:
+        raise SettingsError("clusters: expected the aliases of the clusters, such as clusters=A,B")
+    for alias in target_aliases:
+        if alias not in aliases:
+            raise SettingsError(f"--clusters {alias}: expected aliases out of clusters={','.join(aliases)}")
+    clusters = {alias: _parse_cluster(properties, alias) for alias in aliases}
+    flows = tuple(
+        parse_flow(properties, clusters[source], clusters[target])
+        for source, target in _enabled_flows(properties, aliases)
+        if not target_aliases or target in target_aliases
+    )
+    if not flows:
+        served = f" to {', '.join(target_aliases)}" if target_aliases else ""
+        raise SettingsError(f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true")
+    if properties.get("spark.speculation", "false").strip().lower() == "true":
+        raise SettingsError("spark.speculation=true: expected false; two copies of a task would write records twice")
+    return MirrorSettings(
+        clusters=clusters,
+        flows=flows,
+        lease=parse_seconds(_LEASE, properties.get(_LEASE, "300")),
+        spark={key: value for key, value in properties.items() if key.startswith("spark.")},
+        notes=_without_effect(properties),
+        warnings=_deprecated(properties),
+    )
+
+
+def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings:
+    key = f"{alias}.bootstrap.servers"
+    servers = parse_list(properties.get(key, ""))
+    if not servers:
+        raise SettingsError(f"{key}: expected host:port[,host:port...]")
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit():
+            raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is none")
+    own = with_prefix(properties, f"{alias}.")
+    everywhere = {k: v for k, v in properties.items() if k.startswith(_SECURITY_PREFIXES)}
+    shared = {k: v for k, v in own.items() if k.partition(".")[0] not in ROLES}
+    clients: dict[str, Mapping[str, str]] = {role: everywhere | shared | with_prefix(own, f"{role}.") for role in ROLES}
+    return ClusterSettings(alias=alias, bootstrap_servers=servers, clients=clients)
+
+
+def _enabled_flows(properties: Mapping[str, str], aliases: Sequence[str]) -> list[tuple[str, str]]:
+    for key in properties:
+        if (flow := _FLOW_KEY.fullmatch(key)) is not None:
+            for alias in (flow["source"], flow["target"]):
+                if alias not in aliases:
+                    raise SettingsError(f"{key}: {alias} is not one of clusters={','.join(aliases)}")
+    pairs = [(source, target) for source in aliases for target in aliases if source != target]
+    return [pair for pair in pairs if _is_enabled(properties, *pair)]
+
+
+def _is_enabled(properties: Mapping[str, str], source: str, target: str) -> bool:
+    key = f"{source}->{target}.enabled"
+    return parse_bool(key, properties.get(key, "false"))
+
+
+def _plain_key(key: str) -> str:
+    flow = _FLOW_KEY.fullmatch(key)
+    return flow["key"] if flow is not None else key
+
+
+def _without_effect(properties: Mapping[str, str]) -> tuple[str, ...]:
+    found = ((key, ACCEPTED_WITHOUT_EFFECT.get(_plain_key(key))) for key in properties)
+    return tuple(f"{key} has no effect: {reason}" for key, reason in found if reason is not None)
+
+
+def _deprecated(properties: Mapping[str, str]) -> tuple[str, ...]:
+    found = ((key, DEPRECATED.get(_plain_key(key))) for key in properties)
+    return tuple(f"{key} is deprecated: {reason}" for key, reason in found if reason is not None)

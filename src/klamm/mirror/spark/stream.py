@@ -1,0 +1,74 @@
+"""The streaming query whose micro-batches are leases."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.spark.source import FORMAT, MirrorSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from klamm.mirror.spark.coordinator import Coordinator
+
+logger = logging.getLogger(__name__)
+
+_STOP_S: Final = 25.0
+_MAX_RESTARTS: Final = 10
+
+
+class MirrorStream:
+    """Runs the leases of a coordinator in Spark; starts the query again when it fails. Confined to one thread."""
+
+    def __init__(self, spark: SparkSession, coordinator: Coordinator, *, checkpoint: str) -> None:
+        """Register the source.
+
+        Args:
+            spark: where to run.
+            coordinator: what to run.
+            checkpoint: Spark's directory. It may go when the mirror ends: positions are on the target.
+        """
+        self._spark = spark
+        self._coordinator = coordinator
+        self._checkpoint = checkpoint
+        self._query: StreamingQuery | None = None
+        self._restarts = 0
+        spark.dataSource.register(MirrorSource)
+
+    def start(self) -> StreamingQuery:
+        """Start the query."""
+        host, port = self._coordinator.server.address
+        reader = self._spark.readStream.format(FORMAT).options(
+            host=host, port=str(port), token=self._coordinator.server.token
+        )
+        # Progress comes by the side channel while a lease runs; its rows are counted by Spark and go nowhere.
+        writer = reader.load().writeStream.format("noop").option("checkpointLocation", self._checkpoint)
+        self._query = writer.queryName("klamm-mirror").start()
+        return self._query
+
+    def check(self) -> None:
+        """Start the query again if it ended.
+
+        Raises:
+            RuntimeError: it ends again and again.
+        """
+        if self._query is None or self._query.isActive:
+            return
+        error = self._query.exception()
+        self._restarts += 1
+        if self._restarts > _MAX_RESTARTS:
+            raise RuntimeError(f"Spark ended the query {self._restarts} times, last: {error}")
+        logger.warning("Spark ended the query, it is started again: %s", error)
+        self.start()
+
+    def stop(self) -> None:
+        """End the running lease in order, then the query."""
+        self._coordinator.end()
+        if self._query is not None:
+            if self._query.isActive and not self._coordinator.wait_idle(_STOP_S):
+                logger.warning("Tasks did not end within %g s; what they had in flight is copied again", _STOP_S)
+            self._query.stop()
+            self._query = None
+        self._coordinator.close()

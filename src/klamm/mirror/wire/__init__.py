@@ -1,0 +1,1 @@
+"""The mirror's own data connections: blocking sockets driven by one selector, without copies between them."""

@@ -1,0 +1,250 @@
+"""Copies partitions of one flow: fetch, stamp, produce, write positions. One thread, one loop."""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.wire.buffers import BufferPool
+from klamm.mirror.wire.cluster import Cluster
+from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
+from klamm.mirror.wire.fetching import Fetcher
+from klamm.mirror.wire.partition_copy import CopyState, PartitionCopy, PartitionId
+from klamm.mirror.wire.position_store import PositionStore
+from klamm.mirror.wire.producing import Producer
+from klamm.mirror.wire.starting import Start
+from klamm.mirror.wire.sync_writer import SyncSettings, SyncWriter
+from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from klamm.mirror.wire.fetch_frames import FetchLimits
+    from klamm.mirror.wire.partition_copy import Outgoing
+    from klamm.mirror.wire.transport import ConnectionSettings
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 0.1
+_LAST_BACKOFF_S: Final = 5.0
+_IDLE_WAIT_S: Final = 0.1
+_DRAIN_S: Final = 20.0
+_START_EVERY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySettings:
+    """What a copier has to know of its flow. Travels to Spark's tasks."""
+
+    flow: str
+    """``A->B``."""
+    source_alias: str
+    source: ConnectionSettings
+    target: ConnectionSettings
+    positions_topic: str
+    positions_interval_s: float
+    read_committed: bool
+    start_at_latest: bool
+    """Where a partition starts that was never mirrored (``auto.offset.reset``)."""
+    fetch_limits: FetchLimits
+    buffer_bytes: int
+    """Fetched and not yet acknowledged, over all partitions of the copier."""
+    syncs: SyncSettings | None = None
+    """None: no offset syncs are written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProgress:
+    """How far the copying of a partition is."""
+
+    flow: str
+    topic: str
+    partition: int
+    remote_topic: str
+    next_offset: int
+    """Everything before it is on the target; -1: not started."""
+    end_offset: int
+    """-1: not known yet."""
+    records: int
+    """Copied by this copier, as ``bytes``."""
+    bytes: int
+    last_timestamp: int
+    """Newest record timestamp copied, milliseconds since the epoch; -1: none."""
+    state: CopyState
+    reason: str
+
+
+class Copier:
+    """The copying of some partitions of one flow. Thread-confined; may be run again after it came back."""
+
+    def __init__(
+        self,
+        settings: CopySettings,
+        partitions: Iterable[PartitionId],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        pool = BufferPool(max_free_bytes=settings.buffer_bytes)
+        self._source = Cluster(settings.source, pool)
+        self._target = Cluster(settings.target, pool)
+        self._store = PositionStore(
+            settings.target, pool, topic=settings.positions_topic, source_alias=settings.source_alias
+        )
+        self._unstarted = dict.fromkeys(partitions, "starting")
+        self._copies: dict[tuple[str, int], PartitionCopy] = {}
+        self._fetcher = Fetcher(settings, self._source, self._copies, clock)
+        self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, pool, flow=settings.flow)
+        self._producer = Producer(settings, self._target, self._copies, clock, on_acknowledged=self._acknowledged)
+        self._backoff_s = _FIRST_BACKOFF_S
+        self._not_before = 0.0
+        self._positions_due = 0.0
+        self._start_due = 0.0
+
+    def run(self, should_end: Callable[[], bool], report: Callable[[], None] = lambda: None) -> None:
+        """Copy until ``should_end``; then wait for what is in flight and write the positions.
+
+        Args:
+            should_end: asked in every turn of the loop, at least ten times a second.
+            report: called in every turn, for progress.
+        """
+        deadline: float | None = None
+        while True:
+            now = self._clock()
+            if deadline is None and should_end():
+                deadline = now + _DRAIN_S
+            self._turn(now, ending=deadline is not None)
+            report()
+            if deadline is not None and (not self._producer.busy or now >= deadline):
+                break
+        self._write_positions()
+
+    def _turn(self, now: float, *, ending: bool) -> None:
+        try:
+            if now >= self._not_before and not ending:
+                self._start_more(now)
+                self._fetcher.send(now)
+            if now >= self._not_before:
+                self._producer.send(now)
+            self._poll()
+            self._fetcher.sweep(now)
+            self._producer.sweep(now)
+            if now >= self._positions_due:
+                self._write_positions()
+        except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
+            self._back_off(now, str(error))
+        else:
+            if now >= self._not_before:
+                self._backoff_s = _FIRST_BACKOFF_S
+
+    def _back_off(self, now: float, reason: str) -> None:
+        logger.info("%s waits: %s", self._settings.flow, reason)
+        self._fetcher.sweep(now)
+        self._producer.sweep(now)
+        for partition_id in self._unstarted:
+            self._unstarted[partition_id] = reason
+        for copy in self._copies.values():
+            copy.wait(reason, retry_at=now + self._backoff_s)
+        self._not_before = now + self._backoff_s
+        self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
+
+    def _start_more(self, now: float) -> None:
+        if not self._unstarted or now < self._start_due:
+            return
+        self._start_due = now + _START_EVERY_S
+        start = Start(self._settings, self._source, self._target, self._store)
+        waiting = dict(self._unstarted)
+        self._unstarted = {}
+        try:
+            for copy in start.copies(list(waiting)):
+                self._copies[copy.partition_id.topic, copy.partition_id.partition] = copy
+        finally:
+            started = {copy.partition_id for copy in self._copies.values()}
+            self._unstarted = {
+                partition_id: start.reasons.get(partition_id, reason)
+                for partition_id, reason in waiting.items()
+                if partition_id not in started
+            }
+        self._fetcher.refresh_at = self._producer.refresh_at = now
+
+    def _poll(self) -> None:
+        connections = {c.fileno(): c for c in (*self._source.connections(), *self._target.connections())}
+        if not connections:
+            time.sleep(_IDLE_WAIT_S)
+            return
+        poll = select.poll()
+        for descriptor, connection in connections.items():
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
+        for descriptor, events in poll.poll(_IDLE_WAIT_S * 1000):
+            connections[descriptor].drive(events)
+
+    def _acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
+        if self._syncs is not None:
+            self._syncs.acknowledged(partition_id, outgoing, base_offset)
+
+    def _write_positions(self) -> None:
+        """Write the positions that moved; a failure is no loss: they are written later, or copied again."""
+        self._positions_due = self._clock() + self._settings.positions_interval_s
+        if self._syncs is not None:
+            self._syncs.write()
+        offsets = {
+            key: copy.acked_offset for key, copy in self._copies.items() if copy.acked_offset > copy.committed_offset
+        }
+        if not offsets:
+            return
+        try:
+            self._store.write({key: offset - 1 for key, offset in offsets.items()})
+        except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
+            logger.warning("%s: positions could not be written: %s", self._settings.flow, error)
+        else:
+            for key, offset in offsets.items():
+                self._copies[key].committed_offset = offset
+
+    def progress(self) -> Sequence[PartitionProgress]:
+        """Return how far each partition is."""
+        return [
+            *(self._progress(copy) for copy in self._copies.values()),
+            *(self._not_started(partition_id, reason) for partition_id, reason in self._unstarted.items()),
+        ]
+
+    def _progress(self, copy: PartitionCopy) -> PartitionProgress:
+        return PartitionProgress(
+            flow=self._settings.flow,
+            topic=copy.partition_id.topic,
+            partition=copy.partition_id.partition,
+            remote_topic=copy.partition_id.remote_topic,
+            next_offset=copy.acked_offset,
+            end_offset=copy.end_offset,
+            records=copy.records_copied,
+            bytes=copy.bytes_copied,
+            last_timestamp=copy.last_timestamp,
+            state=copy.state,
+            reason=copy.reason,
+        )
+
+    def _not_started(self, partition_id: PartitionId, reason: str) -> PartitionProgress:
+        return PartitionProgress(
+            flow=self._settings.flow,
+            topic=partition_id.topic,
+            partition=partition_id.partition,
+            remote_topic=partition_id.remote_topic,
+            next_offset=-1,
+            end_offset=-1,
+            records=0,
+            bytes=0,
+            last_timestamp=-1,
+            state=CopyState.WAITING,
+            reason=reason,
+        )
+
+    def close(self) -> None:
+        """Close all connections; what is in flight is sent again by whoever takes over."""
+        self._source.close()
+        self._target.close()
+        self._store.close()
+        if self._syncs is not None:
+            self._syncs.close()

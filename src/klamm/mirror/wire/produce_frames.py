@@ -1,0 +1,79 @@
+"""Produce requests whose records are sent from where they lie: only the bytes between them are made."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.protocol.messages.produce import ProduceRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOPIC_IDS_FROM: Final = 13
+_ACKS_ALL: Final = -1
+_I32: Final = struct.Struct(">i")
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+
+
+class TopicName(NamedTuple):
+    """A topic of the target: its name, and its id where the broker tells one (16 zero bytes otherwise)."""
+
+    name: str
+    topic_id: bytes
+
+
+class PartitionRecords(NamedTuple):
+    """One record batch for one partition; Kafka takes one batch per partition and request."""
+
+    topic: TopicName
+    partition: int
+    records: memoryview
+
+
+def produce_body(version: int, batches: Sequence[PartitionRecords], *, timeout_ms: int) -> list[bytes | memoryview]:
+    """Return the body of a Produce request (acks=all, no transaction) as a list of buffers.
+
+    Args:
+        version: 3 to 13.
+        batches: at most one per partition; of one topic next to each other.
+        timeout_ms: how long the leader may wait for its replicas.
+    """
+    flexible = ProduceRequest.is_flexible(version)
+    by_topic: dict[TopicName, list[PartitionRecords]] = {}
+    for batch in batches:
+        by_topic.setdefault(batch.topic, []).append(batch)
+    out: list[bytes | memoryview] = []
+    held = (b"\0" if flexible else b"\xff\xff") + _ACKS_AND_TIMEOUT.pack(_ACKS_ALL, timeout_ms)
+    held += _count(len(by_topic), flexible)
+    for topic, partitions in by_topic.items():
+        held += _topic(topic, version, flexible) + _count(len(partitions), flexible)
+        for _, partition, records in partitions:
+            held += _I32.pack(partition) + _count(len(records), flexible)
+            out += (held, records)
+            held = b"\0" if flexible else b""
+        held += b"\0" if flexible else b""
+    held += b"\0" if flexible else b""
+    if held:
+        out.append(held)
+    return out
+
+
+def _topic(topic: TopicName, version: int, flexible: bool) -> bytes:
+    if version >= TOPIC_IDS_FROM:
+        return topic.topic_id
+    name = topic.name.encode()
+    return (_uvarint(len(name) + 1) if flexible else struct.pack(">h", len(name))) + name
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return _uvarint(count + 1) if flexible else _I32.pack(count)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >> 7:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,43 @@
+"""Guards written in Python (KIP-108, and what KIP-201 wished for).
+
+A policy is a class named by ``create.topic.policy.class.name``, ``alter.config.policy.class.name``,
+``create.partitions.policy.class.name`` or ``delete.topic.policy.class.name``::
+
+    from klamm.policy import CreateTopicPolicy, PolicyViolationError, TopicDetails
+
+    class AtLeastThree(CreateTopicPolicy):
+        def validate(self, topic_details: TopicDetails) -> None:
+            if (topic_details.num_partitions or 3) < 3:
+                raise PolicyViolationError(f"{topic_details.topic}: at least 3 partitions, please")
+
+``klamm.policy.testing`` helps to test one; ``klamm.policy.rules`` has one that a file configures.
+"""
+
+from klamm.policy.base import AlterConfigPolicy, CreatePartitionsPolicy, CreateTopicPolicy, DeleteTopicPolicy, Policy
+from klamm.policy.details import (
+    AlterConfigDetails,
+    CreatePartitionsDetails,
+    DeleteTopicDetails,
+    RequestMetadata,
+    TopicDetails,
+)
+from klamm.policy.errors import PolicyFailedError, PolicyLoadError, PolicyTimeoutError
+from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
+
+__all__ = [
+    "AlterConfigDetails",
+    "AlterConfigPolicy",
+    "CreatePartitionsDetails",
+    "CreatePartitionsPolicy",
+    "CreateTopicPolicy",
+    "DeleteTopicDetails",
+    "DeleteTopicPolicy",
+    "InvalidRequestError",
+    "Policy",
+    "PolicyFailedError",
+    "PolicyLoadError",
+    "PolicyTimeoutError",
+    "PolicyViolationError",
+    "RequestMetadata",
+    "TopicDetails",
+]

@@ -1,0 +1,123 @@
+"""What a policy can be asked about, and the properties that say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from klamm.policy.errors import PolicyLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CREATE_TOPICS_POLICY: Final = "create.topics.policy.class.name"
+"""The name in KIP-108's text; shipped Kafka has ``create.topic.policy.class.name``. Both are taken."""
+
+
+class PolicyMode(Enum):
+    """What a policy's refusal leads to. Values of ``<stem>.policy.mode``."""
+
+    ENFORCE = "enforce"
+    """The client is refused."""
+    AUDIT = "audit"
+    """It is counted and logged, and the request goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyKind:
+    """One kind of request that a policy decides on."""
+
+    stem: str
+    """What the properties of this kind begin with."""
+    label: str
+    """The kind, at the start of a sentence."""
+    method: str
+    """What a class that serves several kinds may have instead of ``validate``."""
+
+    @property
+    def class_key(self) -> str:
+        """The property that names the class."""
+        return f"{self.stem}.policy.class.name"
+
+    @property
+    def class_keys(self) -> tuple[str, ...]:
+        """Every property that may name the class."""
+        return (self.class_key, CREATE_TOPICS_POLICY) if self is CREATE_TOPIC else (self.class_key,)
+
+    @property
+    def mode_key(self) -> str:
+        """The property that says what a refusal leads to."""
+        return f"{self.stem}.policy.mode"
+
+
+CREATE_TOPIC: Final = PolicyKind(stem="create.topic", label="Create topic", method="validate_create_topic")
+ALTER_CONFIG: Final = PolicyKind(stem="alter.config", label="Alter config", method="validate_alter_config")
+CREATE_PARTITIONS: Final = PolicyKind(
+    stem="create.partitions", label="Create partitions", method="validate_create_partitions"
+)
+DELETE_TOPIC: Final = PolicyKind(stem="delete.topic", label="Delete topic", method="validate_delete_topic")
+KINDS: Final = (CREATE_TOPIC, ALTER_CONFIG, CREATE_PARTITIONS, DELETE_TOPIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """A policy as the properties ask for it: one object, however many kinds it serves."""
+
+    module: str
+    class_name: str
+    keys: Mapping[PolicyKind, str]
+    """By kind, the property that named the class."""
+
+    @property
+    def name(self) -> str:
+        """The class, ``module:Class``."""
+        return f"{self.module}:{self.class_name}"
+
+    @property
+    def origin(self) -> str:
+        """The property that named the class first, with its value."""
+        return f"{next(iter(self.keys.values()))}={self.name}"
+
+
+def read_specs(properties: Mapping[str, str]) -> tuple[PolicySpec, ...]:
+    """Return the policies that the properties name, in the order of ``KINDS``.
+
+    Raises:
+        PolicyLoadError: A name that cannot be a class, or two names for one kind.
+    """
+    found: dict[tuple[str, str], dict[PolicyKind, str]] = {}
+    for kind in KINDS:
+        given = {key: properties[key].strip() for key in kind.class_keys if properties.get(key, "").strip()}
+        if not given:
+            continue
+        classes = {_parse(key, name) for key, name in given.items()}
+        if len(classes) > 1:
+            both = " and ".join(f"{key}={name}" for key, name in given.items())
+            raise PolicyLoadError(f"{both} name different policies: set one of the two")
+        found.setdefault(classes.pop(), {})[kind] = next(iter(given))
+    return tuple(PolicySpec(module=module, class_name=name, keys=keys) for (module, name), keys in found.items())
+
+
+def read_modes(properties: Mapping[str, str]) -> dict[PolicyKind, PolicyMode]:
+    """Return the mode of every kind; ``enforce`` when the properties say nothing.
+
+    Raises:
+        PolicyLoadError: Another word.
+    """
+    modes = {}
+    for kind in KINDS:
+        word = properties.get(kind.mode_key, PolicyMode.ENFORCE.value).strip().lower()
+        try:
+            modes[kind] = PolicyMode(word)
+        except ValueError as error:
+            allowed = " or ".join(mode.value for mode in PolicyMode)
+            raise PolicyLoadError(f"{kind.mode_key}={word}: expected {allowed}") from error
+    return modes
+
+
+def _parse(key: str, name: str) -> tuple[str, str]:
+    module_name, _, class_name = name.rpartition(":" if ":" in name else ".")
+    if not module_name or not class_name:
+        raise PolicyLoadError(f"{key}={name}: expected module:Class or module.Class")
+    return module_name, class_name

@@ -1,0 +1,99 @@
+"""Java ``.properties`` text, as ``java.util.Properties`` reads it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+class SettingsError(Exception):
+    """A setting that cannot be: the message names the key, the value and what is allowed."""
+
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK: Final = " \t\f"
+_UNICODE_DIGITS: Final = 4
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    r"""Return keys and values in file order; of a key given twice the last one wins.
+
+    Raises:
+        SettingsError: a ``\u`` escape without four hexadecimal digits.
+    """
+    return dict(_split(line) for line in _logical_lines(text))
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a properties file in UTF-8.
+
+    Raises:
+        SettingsError: the file can not be read, or is not properties text.
+    """
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: can not be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 text: {error}") from error
+
+
+def with_prefix(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the entries whose key starts with ``prefix``, without it."""
+    return {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield lines joined over trailing backslashes, without comments and blank lines."""
+    held = ""
+    continued = False
+    for raw in re.split(r"\r\n|\n|\r", text):
+        line = raw.lstrip(_BLANK)
+        if not continued and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        continued = backslashes % 2 == 1
+        held += line[:-1] if continued else line
+        if not continued:
+            yield held
+            held = ""
+    if held:
+        yield held
+
+
+def _split(line: str) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _BLANK:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANK)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANK)
+    return _unescape(line[:end]), _unescape(rest)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        if text[at] != "\\" or at + 1 == len(text):
+            out.append(text[at])
+            at += 1
+        elif text[at + 1] == "u":
+            out.append(_unicode(text[at + 2 : at + 2 + _UNICODE_DIGITS]))
+            at += 2 + _UNICODE_DIGITS
+        else:
+            out.append(_ESCAPES.get(text[at + 1], text[at + 1]))
+            at += 2
+    return "".join(out)
+
+
+def _unicode(digits: str) -> str:
+    if len(digits) != _UNICODE_DIGITS or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
+        raise SettingsError(f"\\u{digits}: expected four hexadecimal digits")
+    return chr(int(digits, 16))

@@ -1,0 +1,1 @@
+"""What goes over the wire: frames, messages, record batches. No I/O."""

@@ -1,0 +1,148 @@
+"""Frames and request headers: bytes in, frames out, no I/O.
+
+A frame is an int32 size and that many bytes. The size is checked before anything is kept for it, and memory is
+taken as bytes arrive, so that a peer that only announces a large frame costs nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.primitives import read_nullable_string, skip_tagged_fields
+
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">hhi")
+DEFAULT_MAX_FRAME_BYTES = 104_857_600
+"""Default of ``socket.request.max.bytes``."""
+SCRATCH_BYTES = 256 * 1024
+FIRST_ALLOCATION_BYTES = 1024 * 1024
+
+
+class RequestHeader(NamedTuple):
+    """Header of a request up to ``client_id``: what all versions of it have in common."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    end: int
+    """Position behind ``client_id``; a flexible request has tagged fields there."""
+
+
+def read_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
+    """Read a header.
+
+    Raises:
+        ProtocolError: The bytes are no request header.
+    """
+    view = memoryview(frame)
+    try:
+        api_key, api_version, correlation_id = _HEADER.unpack_from(view)
+        client_id, end = read_nullable_string(view, _HEADER.size, len(view))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"Request header: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+
+
+def body_position(frame: memoryview, header: RequestHeader, *, flexible: bool) -> int:
+    """Return where the body of a request begins.
+
+    Raises:
+        ProtocolError: The tagged fields of the header do not fit the frame.
+    """
+    if not flexible:
+        return header.end
+    try:
+        return skip_tagged_fields(frame, header.end, len(frame))
+    except IndexError as error:
+        raise ProtocolError("Request header ends in its tagged fields") from error
+
+
+def response_header(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:
+    """Return size and header of a response whose body has ``body_bytes`` bytes."""
+    if flexible:
+        return _SIZE.pack(body_bytes + 5) + _SIZE.pack(correlation_id) + b"\x00"
+    return _SIZE.pack(body_bytes + 4) + _SIZE.pack(correlation_id)
+
+
+class FrameReader:
+    """Collects frames from a stream of bytes.
+
+    Two ways in: ``receive`` takes bytes; ``buffer`` and ``received`` let a transport write straight into the frame
+    that is being filled.
+    """
+
+    def __init__(self, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._size = bytearray()
+        self._frame: bytearray | None = None
+        self._frame_bytes = 0
+        self._filled = 0
+
+    @property
+    def is_between_frames(self) -> bool:
+        """True when no byte of an unfinished frame has arrived."""
+        return not self._size and self._frame is None
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[bytearray]:
+        """Take bytes of the stream; return the frames that are complete now.
+
+        Raises:
+            ProtocolError: A size is negative or above ``max_frame_bytes``; the caller closes.
+        """
+        view = memoryview(data)
+        frames: list[bytearray] = []
+        position = 0
+        while position < len(view):
+            if self._frame is None:
+                position = self._take_size(view, position)
+                if self._frame is None:
+                    break
+            taken = min(len(view) - position, self._frame_bytes - self._filled)
+            self._make_room(taken)
+            self._frame[self._filled : self._filled + taken] = view[position : position + taken]
+            self._filled += taken
+            position += taken
+            if self._filled == self._frame_bytes:
+                frames.append(self._finish())
+        return frames
+
+    def direct_buffer(self) -> memoryview | None:
+        """Return room inside the frame that is being filled, or None when it is not worth it."""
+        if self._frame is None or self._frame_bytes - self._filled < SCRATCH_BYTES // 4:
+            return None
+        if self._filled == len(self._frame):
+            self._make_room(1)
+        return memoryview(self._frame)[self._filled :]
+
+    def received_directly(self, count: int) -> list[bytearray]:
+        """Account for ``count`` bytes written into ``direct_buffer``."""
+        self._filled += count
+        return [self._finish()] if self._filled == self._frame_bytes else []
+
+    def _take_size(self, view: memoryview, position: int) -> int:
+        taken = view[position : position + 4 - len(self._size)]
+        self._size += taken
+        if len(self._size) == _SIZE.size:
+            (size,) = _SIZE.unpack(self._size)
+            if not 0 <= size <= self.max_frame_bytes:
+                raise ProtocolError(f"Frame of {size} bytes is outside 0..{self.max_frame_bytes}")
+            self._size.clear()
+            self._frame_bytes, self._filled = size, 0
+            self._frame = bytearray(min(size, FIRST_ALLOCATION_BYTES))
+            if size == 0:
+                raise ProtocolError("Frame of 0 bytes holds no request")
+        return position + len(taken)
+
+    def _make_room(self, count: int) -> None:
+        if self._frame is not None and self._filled + count > len(self._frame):
+            wanted = min(self._frame_bytes, max(2 * len(self._frame), self._filled + count))
+            self._frame.extend(bytes(wanted - len(self._frame)))
+
+    def _finish(self) -> bytearray:
+        frame, self._frame = self._frame, None
+        if frame is None:
+            raise RuntimeError("No frame is being filled")
+        return frame

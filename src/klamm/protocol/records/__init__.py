@@ -1,0 +1,45 @@
+"""Record batches: looked at and stamped without a copy, decoded and built only where it cannot be avoided.
+
+Pure: bytes in, bytes out. The broker's logs and the mirror share it.
+"""
+
+from __future__ import annotations
+
+from klamm.protocol.records.batch import (
+    BATCH_OVERHEAD,
+    LOG_OVERHEAD,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    RecordBatch,
+    iter_batches,
+    patch_header,
+    patched_header,
+    verify_crc,
+)
+from klamm.protocol.records.codecs import Codec, compress, decompress
+from klamm.protocol.records.decoding import decode_records
+from klamm.protocol.records.encoding import encode_batch
+from klamm.protocol.records.record import Record, TimestampType
+
+__all__ = [
+    "BATCH_OVERHEAD",
+    "LOG_OVERHEAD",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "Codec",
+    "Record",
+    "RecordBatch",
+    "TimestampType",
+    "compress",
+    "decode_records",
+    "decompress",
+    "encode_batch",
+    "iter_batches",
+    "patch_header",
+    "patched_header",
+    "verify_crc",
+]

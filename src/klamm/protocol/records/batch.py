@@ -1,0 +1,298 @@
+"""The header of a record batch: read, checked and stamped in place; the records behind it stay as they are.
+
+Layout of magic 2 (Kafka's DefaultRecordBatch), big-endian::
+
+    base_offset q | batch_length i | partition_leader_epoch i | magic b | crc I |
+    attributes h | last_offset_delta i | base_timestamp q | max_timestamp q |
+    producer_id q | producer_epoch h | base_sequence i | record_count i | records
+
+``batch_length`` counts what follows it; ``crc`` (CRC32C) covers what follows it, so that base offset and leader
+epoch can be stamped without touching it. Message sets of magic 0 and 1 share the first five fields' places.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from crc32c import crc32c
+
+from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records.record import TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+LOG_OVERHEAD: Final = 12
+"""Bytes of ``base_offset`` and ``batch_length``."""
+BATCH_OVERHEAD: Final = 61
+"""Bytes of the header of magic 2."""
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+
+MAGIC: Final = 2
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_CRC_FROM: Final = 21
+_LEGACY_CRC_AT: Final = 12
+_LEGACY_OVERHEAD: Final = 26
+"""Bytes of the smallest message of magic 0: with a null key and a null value."""
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_LENGTH: Final = struct.Struct(">qi")
+_LEGACY: Final = struct.Struct(">qiIbb")
+_INT64: Final = struct.Struct(">q")
+_CRC: Final = struct.Struct(">I")
+
+_CODEC_MASK: Final = 0x07
+_TIMESTAMP_TYPE: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_DELETE_HORIZON: Final = 0x40
+
+
+class RecordBatch:
+    """The header fields of one batch, and a view of all its bytes.
+
+    For message sets of magic 0 and 1 what their format lacks is -1 (``record_count`` too: it takes decoding).
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "batch_length",
+        "buffer",
+        "crc",
+        "last_offset_delta",
+        "magic",
+        "max_timestamp",
+        "partition_leader_epoch",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+    )
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    def __init__(self, buffer: memoryview) -> None:
+        """Read the header.
+
+        Args:
+            buffer: Exactly the bytes of the batch, magic 0 to 2; ``iter_batches`` sees to that.
+        """
+        self.buffer = buffer
+        if buffer[_MAGIC_AT] == MAGIC:
+            (
+                self.base_offset,
+                self.batch_length,
+                self.partition_leader_epoch,
+                self.magic,
+                self.crc,
+                self.attributes,
+                self.last_offset_delta,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.record_count,
+            ) = _HEADER.unpack_from(buffer)
+        else:
+            self._read_legacy(buffer)
+
+    def _read_legacy(self, buffer: memoryview) -> None:
+        self.base_offset, self.batch_length, self.crc, self.magic, self.attributes = _LEGACY.unpack_from(buffer)
+        self.partition_leader_epoch = -1
+        self.last_offset_delta = 0
+        self.base_timestamp = _INT64.unpack_from(buffer, _LEGACY.size)[0] if self.magic == 1 else NO_TIMESTAMP
+        self.max_timestamp = self.base_timestamp
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.record_count = -1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record (magic 0 and 1: ``base_offset``, which is the last one's in a wrapper)."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record; numbers wrap from 2^31 - 1 to 0. -1 without a producer."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def codec(self) -> int:
+        """Bits 0-2: a ``Codec``, or a number that is none."""
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Bit 3; magic 0 has no timestamps and says CREATE_TIME."""
+        return TimestampType.LOG_APPEND_TIME if self.attributes & _TIMESTAMP_TYPE else TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        """Bit 4."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Bit 5: commit and abort markers, not for consumers."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Bit 6: ``base_timestamp`` says when tombstones may go (KIP-534)."""
+        return bool(self.attributes & _DELETE_HORIZON)
+
+    def __repr__(self) -> str:
+        """Show what identifies a batch in a log line."""
+        return (
+            f"RecordBatch(base_offset={self.base_offset}, last_offset={self.last_offset}, size={self.size}, "
+            f"magic={self.magic}, producer_id={self.producer_id}, base_sequence={self.base_sequence})"
+        )
+
+
+def iter_batches(buffer: Buffer, *, allow_partial_tail: bool = False) -> Iterator[RecordBatch]:
+    """Walk over the batches of a buffer; nothing is copied and no checksum computed.
+
+    Args:
+        buffer: Batches, one behind the other.
+        allow_partial_tail: End before a last batch that is cut, as a Fetch response may hold one.
+
+    Raises:
+        CorruptBatchError: A length that is too small, negative or beyond the end, or an unknown magic.
+    """
+    view = memoryview(buffer)
+    end = len(view)
+    position = 0
+    while position < end:
+        left = end - position
+        if left <= _MAGIC_AT:
+            if allow_partial_tail:
+                return
+            raise CorruptBatchError(f"{left} bytes cannot hold a record batch")
+        size = LOG_OVERHEAD + _LENGTH.unpack_from(view, position)[1]
+        _check_size(size, view[position + _MAGIC_AT])
+        if size > left:
+            if allow_partial_tail:
+                return
+            raise CorruptBatchError(f"Record batch of {size} bytes, {left} are left")
+        yield RecordBatch(view[position : position + size])
+        position += size
+
+
+def _check_size(size: int, magic: int) -> None:
+    if magic > MAGIC:
+        raise CorruptBatchError(f"Invalid magic found in record: {magic}")
+    least = BATCH_OVERHEAD if magic == MAGIC else _LEGACY_OVERHEAD + 8 * magic
+    if size < least:
+        raise CorruptBatchError(f"Record batch of {size} bytes is smaller than its minimum of {least}")
+
+
+def verify_crc(batch: RecordBatch) -> bool:
+    """Tell whether the checksum matches (CRC32C; CRC32 for magic 0 and 1)."""
+    if batch.magic == MAGIC:
+        return bool(crc32c(batch.buffer[_CRC_FROM:]) == batch.crc)
+    return zlib.crc32(batch.buffer[_MAGIC_AT:]) == batch.crc
+
+
+def patched_header(
+    batch: RecordBatch,
+    *,
+    base_offset: int | None = None,
+    partition_leader_epoch: int | None = None,
+    attributes: int | None = None,
+    base_timestamp: int | None = None,
+    max_timestamp: int | None = None,
+    producer_id: int | None = None,
+    producer_epoch: int | None = None,
+    base_sequence: int | None = None,
+) -> bytes:
+    """Return the 61 bytes of a header with other values; the records behind it are only read.
+
+    The checksum is recomputed when a field that it covers is given. None keeps a field.
+    """
+    covered = (attributes, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence)
+    header = bytearray(
+        _HEADER.pack(
+            batch.base_offset if base_offset is None else base_offset,
+            batch.batch_length,
+            batch.partition_leader_epoch if partition_leader_epoch is None else partition_leader_epoch,
+            batch.magic,
+            batch.crc,
+            batch.attributes if attributes is None else attributes,
+            batch.last_offset_delta,
+            batch.base_timestamp if base_timestamp is None else base_timestamp,
+            batch.max_timestamp if max_timestamp is None else max_timestamp,
+            batch.producer_id if producer_id is None else producer_id,
+            batch.producer_epoch if producer_epoch is None else producer_epoch,
+            batch.base_sequence if base_sequence is None else base_sequence,
+            batch.record_count,
+        )
+    )
+    if any(value is not None for value in covered):
+        crc = crc32c(batch.buffer[BATCH_OVERHEAD:], crc32c(header[_CRC_FROM:]))
+        _CRC.pack_into(header, _CRC_AT, crc)
+    return bytes(header)
+
+
+def patch_header(
+    buffer: bytearray | memoryview,
+    offset: int = 0,
+    *,
+    base_offset: int | None = None,
+    partition_leader_epoch: int | None = None,
+    attributes: int | None = None,
+    base_timestamp: int | None = None,
+    max_timestamp: int | None = None,
+    producer_id: int | None = None,
+    producer_epoch: int | None = None,
+    base_sequence: int | None = None,
+) -> None:
+    """Change header fields of the batch at ``offset`` in place; see ``patched_header``.
+
+    Raises:
+        CorruptBatchError: No batch of magic 2 there.
+    """
+    view = memoryview(buffer)[offset:]
+    batch = next(iter_batches(view), None)
+    if batch is None or batch.magic != MAGIC:
+        raise CorruptBatchError("Only a record batch of magic 2 has a header to patch")
+    view[:BATCH_OVERHEAD] = patched_header(
+        batch,
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )

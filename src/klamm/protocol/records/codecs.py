@@ -1,0 +1,196 @@
+"""The codecs of record batches (``attributes`` bits 0-2), in the framings that Kafka's clients expect.
+
+snappy: xerial's framing (snappy-java's SnappyOutputStream), read also without it. lz4: frames of independent
+blocks, the only ones that the Java client reads; message sets of magic 0 carry a wrong header checksum (Kafka
+below 0.10), which is put right before reading.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import cramjam
+
+from klamm.protocol.errors import CorruptBatchError, UnsupportedCompressionTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Codec(IntEnum):
+    """Wire values of the compression type."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+MAX_DECOMPRESSED_BYTES: Final = 256 * 1024 * 1024
+"""A batch that would grow beyond this is called corrupt: a megabyte of zstd can hold thirty gigabytes."""
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK: Final = 32 * 1024
+_INT32: Final = struct.Struct(">i")
+
+# Magic, version 1 with independent blocks, blocks of up to 64 KiB, and the checksum of those two bytes.
+_LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
+_LZ4_MAGIC_SIZE: Final = 4
+_LZ4_CONTENT_SIZE_FLAG: Final = 0x08
+_LZ4_BLOCK: Final = 64 * 1024
+_LZ4_DEFAULT_LEVEL: Final = 9
+_GZIP_DEFAULT_LEVEL: Final = -1
+_LZ4_STORED: Final = 0x80000000
+_LZ4_SIZE: Final = struct.Struct("<I")
+
+
+def compress(codec: Codec, data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
+    """Compress what stands behind the header of a batch.
+
+    Args:
+        codec: ``Codec.NONE`` gives the data back.
+        data: The records.
+        level: ``compression.gzip.level`` (-1: the codec's default), ``compression.zstd.level``,
+            ``compression.lz4.level`` (9, the default, means the fast compressor, as in Kafka); None means the default.
+    """
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(data, level=None if level == _GZIP_DEFAULT_LEVEL else level))
+    if codec is Codec.ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=level))
+    return _compress_snappy(memoryview(data)) if codec is Codec.SNAPPY else _compress_lz4(memoryview(data), level)
+
+
+def decompress(codec: int, data: bytes | bytearray | memoryview, *, magic: int = 2) -> memoryview:
+    """Decompress what stands behind the header of a batch.
+
+    Args:
+        codec: Bits 0-2 of ``attributes``.
+        data: The compressed records.
+        magic: Of the batch; 0 means that an lz4 header checksum is wrong by tradition.
+
+    Raises:
+        UnsupportedCompressionTypeError: No such codec.
+        CorruptBatchError: Not data of that codec, or more than ``MAX_DECOMPRESSED_BYTES``.
+    """
+    if codec == Codec.NONE:
+        return memoryview(data)
+    if codec not in _DECOMPRESS:
+        raise UnsupportedCompressionTypeError(f"Unknown compression type id: {codec}")
+    try:
+        if codec == Codec.LZ4 and magic == 0:
+            data = _with_right_lz4_checksum(bytes(data))
+        return _DECOMPRESS[Codec(codec)](memoryview(data))
+    except (cramjam.DecompressionError, ValueError, struct.error, IndexError, OverflowError) as error:
+        raise CorruptBatchError(f"Cannot decompress the records: {error}") from error
+
+
+def _compress_snappy(data: memoryview) -> bytes:
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _compress_lz4(data: memoryview, level: int | None) -> bytes:
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK):
+        plain = data[start : start + _LZ4_BLOCK]
+        block = _lz4_block(plain, level)
+        if len(block) < len(plain):
+            parts += (_LZ4_SIZE.pack(len(block)), block)
+        else:
+            parts += (_LZ4_SIZE.pack(len(plain) | _LZ4_STORED), bytes(plain))
+    parts.append(_LZ4_SIZE.pack(0))
+    return b"".join(parts)
+
+
+def _lz4_block(plain: memoryview, level: int | None) -> bytes:
+    if level is None or level == _LZ4_DEFAULT_LEVEL:
+        return bytes(cramjam.lz4.compress_block(plain, store_size=False))
+    # The library knows levels for whole frames only; of so little data a frame holds one block, behind header and size.
+    frame = bytes(cramjam.lz4.compress(plain, level=level))
+    (size,) = _LZ4_SIZE.unpack_from(frame, len(_LZ4_HEADER))
+    start = len(_LZ4_HEADER) + _LZ4_SIZE.size
+    return frame[start : start + (size & ~_LZ4_STORED)]
+
+
+def _decompress_snappy(data: memoryview) -> memoryview:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return memoryview(_decompress_snappy_block(data, MAX_DECOMPRESSED_BYTES))
+    out = bytearray()
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        (size,) = _INT32.unpack_from(data, position)
+        position += _INT32.size
+        if not 0 <= size <= len(data) - position:
+            raise ValueError(f"snappy block of {size} bytes, {len(data) - position} are left")
+        out += _decompress_snappy_block(data[position : position + size], MAX_DECOMPRESSED_BYTES - len(out))
+        position += size
+    return memoryview(out)
+
+
+def _decompress_snappy_block(block: memoryview, limit: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
+    # Three bytes of snappy stand for 64 at most, so a size far beyond that is a lie: nothing is allocated for it.
+    if size > limit or size > 64 * len(block):
+        raise ValueError(f"snappy block claims {size} bytes")
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _growing(decompress_into: Callable[[memoryview, bytearray], int]) -> Callable[[memoryview], memoryview]:
+    """Decompress into room that grows step by step up to the limit, however small the input looks."""
+
+    def run(data: memoryview) -> memoryview:
+        room = min(max(8 * len(data), 64 * 1024), MAX_DECOMPRESSED_BYTES)
+        while True:
+            out = bytearray(room)
+            try:
+                size = decompress_into(data, out)
+            except cramjam.DecompressionError as error:
+                if "whole buffer" not in str(error) or room >= MAX_DECOMPRESSED_BYTES:
+                    raise
+                room = min(8 * room, MAX_DECOMPRESSED_BYTES)
+            else:
+                return memoryview(out)[:size]
+
+    return run
+
+
+def _with_right_lz4_checksum(frame: bytes) -> bytes:
+    flags = frame[_LZ4_MAGIC_SIZE]
+    end = _LZ4_MAGIC_SIZE + (10 if flags & _LZ4_CONTENT_SIZE_FLAG else 2)
+    checksum = _xxh32(frame[_LZ4_MAGIC_SIZE:end]) >> 8 & 0xFF
+    return frame[:end] + bytes([checksum]) + frame[end + 1 :]
+
+
+def _xxh32(data: bytes) -> int:
+    """XXH32 with seed 0 of fewer than 16 bytes: all that an lz4 frame header needs."""
+    mask = 0xFFFFFFFF
+    prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    value = (prime5 + len(data)) & mask
+    position = 0
+    while position + 4 <= len(data):
+        value = (value + int.from_bytes(data[position : position + 4], "little") * prime3) & mask
+        value = ((value << 17 | value >> 15) & mask) * prime4 & mask
+        position += 4
+    for byte in data[position:]:
+        value = (value + byte * prime5) & mask
+        value = ((value << 11 | value >> 21) & mask) * prime1 & mask
+    value = (value ^ value >> 15) * prime2 & mask
+    value = (value ^ value >> 13) * prime3 & mask
+    return value ^ value >> 16
+
+
+_DECOMPRESS: Final[dict[Codec, Callable[[memoryview], memoryview]]] = {
+    Codec.GZIP: _growing(cramjam.gzip.decompress_into),
+    Codec.SNAPPY: _decompress_snappy,
+    Codec.LZ4: _growing(cramjam.lz4.decompress_into),
+    Codec.ZSTD: _growing(cramjam.zstd.decompress_into),
+}

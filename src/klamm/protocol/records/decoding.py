@@ -1,0 +1,157 @@
+"""Decode the records of a batch (magic 2) or of a message set (magic 0 and 1).
+
+The slow path: the broker needs it for compaction, for the exact offset of a timestamp and for another codec, the
+mirror where a batch cannot be copied as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records.batch import BATCH_OVERHEAD, MAGIC, NO_TIMESTAMP, RecordBatch, iter_batches
+from klamm.protocol.records.codecs import Codec, decompress
+from klamm.protocol.records.record import Record, RecordHeaders, TimestampType
+
+_INT32: Final = struct.Struct(">i")
+_LEGACY_FIELDS_AT: Final = 18
+_LEAST_RECORD: Final = 7
+"""Bytes of a record: length, attributes, two deltas, null key, null value, no headers."""
+_MAX_VARINT_BITS: Final = 28
+_MAX_VARLONG_BITS: Final = 63
+
+
+def decode_records(batch: RecordBatch) -> list[Record]:
+    """Decode all records, with absolute offsets and timestamps.
+
+    Raises:
+        CorruptBatchError: The bytes are not the records that the header announces.
+        UnsupportedCompressionTypeError: Compressed with no known codec.
+    """
+    try:
+        if batch.magic == MAGIC:
+            return _decode_batch(batch)
+        return _decode_message_set(batch)
+    except (IndexError, struct.error) as error:
+        raise CorruptBatchError(f"{batch!r} ends within a record") from error
+
+
+def _decode_batch(batch: RecordBatch) -> list[Record]:
+    # bytes: indexing and slicing them is faster than a view, and every key and value is to be bytes anyway
+    data = bytes(decompress(batch.codec, batch.buffer[BATCH_OVERHEAD:]))
+    if not 0 <= batch.record_count <= len(data) // _LEAST_RECORD:
+        raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(data)} bytes")
+    append_time = batch.max_timestamp if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+    records: list[Record] = []
+    position = 0
+    for _ in range(batch.record_count):
+        record, position = _read_record(data, position, batch.base_offset, batch.base_timestamp, append_time)
+        records.append(record)
+    if position != len(data):
+        raise CorruptBatchError(f"{batch!r} holds {len(data) - position} bytes behind its last record")
+    return records
+
+
+def _read_record(
+    data: bytes, position: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> tuple[Record, int]:
+    length, position = _varint(data, position)
+    end = position + length
+    if length < _LEAST_RECORD - 1 or end > len(data):
+        raise CorruptBatchError(f"Record of {length} bytes, {len(data) - position} are left")
+    timestamp_delta, position = _varint(data, position + 1, _MAX_VARLONG_BITS)
+    offset_delta, position = _varint(data, position)
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    headers: RecordHeaders = ()
+    if data[position] == 0:
+        position += 1
+    else:
+        headers, position = _read_headers(data, position, end)
+    if position != end:
+        raise CorruptBatchError("Record is not as long as it says")
+    timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+    return Record(key, value, headers, timestamp, base_offset + offset_delta), end
+
+
+def _varint(data: bytes, position: int, max_bits: int = _MAX_VARINT_BITS) -> tuple[int, int]:
+    """Read a zigzag varint (``max_bits``: the last shift that is allowed); returns value and next position."""
+    byte = data[position]
+    position += 1
+    value = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        if shift > max_bits:
+            raise CorruptBatchError("Varint is too long")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _varint(data, position)
+    if length < 0:
+        return None, position
+    if length > end - position:
+        raise CorruptBatchError(f"Field of {length} bytes, {end - position} are left in the record")
+    return data[position : position + length], position + length
+
+
+def _read_headers(data: bytes, position: int, end: int) -> tuple[RecordHeaders, int]:
+    count, position = _varint(data, position)
+    if not 0 <= count <= (end - position) // 2:
+        raise CorruptBatchError(f"{count} headers in {end - position} bytes")
+    headers = []
+    for _ in range(count):
+        key, position = _read_bytes(data, position, end)
+        if key is None:
+            raise CorruptBatchError("Header key is null")
+        value, position = _read_bytes(data, position, end)
+        headers.append((key.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), position
+
+
+def _decode_message_set(batch: RecordBatch) -> list[Record]:
+    record = _read_message(batch)
+    if batch.codec == Codec.NONE:
+        return [record]
+    if record.value is None:
+        raise CorruptBatchError(f"{batch!r} is compressed, but empty")
+    inner = list(iter_batches(decompress(batch.codec, record.value, magic=batch.magic)))
+    if not inner or any(message.magic != batch.magic or message.codec != Codec.NONE for message in inner):
+        raise CorruptBatchError(f"{batch!r} holds other messages than it may")
+    # Magic 1 counts within the wrapper, whose own offset is that of its last message; magic 0 writes offsets out.
+    shift = batch.base_offset - inner[-1].base_offset if batch.magic == 1 else 0
+    records = [_read_message(message) for message in inner]
+    append_time = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return [
+        item._replace(
+            offset=item.offset + shift,
+            timestamp=batch.max_timestamp if append_time else item.timestamp,
+        )
+        for item in records
+    ]
+
+
+def _read_message(message: RecordBatch) -> Record:
+    data = message.buffer
+    position = _LEGACY_FIELDS_AT + 8 * message.magic
+    key, position = _read_sized(data, position)
+    value, position = _read_sized(data, position)
+    if position != len(data):
+        raise CorruptBatchError(f"{message!r} is not as long as it says")
+    timestamp = message.max_timestamp if message.magic == 1 else NO_TIMESTAMP
+    return Record(key, value, (), timestamp, message.base_offset)
+
+
+def _read_sized(data: memoryview, position: int) -> tuple[bytes | None, int]:
+    (length,) = _INT32.unpack_from(data, position)
+    position += _INT32.size
+    if length == -1:
+        return None, position
+    if not 0 <= length <= len(data) - position:
+        raise CorruptBatchError(f"Field of {length} bytes, {len(data) - position} are left")
+    return bytes(data[position : position + length]), position + length

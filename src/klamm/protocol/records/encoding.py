@@ -1,0 +1,126 @@
+"""Build a record batch (magic 2) from records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.records.batch import (
+    BATCH_OVERHEAD,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    RecordBatch,
+    patched_header,
+)
+from klamm.protocol.records.codecs import Codec, compress
+from klamm.protocol.records.record import Record, TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MAGIC_AT: Final = 16
+_NULL: Final = b"\x01"
+_VARINT_MORE: Final = 0x80
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    partition_leader_epoch: int = -1,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    log_append_time: int = NO_TIMESTAMP,
+    delete_horizon: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytearray:
+    """Build one batch.
+
+    Args:
+        records: In order of their offsets; empty only with ``base_offset`` and ``last_offset`` (compaction keeps such).
+        codec: How the records are compressed.
+        level: See ``compress``.
+        base_offset: Offset that the records' are counted from; None means the first record's.
+        last_offset: The last offset that the batch stands for; None means the last record's.
+        partition_leader_epoch: -1 in a produced batch.
+        timestamp_type: LOG_APPEND_TIME takes ``log_append_time`` as the time of all records.
+        log_append_time: Milliseconds since the epoch.
+        delete_horizon: From when on tombstones may go, in milliseconds since the epoch (KIP-534); None means unset.
+        producer_id: -1 means none, as for epoch and sequence.
+        producer_epoch: See ``producer_id``.
+        base_sequence: See ``producer_id``.
+        is_transactional: Part of a transaction.
+        is_control: A marker, not data.
+    """
+    first = base_offset if base_offset is not None else records[0].offset
+    last = last_offset if last_offset is not None else records[-1].offset
+    first_timestamp = records[0].timestamp if records else NO_TIMESTAMP
+    base_timestamp = first_timestamp if delete_horizon is None else delete_horizon
+    body = bytearray()
+    for record in records:
+        _write_record(body, record, first, base_timestamp)
+    packed = compress(codec, body, level=level)
+    max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
+    if timestamp_type is TimestampType.LOG_APPEND_TIME:
+        max_timestamp = log_append_time
+    batch = bytearray(BATCH_OVERHEAD) + packed
+    batch[_MAGIC_AT] = MAGIC
+    header = RecordBatch(memoryview(batch))
+    header.batch_length = len(batch) - LOG_OVERHEAD
+    header.last_offset_delta = last - first
+    header.record_count = len(records)
+    batch[:BATCH_OVERHEAD] = patched_header(
+        header,
+        base_offset=first,
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=codec
+        | timestamp_type << 3
+        | is_transactional << 4
+        | is_control << 5
+        | (delete_horizon is not None) << 6,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+    return batch
+
+
+def _write_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
+    body = bytearray(1)
+    _write_varint(body, record.timestamp - base_timestamp)
+    _write_varint(body, record.offset - base_offset)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    _write_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _write_bytes(body, key.encode("utf-8", "surrogateescape"))
+        _write_bytes(body, value)
+    _write_varint(out, len(body))
+    out += body
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    while value >= _VARINT_MORE:
+        out.append(value & 0x7F | _VARINT_MORE)
+        value >>= 7
+    out.append(value)
+
+
+def _write_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out += _NULL
+    else:
+        _write_varint(out, len(value))
+        out += value

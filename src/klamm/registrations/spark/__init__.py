@@ -1,0 +1,1 @@
+"""Reading and aggregating the registration topic on Spark."""

@@ -1,0 +1,167 @@
+"""Access control lists: what an ACL says, and which ACLs a filter means (KIP-50, KIP-290).
+
+Numbers are those of the wire. A number that is not known becomes UNKNOWN, which matches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Self
+
+from klamm.protocol.errors import InvalidRequestError
+
+WILDCARD: Final = "*"
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The only resource of type CLUSTER."""
+
+
+class _WireEnum(IntEnum):
+    @classmethod
+    def from_wire(cls, number: int) -> Self:
+        """Return the member, UNKNOWN when there is none."""
+        try:
+            return cls(number)
+        except ValueError:
+            return cls(0)
+
+
+class AclResourceType(_WireEnum):
+    """Wire values of ``resource_type`` in the ACL APIs (other numbers than those of config resources)."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(_WireEnum):
+    """Wire values of ``resource_pattern_type`` and ``pattern_type``."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(_WireEnum):
+    """Wire values of ``operation``."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclPermission(_WireEnum):
+    """Wire values of ``permission_type``."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Acl:
+    """One entry: who may, or may not, do what to which resources, and from where."""
+
+    resource_type: AclResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    """``Type:name``; ``User:*`` is everybody."""
+    host: str
+    """An address in text; ``*`` is every address."""
+    operation: AclOperation
+    permission: AclPermission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Which ACLs are meant; ANY and None leave a part open."""
+
+    resource_type: AclResourceType
+    resource_name: str | None
+    pattern_type: PatternType
+    """MATCH means the patterns that apply to the resource of that name."""
+    principal: str | None
+    host: str | None
+    operation: AclOperation
+    permission: AclPermission
+
+    def matches(self, acl: Acl) -> bool:
+        """Tell whether ``acl`` is meant."""
+        return (
+            self.resource_type in (AclResourceType.ANY, acl.resource_type)
+            and self._matches_pattern(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (AclOperation.ANY, acl.operation)
+            and self.permission in (AclPermission.ANY, acl.permission)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if self.resource_name is None:
+            return True
+        if self.pattern_type != PatternType.MATCH:
+            return self.resource_name == acl.resource_name
+        if acl.pattern_type == PatternType.LITERAL:
+            return acl.resource_name in (self.resource_name, WILDCARD)
+        return self.resource_name.startswith(acl.resource_name)
+
+
+def check_new_acl(acl: Acl) -> None:
+    """Refuse what can be no ACL, with Kafka's words.
+
+    Raises:
+        InvalidRequestError: A part is open or unknown, a name is empty, or the principal has no type.
+    """
+    if acl.resource_type == AclResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise InvalidRequestError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not acl.resource_name:
+        raise InvalidRequestError("Invalid empty resource name")
+    if acl.resource_type in (AclResourceType.UNKNOWN, AclResourceType.ANY):
+        raise InvalidRequestError(f"Invalid resourceType {acl.resource_type.name}")
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidRequestError(f"Invalid patternType {acl.pattern_type.name}")
+    if acl.operation in (AclOperation.UNKNOWN, AclOperation.ANY):
+        raise InvalidRequestError(f"Invalid operation {acl.operation.name}")
+    if acl.permission not in (AclPermission.DENY, AclPermission.ALLOW):
+        raise InvalidRequestError(f"Invalid permissionType {acl.permission.name}")
+    if ":" not in acl.principal:
+        raise InvalidRequestError(
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type"
+            " from the principal name)"
+        )
+
+
+def check_filter(wanted: AclFilter) -> None:
+    """Refuse a filter that nothing can match.
+
+    Raises:
+        InvalidRequestError: A part is unknown.
+    """
+    if wanted.resource_type == AclResourceType.UNKNOWN or wanted.pattern_type == PatternType.UNKNOWN:
+        raise InvalidRequestError("Unknown patternFilter.")
+    if wanted.operation == AclOperation.UNKNOWN or wanted.permission == AclPermission.UNKNOWN:
+        raise InvalidRequestError("Unknown entryFilter.")

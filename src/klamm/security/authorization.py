@@ -1,0 +1,157 @@
+"""What the ACLs in force say about one action: the decisions of Kafka's StandardAuthorizer.
+
+DENY wins over ALLOW. An ALLOW for READ, WRITE, DELETE or ALTER allows DESCRIBE too, one for ALTER_CONFIGS allows
+DESCRIBE_CONFIGS; a DENY implies nothing. Super users may do everything. Where no ACL at all concerns a resource,
+``allow.everyone.if.no.acl.found`` decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from klamm.security.acls import WILDCARD, Acl, AclOperation, AclPermission, AclResourceType, PatternType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+EVERYBODY: Final = "User:*"
+
+_ALLOWED_BY: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
+    AclOperation.DESCRIBE: frozenset(
+        {AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
+}
+"""What an ALLOW has to name, where more than the operation itself will do."""
+
+OPERATIONS: Final[Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
+    AclResourceType.TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    AclResourceType.GROUP: (
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    AclResourceType.CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+}
+"""What can be done to a resource: the bits of ``authorized_operations`` (KIP-430)."""
+
+
+@dataclass(slots=True)
+class _OfType:
+    """The ACLs of one resource type, by the name in their pattern."""
+
+    literal: dict[str, list[Acl]] = field(default_factory=dict)
+    prefixed: dict[str, list[Acl]] = field(default_factory=dict)
+
+    def concerning(self, name: str) -> Iterator[Acl]:
+        """Yield every ACL whose pattern covers ``name``."""
+        yield from self.literal.get(name, ())
+        if name != WILDCARD:
+            yield from self.literal.get(WILDCARD, ())
+        if self.prefixed:
+            for length in range(1, len(name) + 1):
+                yield from self.prefixed.get(name[:length], ())
+
+
+class AclRules:
+    """The ACLs in force, arranged for decisions. Built anew when they change; never changed."""
+
+    def __init__(self, acls: Iterable[Acl], *, super_users: frozenset[str], allows_without_acl: bool) -> None:
+        self.super_users = super_users
+        self._allows_without_acl = allows_without_acl
+        self._by_type: dict[AclResourceType, _OfType] = {}
+        for acl in acls:
+            of_type = self._by_type.setdefault(acl.resource_type, _OfType())
+            patterns = of_type.prefixed if acl.pattern_type == PatternType.PREFIXED else of_type.literal
+            patterns.setdefault(acl.resource_name, []).append(acl)
+
+    def allow(
+        self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType, name: str
+    ) -> bool:
+        """Decide one action.
+
+        Args:
+            principal: ``Type:name``.
+            host: the client's address in text.
+            operation: what is asked for; never ALL or ANY.
+            resource_type: of the resource.
+            name: the resource's own name, not a pattern.
+        """
+        if principal in self.super_users:
+            return True
+        of_type = self._by_type.get(resource_type)
+        is_allowed, is_concerned = False, False
+        for acl in of_type.concerning(name) if of_type is not None else ():
+            is_concerned = True
+            if not _applies(acl, principal, host, operation):
+                continue
+            if acl.permission == AclPermission.DENY:
+                return False
+            is_allowed = True
+        return is_allowed or (self._allows_without_acl and not is_concerned)
+
+    def allow_on_any(self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType) -> bool:
+        """Tell whether some resource of a type, existing or not, may be acted on (Kafka's authorizeByResourceType)."""
+        if principal in self.super_users:
+            return True
+        of_type = self._by_type.get(resource_type)
+        if of_type is None:
+            return self._allows_without_acl
+        allowed, denied = _split(of_type, principal, host, operation)
+        if any(acl.resource_name == WILDCARD and acl.pattern_type == PatternType.LITERAL for acl in denied):
+            return False
+        if self._allows_without_acl:
+            return True
+        return any(not _is_covered(acl, denied) for acl in allowed)
+
+
+def _split(of_type: _OfType, principal: str, host: str, operation: AclOperation) -> tuple[list[Acl], list[Acl]]:
+    applying = [
+        acl
+        for patterns in (of_type.literal, of_type.prefixed)
+        for acls in patterns.values()
+        for acl in acls
+        if _applies(acl, principal, host, operation)
+    ]
+    allowed = [acl for acl in applying if acl.permission == AclPermission.ALLOW]
+    return allowed, [acl for acl in applying if acl.permission == AclPermission.DENY]
+
+
+def _is_covered(allowed: Acl, denied: Iterable[Acl]) -> bool:
+    """Tell whether some DENY takes away everything that an ALLOW gives."""
+    if allowed.resource_name == WILDCARD and allowed.pattern_type == PatternType.LITERAL:
+        return False  # only a denied wildcard covers it, and there is none
+    for deny in denied:
+        if deny.pattern_type == PatternType.PREFIXED and allowed.resource_name.startswith(deny.resource_name):
+            return True
+        if allowed.pattern_type == deny.pattern_type and allowed.resource_name == deny.resource_name:
+            return True
+    return False
+
+
+def _applies(acl: Acl, principal: str, host: str, operation: AclOperation) -> bool:
+    if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, WILDCARD):
+        return False
+    if acl.operation in (operation, AclOperation.ALL):
+        return True
+    return acl.permission == AclPermission.ALLOW and acl.operation in _ALLOWED_BY.get(operation, ())

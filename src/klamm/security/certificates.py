@@ -1,0 +1,158 @@
+"""Who a certificate is about, in the words that Kafka uses for principals (RFC 2253, ssl.principal.mapping.rules)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_KEYWORDS: Final = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.25": "DC",
+    "0.9.2342.19200300.100.1.1": "UID",
+}
+"""The attributes that RFC 2253 names; others are written as number and hex."""
+_ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
+_VERSION_TAG: Final = 0xA0
+_BEFORE_SUBJECT: Final = 4
+"""Serial number, signature algorithm, issuer, validity."""
+_SHORT_LENGTH: Final = 0x80
+_SPECIAL: Final = re.compile(r'([,+"\\<>;=])')
+
+
+class CertificateError(ValueError):
+    """The bytes are no certificate."""
+
+
+def subject_of(certificate: bytes) -> str:
+    """Return the subject of a certificate in DER as RFC 2253 text, the most special part first.
+
+    Raises:
+        CertificateError: It is no certificate.
+    """
+    try:
+        (_, body), *_ = _values(certificate)
+        (_, to_be_signed), *_ = _values(body)
+        fields = [value for tag, value in _values(to_be_signed) if tag != _VERSION_TAG]
+        names = [_relative_name(value) for _, value in _values(fields[_BEFORE_SUBJECT])]
+    except (IndexError, ValueError) as error:
+        raise CertificateError("The peer's certificate cannot be read") from error
+    return ",".join(reversed(names))
+
+
+def _relative_name(attributes: bytes) -> str:
+    parts = []
+    for _, attribute in _values(attributes):
+        (_, oid), (tag, value) = list(_values(attribute))
+        number = _dotted(oid)
+        keyword, encoding = _KEYWORDS.get(number), _ENCODINGS.get(tag)
+        if keyword is None or encoding is None:
+            parts.append(f"{number}=#{_encoded(tag, value).hex()}")
+        else:
+            parts.append(f"{keyword}={_escaped(value.decode(encoding))}")
+    return "+".join(parts)
+
+
+def _escaped(text: str) -> str:
+    text = _SPECIAL.sub(r"\\\1", text)
+    if text.endswith(" "):
+        text = f"{text[:-1]}\\ "
+    return f"\\{text}" if text.startswith(("#", " ")) else text
+
+
+def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and content of each DER value in ``data``."""
+    position = 0
+    while position < len(data):
+        tag, length = data[position], data[position + 1]
+        position += 2
+        if length >= _SHORT_LENGTH:
+            size = length - _SHORT_LENGTH
+            length = int.from_bytes(data[position : position + size])
+            position += size
+        if position + length > len(data):
+            raise CertificateError("A value is longer than what holds it")
+        yield tag, data[position : position + length]
+        position += length
+
+
+def _encoded(tag: int, value: bytes) -> bytes:
+    if len(value) < _SHORT_LENGTH:
+        return bytes([tag, len(value)]) + value
+    size = len(value).to_bytes((len(value).bit_length() + 7) // 8)
+    return bytes([tag, _SHORT_LENGTH + len(size)]) + size + value
+
+
+def _dotted(oid: bytes) -> str:
+    numbers, current = [], 0
+    for byte in oid:
+        current = current << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(current)
+            current = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingRule:
+    """One of ``ssl.principal.mapping.rules``."""
+
+    pattern: re.Pattern[str] | None
+    """None is DEFAULT: the subject as it is."""
+    replacement: str = ""
+    case: str = ""
+    """L or U, or empty."""
+
+
+_RULE: Final = re.compile(
+    r"\s*(?:(?P<default>DEFAULT)"
+    r"|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<new>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
+)
+
+
+def parse_mapping_rules(text: str | None) -> tuple[MappingRule, ...]:
+    """Read ``ssl.principal.mapping.rules``; None and the empty text mean DEFAULT.
+
+    Raises:
+        SettingsError: A rule cannot be read.
+    """
+    text = (text or "").strip() or "DEFAULT"
+    rules, position = [], 0
+    while position < len(text):
+        match = _RULE.match(text, position)
+        if match is None:
+            raise SettingsError(
+                f"ssl.principal.mapping.rules: {text[position:]!r}: expected DEFAULT or RULE:pattern/replacement/[LU]"
+            )
+        position = match.end()
+        try:
+            pattern = None if match["default"] else re.compile(match["pattern"])
+        except re.error as error:
+            raise SettingsError(f"ssl.principal.mapping.rules: {match['pattern']!r}: {error}") from error
+        replacement = re.sub(r"\$(\d)", r"\\g<\1>", match["new"] or "")
+        rules.append(MappingRule(pattern=pattern, replacement=replacement, case=match["case"] or ""))
+    return tuple(rules)
+
+
+def map_subject(subject: str, rules: Sequence[MappingRule]) -> str | None:
+    """Return the user's name by the first rule that fits, None when none does (the connection is refused)."""
+    for rule in rules:
+        if rule.pattern is None:
+            return subject
+        match = rule.pattern.fullmatch(subject)
+        if match is not None:
+            name = match.expand(rule.replacement)
+            return name.lower() if rule.case == "L" else name.upper() if rule.case == "U" else name
+    return None

@@ -1,0 +1,30 @@
+"""Names of those who act, as Kafka writes them: ``User:alice``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from klamm.properties import SettingsError
+
+USER: Final = "User"
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Who has not logged in and showed no certificate."""
+
+
+def user_principal(name: str) -> str:
+    """Return the principal of a user."""
+    return f"{USER}:{name}"
+
+
+def parse_super_users(text: str | None) -> frozenset[str]:
+    """Read ``super.users``: principals separated by semicolons, since certificate names contain commas.
+
+    Raises:
+        SettingsError: An entry has no ``Type:``.
+    """
+    principals = [part.strip() for part in (text or "").split(";")]
+    for principal in filter(None, principals):
+        kind, colon, name = principal.partition(":")
+        if not (kind and colon and name):
+            raise SettingsError(f"super.users: {principal!r} is no principal; expected Type:name, like User:admin")
+    return frozenset(filter(None, principals))

@@ -1,0 +1,182 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server's side, as Kafka speaks it (KIP-84)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 16384
+"""More would let a client make the broker's peers work for long."""
+
+
+class ScramMechanism(IntEnum):
+    """Wire values of ``mechanism`` in the SCRAM credential APIs (KIP-554)."""
+
+    UNKNOWN = 0
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @classmethod
+    def from_wire(cls, number: int) -> ScramMechanism:
+        """Return the member, UNKNOWN when there is none."""
+        return cls(number) if number in (1, 2) else cls.UNKNOWN
+
+    @classmethod
+    def from_name(cls, name: str) -> ScramMechanism:
+        """Return the member of a SASL mechanism's name, UNKNOWN when it is none of SCRAM."""
+        return next((member for member in cls if member and member.mechanism_name == name), cls.UNKNOWN)
+
+    @property
+    def mechanism_name(self) -> str:
+        """The name in SASL: ``SCRAM-SHA-256``."""
+        return self.name.replace("_", "-")
+
+    @property
+    def hash_name(self) -> str:
+        """The name in ``hashlib``."""
+        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """What the broker keeps of a password: enough to check it, not enough to log in elsewhere."""
+
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+def credential_from_salted_password(
+    mechanism: ScramMechanism, *, salted_password: bytes, salt: bytes, iterations: int
+) -> ScramCredential:
+    """Derive the two keys; ``salted_password`` itself is not kept."""
+    client_key = _hmac(mechanism, salted_password, b"Client Key")
+    return ScramCredential(
+        salt=salt,
+        stored_key=hashlib.new(mechanism.hash_name, client_key).digest(),
+        server_key=_hmac(mechanism, salted_password, b"Server Key"),
+        iterations=iterations,
+    )
+
+
+def salt_password(mechanism: ScramMechanism, password: str, *, salt: bytes, iterations: int) -> bytes:
+    """Return the salted password, which a client sends instead of the password."""
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+
+
+_SASL_NAME: Final = r"(?:[^\x00=,]|=2C|=3D)+"
+_FIRST: Final = re.compile(
+    rf"n,(?:a=(?P<authzid>{_SASL_NAME}))?,(?:m=[^,]*,)?n=(?P<name>{_SASL_NAME}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
+    r"(?P<extensions>(?:,[A-Za-z]+=[^,]+)*)"
+)
+_FINAL: Final = re.compile(
+    r"(?P<unproven>c=(?P<channel>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]+=[^,]+)*)"
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+
+
+class ScramExchange(SaslExchange):
+    """One login.
+
+    Args:
+        mechanism: which of the two.
+        find: returns a user's credential, None when there is none.
+        new_nonce: returns an unguessable text of letters and digits.
+    """
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        *,
+        find: Callable[[str], ScramCredential | None],
+        new_nonce: Callable[[], str],
+    ) -> None:
+        self._mechanism = mechanism
+        self._find = find
+        self._new_nonce = new_nonce
+        self._user_name = ""
+        self._client_first_bare = ""
+        self._server_first = ""
+        self._nonce = ""
+        self._credential: ScramCredential | None = None
+        self._is_complete = False
+
+    @property
+    def user_name(self) -> str | None:
+        """Who logged in, None before the end."""
+        return self._user_name if self._is_complete else None
+
+    def step(self, token: bytes) -> bytes:
+        """Take what the client says, return what is said back.
+
+        Raises:
+            InvalidCredentialsError: The client is not who it says, or does not speak SCRAM.
+            SaslRefusedError: It asks to act for somebody else.
+        """
+        try:
+            text = token.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidCredentialsError from error
+        if self._credential is None:
+            return self._first(text)
+        return self._final(text, self._credential)
+
+    def _first(self, text: str) -> bytes:
+        match = _FIRST.fullmatch(text)
+        if match is None:
+            raise InvalidCredentialsError
+        user_name = _from_sasl_name(match["name"])
+        credential = self._find(user_name)
+        if credential is None or ",tokenauth=true" in match["extensions"].lower():
+            raise InvalidCredentialsError
+        if match["authzid"] is not None and _from_sasl_name(match["authzid"]) != user_name:
+            raise SaslRefusedError(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self._user_name = user_name
+        self._nonce = match["nonce"] + self._new_nonce()
+        self._client_first_bare = text.split(",", 2)[2]
+        salt = base64.b64encode(credential.salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
+        self._credential = credential
+        return self._server_first.encode()
+
+    def _final(self, text: str, credential: ScramCredential) -> bytes:
+        match = _FINAL.fullmatch(text)
+        if match is None or self._is_complete or not hmac.compare_digest(match["nonce"], self._nonce):
+            raise InvalidCredentialsError
+        message = f"{self._client_first_bare},{self._server_first},{match['unproven']}".encode()
+        try:
+            proof = base64.b64decode(match["proof"], validate=True)
+        except binascii.Error as error:
+            raise InvalidCredentialsError from error
+        signature = _hmac(self._mechanism, credential.stored_key, message)
+        if len(proof) != len(signature):
+            raise InvalidCredentialsError
+        client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._mechanism.hash_name, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key):
+            raise InvalidCredentialsError
+        self._is_complete = True
+        return b"v=" + base64.b64encode(_hmac(self._mechanism, credential.server_key, message))
+
+
+def _hmac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, mechanism.hash_name)
+
+
+def _from_sasl_name(text: str) -> str:
+    return text.replace("=2C", ",").replace("=3D", "=")

@@ -1,0 +1,27 @@
+"""Partition logs in Kafka's segment format: batches are appended as they come and served as they lie."""
+
+from __future__ import annotations
+
+from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
+from klamm.storage.log.config import HousekeepingSettings, LogConfig
+from klamm.storage.log.manager import LogManager
+from klamm.storage.log.partition import PartitionLog
+from klamm.storage.log.retention import delete_records
+from klamm.storage.log.timestamps import TimestampOffset, offset_for_timestamp
+from klamm.storage.log.validation import InvalidRecordsError, InvalidTimestampsError, RecordError
+
+__all__ = [
+    "WAITING_ENDS",
+    "AppendResult",
+    "AppendWaiter",
+    "HousekeepingSettings",
+    "InvalidRecordsError",
+    "InvalidTimestampsError",
+    "LogConfig",
+    "LogManager",
+    "PartitionLog",
+    "RecordError",
+    "TimestampOffset",
+    "delete_records",
+    "offset_for_timestamp",
+]

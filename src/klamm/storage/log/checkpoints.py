@@ -1,0 +1,108 @@
+"""Kafka's small text files: checkpoints of offsets and leader epochs, and what a partition's directory belongs to."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from klamm.storage.log.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+_VERSION: Final = "0"
+
+
+class EpochStart(NamedTuple):
+    """A leader epoch and the first offset that was written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+def read_offsets(path: Path) -> dict[str, int]:
+    """Read an offset checkpoint: directory name (``topic-partition``) -> offset. A missing file is empty.
+
+    A file that cannot be understood is told in the log and taken as empty: recovery looks at more than it would.
+    """
+    offsets = {}
+    for line in _read_lines(path):
+        topic, _, rest = line.rpartition(" ")
+        topic, _, partition = topic.rpartition(" ")
+        try:
+            offsets[f"{topic}-{int(partition)}"] = int(rest)
+        except ValueError:
+            logger.warning("Unreadable line in %s is passed over: %r", path, line)
+    return offsets
+
+
+def write_offsets(path: Path, offsets: Mapping[str, int]) -> None:
+    """Write an offset checkpoint durably."""
+    lines = []
+    for name, offset in offsets.items():
+        topic, _, partition = name.rpartition("-")
+        lines.append(f"{topic} {partition} {offset}")
+    write_atomically(path, _text(lines), durable=True)
+
+
+def read_epochs(path: Path) -> list[EpochStart]:
+    """Read a leader-epoch checkpoint; a missing file is empty."""
+    epochs = []
+    for line in _read_lines(path):
+        epoch, _, offset = line.partition(" ")
+        try:
+            epochs.append(EpochStart(int(epoch), int(offset)))
+        except ValueError:
+            logger.warning("Unreadable line in %s is passed over: %r", path, line)
+    return epochs
+
+
+def write_epochs(path: Path, epochs: Iterable[EpochStart]) -> None:
+    """Write a leader-epoch checkpoint."""
+    write_atomically(path, _text([f"{entry.epoch} {entry.start_offset}" for entry in epochs]), durable=False)
+
+
+def read_topic_id(directory: Path) -> UUID | None:
+    """Return the topic that a partition's directory belongs to, or None when it does not say."""
+    try:
+        lines = (directory / PARTITION_METADATA).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    values = dict(line.split(": ", 1) for line in lines if ": " in line)
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(values["topic_id"] + "=="))
+    except (KeyError, ValueError):
+        logger.warning("Unreadable %s in %s", PARTITION_METADATA, directory)
+        return None
+
+
+def write_topic_id(directory: Path, topic_id: UUID) -> None:
+    """Say which topic a partition's directory belongs to."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
+    write_atomically(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {text}", durable=False)
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    if len(lines) < 2 or lines[0] != _VERSION or lines[1] != str(len(lines) - 2):  # noqa: PLR2004  # version and count
+        logger.warning("%s is damaged and not used", path)
+        return []
+    return lines[2:]
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join([_VERSION, str(len(lines)), *lines]) + "\n"

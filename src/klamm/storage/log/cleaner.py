@@ -1,0 +1,97 @@
+"""The task that looks for logs to compact."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from klamm.storage.log.compaction import compact
+from klamm.storage.log.rewriting import Pace, StoppedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from klamm.storage.log.config import HousekeepingSettings
+    from klamm.storage.log.manager import LogManager
+    from klamm.storage.log.partition import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_MIN_BACKOFF_S: Final = 0.01
+_SLICE: Final = 256
+"""Logs that are looked at before others have their turn."""
+
+
+class Cleaner:
+    """Compacts one log after the other, in a thread that rests between batches. Owned by the log manager.
+
+    Kafka's ``log.cleaner.threads`` has no effect: a second thread would wait for the interpreter.
+    """
+
+    def __init__(
+        self, logs: LogManager, *, now_ms: Callable[[], int], settings: Callable[[], HousekeepingSettings]
+    ) -> None:
+        self._logs = logs
+        self._now_ms = now_ms
+        self._settings = settings
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="log cleaner")
+
+    def look_at(self, logs: Sequence[PartitionLog] | None) -> None:
+        """Look for work now: configs of these logs have changed, or of all when None."""
+        if logs is None or any(log.config.is_compacted for log in logs):
+            for log in logs or ():
+                log.is_uncleanable = False
+            self._woken.set()
+
+    async def close(self) -> None:
+        """Stop; a pass that runs ends at the next batch and is begun anew after the next start."""
+        self._stop.set()
+        if self._task is not None:
+            self._woken.set()
+            await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(self._settings().cleaner_backoff_s, _MIN_BACKOFF_S)):
+                    await self._woken.wait()
+            self._woken.clear()
+            if not self._stop.is_set() and self._settings().cleaner_is_enabled:
+                try:
+                    await self.clean()
+                except StoppedError:
+                    return
+                except OSError:
+                    logger.exception("Compaction failed; it is tried again")
+
+    async def clean(self) -> int:
+        """Compact every open log that needs it; returns how many bytes were saved.
+
+        Raises:
+            OSError: The disk refuses.
+            StoppedError: The broker stops.
+        """
+        saved = passes = 0
+        for index, log in enumerate(self._logs.loaded()):
+            if index % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if len(log.segments) < 2 or log.is_deleted or log.is_uncleanable or not log.config.is_compacted:  # noqa: PLR2004  # the last one is written to
+                continue
+            before = log.compacted_up_to
+            settings = self._settings()
+            pace = Pace(settings.cleaner_bytes_per_s, self._stop)
+            saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
+            passes += log.compacted_up_to != before
+        if passes:
+            await self._logs.checkpoint()
+        return saved

@@ -1,0 +1,187 @@
+"""Compaction (``cleanup.policy=compact``): of every key only the last record stays, at its offset.
+
+Closed segments are read and written anew by a thread, beside the old ones, small neighbours together; only when a new
+segment is durable does it take the old ones' place. Tombstones stay until their batch's delete horizon (KIP-534),
+which is set when they are met first. A batch that loses all records stays without any as long as it is its producer's
+last, so that the producer's sequence is not forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.protocol.errors import KafkaApiError
+from klamm.storage.log import replacing, rewriting
+from klamm.storage.log.config import HousekeepingSettings
+from klamm.storage.log.replacing import DISK, READY, WORK, Disk
+from klamm.storage.log.rewriting import Pace, Rules, SegmentShape, Source, find_last_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.storage.log.config import LogConfig
+    from klamm.storage.log.partition import PartitionLog
+    from klamm.storage.log.segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What a pass may look at."""
+
+    segments: tuple[LogSegment, ...]
+    """All that may be written anew, from the first one on."""
+    start: int
+    """The first offset that no pass has looked at."""
+    end: int
+    """The first offset that is not to be looked at yet."""
+
+
+async def compact(
+    log: PartitionLog,
+    now_ms: int,
+    *,
+    settings: HousekeepingSettings | None = None,
+    pace: Pace | None = None,
+    disk: Disk = DISK,
+) -> int:
+    """Compact a log's closed segments if enough of them is new; returns how many bytes were saved.
+
+    Raises:
+        OSError: The disk refuses; every segment is the old or the new one.
+        StoppedError: ``pace`` was told to stop.
+    """
+    plan = _plan(log, now_ms)
+    if plan is None:
+        return 0
+    settings = settings if settings is not None else HousekeepingSettings()
+    try:
+        pace = pace if pace is not None else Pace()
+        return await _compact(log, plan, now_ms, settings=settings, pace=pace, disk=disk)
+    except FileNotFoundError:
+        if not log.is_deleted:
+            raise
+        return 0
+    except KafkaApiError as error:
+        logger.warning("%s cannot be compacted: %s", log.name, error)
+        log.is_uncleanable = True
+        return 0
+
+
+def _plan(log: PartitionLog, now_ms: int) -> _Plan | None:
+    """Decide by the age and the share of what is new; None when nothing is to be done."""
+    config, closed = log.config, log.segments[:-1]
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    settled = list(itertools.takewhile(lambda segment: _is_settled(config, segment, now_ms), closed))
+    if not settled:
+        return None
+    end = ends[len(settled) - 1]
+    start = min(max(log.compacted_up_to, log.log_start_offset), end)
+    dirty = [segment for segment, its_end in zip(settled, ends, strict=False) if its_end > start and segment.size]
+    if not dirty:
+        return None
+    share = sum(segment.size for segment in dirty) / sum(segment.size for segment in settled)
+    oldest_ms = min(segment.first_timestamp or 0 for segment in dirty)
+    overdue = now_ms - oldest_ms > config.max_compaction_lag_ms
+    if not overdue and share <= config.min_cleanable_dirty_ratio:
+        return None
+    return _Plan(segments=tuple(settled), start=start, end=end)
+
+
+def _is_settled(config: LogConfig, segment: LogSegment, now_ms: int) -> bool:
+    lag = config.min_compaction_lag_ms
+    return lag <= 0 or now_ms - segment.max_timestamp >= lag
+
+
+async def _compact(
+    log: PartitionLog, plan: _Plan, now_ms: int, *, settings: HousekeepingSettings, pace: Pace, disk: Disk
+) -> int:
+    config = log.config
+    dirty = [segment.file.path for segment, end in _with_ends(plan) if end > plan.start]
+    found = await asyncio.to_thread(
+        find_last_offsets, dirty, start=plan.start, end=plan.end, max_bytes=settings.cleaner_map_bytes, pace=pace
+    )
+    rules = Rules(
+        last_offsets=found.offsets,
+        producers_last_offsets=frozenset(log.producers.last_offsets()),
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+    )
+    waiting = [segment for segment in plan.segments if segment.base_offset < found.end_offset]
+    saved = 0
+    try:
+        while waiting and not log.is_deleted:
+            count, less = await _rewrite_some(log, waiting, plan.end, rules=rules, pace=pace, disk=disk)
+            saved += less
+            waiting = waiting[count:]
+    finally:
+        await asyncio.to_thread(shutil.rmtree, log.directory / WORK, ignore_errors=True)
+    if not log.is_deleted:
+        log.compacted_up_to = max(log.compacted_up_to, found.end_offset)
+    if saved:
+        logger.info("Compacted %s: %d bytes less", log.name, saved)
+    return saved
+
+
+def _with_ends(plan: _Plan) -> zip[tuple[LogSegment, int]]:
+    ends = [*(segment.base_offset for segment in plan.segments[1:]), plan.end]
+    return zip(plan.segments, ends, strict=True)
+
+
+async def _rewrite_some(
+    log: PartitionLog, segments: Sequence[LogSegment], end: int, *, rules: Rules, pace: Pace, disk: Disk
+) -> tuple[int, int]:
+    """Make one segment of the first ones that fit; returns of how many, and how many bytes were saved."""
+    directory, config = log.directory, log.config
+    await asyncio.to_thread(shutil.rmtree, directory / WORK, ignore_errors=True)
+    ends = [*(segment.base_offset for segment in segments[1:]), end]
+    made = await asyncio.to_thread(
+        rewriting.rewrite,
+        [
+            Source(path=segment.file.path, base_offset=segment.base_offset, end_offset=end)
+            for segment, end in zip(segments, ends, strict=True)
+        ],
+        directory / WORK,
+        rules=rules,
+        shape=SegmentShape(
+            max_bytes=config.segment_bytes,
+            max_index_bytes=config.segment_index_bytes,
+            index_interval=config.index_interval_bytes,
+        ),
+        pace=pace,
+    )
+    group = segments[: made.count]
+    if _is_gone(log, group):
+        return made.count, 0
+    await asyncio.to_thread(replacing.decide, directory, [segment.base_offset for segment in group], disk)
+    if _is_gone(log, group):
+        if (directory / READY).exists():
+            await asyncio.to_thread(replacing.discard, directory)
+        return made.count, 0
+    saved = sum(segment.size for segment in group) - made.size
+    _take_places(log, group, disk)
+    await asyncio.to_thread(replacing.settle, directory, disk)
+    return made.count, saved
+
+
+def _is_gone(log: PartitionLog, group: Sequence[LogSegment]) -> bool:
+    """Tell whether the topic was deleted, or segments were, while the thread worked."""
+    return log.is_deleted or any(segment not in log.segments for segment in group)
+
+
+def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> None:
+    """Exchange files and segments without anybody reading in between."""
+    index = log.segments.index(group[0])
+    log.forget_positions()
+    for segment in group:
+        segment.close()
+    put_away = replacing.take_places(log.directory, disk)
+    log.retire_files(put_away)
+    new = log.segment_at(group[0].base_offset, created_ms=max(segment.created_ms for segment in group))
+    log.segments[index : index + len(group)] = [new]

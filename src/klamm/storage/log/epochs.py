@@ -1,0 +1,61 @@
+"""Which leader epoch wrote which offsets (Kafka's LeaderEpochFileCache, KIP-101, KIP-320)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.storage.log.checkpoints import LEADER_EPOCHS, EpochStart, read_epochs, write_epochs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNDEFINED: Final = EpochStart(-1, -1)
+
+
+class LeaderEpochs:
+    """Epochs in ascending order, each with its first offset. Loop-confined."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._entries: list[EpochStart] = []
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 without any."""
+        return self._entries[-1].epoch if self._entries else -1
+
+    def load(self) -> None:
+        """Read the file."""
+        self._entries = read_epochs(self._directory / LEADER_EPOCHS)
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Begin an epoch at an offset; an older or known one changes nothing.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if epoch > self.latest:
+            entries = [*self._entries, EpochStart(epoch, start_offset)]
+            write_epochs(self._directory / LEADER_EPOCHS, entries)
+            self._entries = entries
+
+    def truncate_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or behind the end of a log that was cut."""
+        kept = [entry for entry in self._entries if entry.start_offset < end_offset]
+        if len(kept) != len(self._entries):
+            self._entries = kept
+            write_epochs(self._directory / LEADER_EPOCHS, kept)
+
+    def epoch_of(self, offset: int) -> int:
+        """Return the epoch that wrote ``offset``, -1 when none is known."""
+        return max((entry.epoch for entry in self._entries if entry.start_offset <= offset), default=-1)
+
+    def end_offset_of(self, epoch: int, log_end_offset: int) -> EpochStart:
+        """Return the largest epoch up to ``epoch`` and the offset at which it ended; ``UNDEFINED`` when unknown."""
+        if epoch < 0 or epoch > self.latest:
+            return UNDEFINED
+        if epoch == self.latest:
+            return EpochStart(epoch, log_end_offset)
+        following = next(entry for entry in self._entries if entry.epoch > epoch)
+        floor = max((entry.epoch for entry in self._entries if entry.epoch <= epoch), default=epoch)
+        return EpochStart(floor, following.start_offset)

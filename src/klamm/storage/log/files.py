@@ -1,0 +1,189 @@
+"""Files of partition logs: ten thousand partitions share a few hundred descriptors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+DEFAULT_MAX_OPEN: Final = 512
+_CLOSED: Final = -1
+_KEEP_SIZE: Final = 1
+"""FALLOC_FL_KEEP_SIZE of Linux."""
+
+
+class FilePool:
+    """Keeps descriptors open up to a limit; the one that was not used for long is closed. Loop-confined.
+
+    Eviction goes round like a clock (second chance), so that a use costs no more than setting a flag.
+    """
+
+    def __init__(self, max_open: int = DEFAULT_MAX_OPEN) -> None:
+        self._max_open = max_open
+        self._open: deque[LogFile] = deque()
+
+    @property
+    def open_count(self) -> int:
+        """Descriptors that are open now."""
+        return sum(file.is_open for file in self._open)
+
+    def opened(self, file: LogFile) -> None:
+        """Take note of a new descriptor; close another one when there are too many."""
+        self._open.append(file)
+        while len(self._open) > self._max_open:
+            oldest = self._open.popleft()
+            if oldest.is_open and oldest.used and oldest is not file:
+                oldest.used = False
+                self._open.append(oldest)
+            elif oldest is not file:
+                oldest.close()
+
+    def writev(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write at a position; returns how many bytes were taken. Tests put a failing disk here."""
+        return os.pwritev(descriptor, buffers, position)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._open:
+            self._open.popleft().close()
+
+
+class LogFile:
+    """One file, opened when it is used. Loop-confined; ``fsync_path`` is for threads."""
+
+    __slots__ = ("_descriptor", "_is_reserved", "_pool", "path", "used")
+
+    def __init__(self, pool: FilePool, path: Path) -> None:
+        self.path = path
+        self.used = False
+        self._pool = pool
+        self._descriptor = _CLOSED
+        self._is_reserved = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a descriptor is held."""
+        return self._descriptor != _CLOSED
+
+    @property
+    def descriptor(self) -> int:
+        """The open descriptor; the file is created when it does not exist."""
+        if self._descriptor == _CLOSED:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._pool.opened(self)
+        self.used = True
+        return self._descriptor
+
+    def size(self) -> int:
+        """Bytes on disk; 0 when it does not exist."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read up to ``size`` bytes at ``position``; fewer only at the end of the file."""
+        return os.pread(self.descriptor, size, position)
+
+    def write(self, buffers: Sequence[Buffer], size: int, position: int) -> None:
+        """Write buffers of ``size`` bytes in all at ``position``: all of it, or nothing stays.
+
+        Raises:
+            OSError: The disk refuses; the file is cut back to ``position``.
+        """
+        descriptor = self.descriptor
+        try:
+            written = self._pool.writev(descriptor, buffers, position)
+            if written != size:
+                rest = memoryview(b"".join(buffers))
+                while written < size:
+                    written += self._pool.writev(descriptor, [rest[written:]], position + written)
+        except OSError:
+            os.ftruncate(descriptor, position)
+            raise
+
+    def reserve(self, size: int) -> None:
+        """Have the disk set aside room for ``size`` bytes; the file stays as long as it is.
+
+        A file system or a platform that cannot do so is passed over.
+
+        Raises:
+            OSError: There is not so much room.
+        """
+        self._is_reserved = reserve_room(self.descriptor, size)
+
+    def trim(self, size: int) -> None:
+        """Give back what was set aside behind ``size`` bytes, which are all there is."""
+        if self._is_reserved:
+            os.ftruncate(self.descriptor, size)
+            self._is_reserved = False
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        os.ftruncate(self.descriptor, size)
+
+    def close(self) -> None:
+        """Give the descriptor back; the next use opens the file again."""
+        if self._descriptor != _CLOSED:
+            os.close(self._descriptor)
+            self._descriptor = _CLOSED
+
+    def rename(self, path: Path) -> None:
+        """Move the file; an existing one at ``path`` is replaced."""
+        self.path.replace(path)
+        self.path = path
+
+    def remove(self) -> None:
+        """Delete the file if it is there."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def reserve_room(descriptor: int, size: int) -> bool:
+    """Set room aside behind the end of a file without making it longer; False where that cannot be done.
+
+    Python's ``posix_fallocate`` would make it longer, and a crash would leave a log that ends in zeros.
+
+    Raises:
+        OSError: There is not so much room.
+    """
+    import ctypes  # noqa: PLC0415 -- slow to import, and few topics ask for this
+
+    allocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if allocate is None:
+        return False
+    if allocate(descriptor, _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        raise OSError(code, os.strerror(code))
+    return False
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file or directory durable by a descriptor of its own, so that any thread may do it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, text: str, *, durable: bool) -> None:
+    """Replace a small file as a whole: a crash leaves the old or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        fsync_path(path.parent)

@@ -1,0 +1,153 @@
+"""What happens to logs while nobody asks: flushes, retention, forgetting producers, removing files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from klamm.storage.log.config import NO_LIMIT
+from klamm.storage.log.retention import apply_retention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from klamm.storage.log.config import HousekeepingSettings
+    from klamm.storage.log.manager import LogManager
+    from klamm.storage.log.partition import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_TICK_S: Final = 5.0
+_MIN_TICK_S: Final = 0.01
+_SLICE: Final = 256
+"""Logs that are looked at before others have their turn."""
+_SEGMENTS_AT_ONCE: Final = 32
+_MAX_UNFLUSHED_BYTES: Final = 256 * 1024 * 1024
+"""What a start after a crash has to check of a log at most, about (Kafka: up to a segment)."""
+
+
+class Housekeeper:
+    """One task that goes round all logs, in slices: nobody who is served waits for it. Owned by the log manager."""
+
+    def __init__(
+        self, logs: LogManager, *, now_ms: Callable[[], int], settings: Callable[[], HousekeepingSettings]
+    ) -> None:
+        self._logs = logs
+        self._now_ms = now_ms
+        self._settings = settings
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._changed: list[PartitionLog] = []
+        self._all_changed = False
+        self._is_tick_wanted = False
+        self._flush_tick_s = _TICK_S
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="log housekeeping")
+
+    def wake(self) -> None:
+        """Go round now rather than later."""
+        self._is_tick_wanted = True
+        self._woken.set()
+
+    def look_at(self, logs: Sequence[PartitionLog] | None) -> None:
+        """Apply retention to these logs now: their configs have changed. None means all that are open."""
+        if logs is None:
+            self._all_changed = self._is_tick_wanted = True
+        else:
+            self._changed.extend(logs)
+            self._is_tick_wanted |= any(log.config.flush_ms != NO_LIMIT for log in logs)
+        self._woken.set()
+
+    async def close(self) -> None:
+        """Stop; what is running in a thread is waited for by whoever flushes next."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        checked = ticked = loop.time()
+        while True:
+            interval_s = self._settings().retention_check_interval_s
+            try:
+                async with asyncio.timeout(max(min(self._flush_tick_s, interval_s), _MIN_TICK_S)):
+                    await self._woken.wait()
+            except TimeoutError:
+                self._is_tick_wanted = True
+            self._woken.clear()
+            try:
+                if self._is_tick_wanted or loop.time() >= ticked + _TICK_S:
+                    self._is_tick_wanted, ticked = False, loop.time()
+                    await self.tick()
+                if loop.time() >= checked + interval_s:
+                    checked = loop.time()
+                    await self.check()
+                elif self._all_changed or self._changed:
+                    await self.check_changed()
+            except OSError:
+                logger.exception("Keeping house of the logs failed; it is tried again")
+
+    async def tick(self) -> None:
+        """Remove files whose time is over; flush closed segments, much at once, and logs whose ``flush.ms`` is over."""
+        now_ms = self._now_ms()
+        await self._logs.remove_doomed(now_ms)
+        flushed = False
+        self._flush_tick_s = _TICK_S
+        for index, log in enumerate(self._logs.loaded()):
+            if index % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if not log.segments or log.is_deleted:
+                continue
+            flush_ms = log.config.flush_ms
+            if flush_ms != NO_LIMIT:
+                self._flush_tick_s = min(self._flush_tick_s, flush_ms / 1000)
+            rolled = log.recovery_point < log.segments[-1].base_offset
+            due = flush_ms != NO_LIMIT and now_ms - log.last_flush_ms >= flush_ms
+            if rolled or log.unflushed_bytes > _MAX_UNFLUSHED_BYTES or (due and log.recovery_point < log.end_offset):
+                await self._logs.flush(log)
+                flushed = True
+        if flushed:
+            await self._logs.checkpoint()
+
+    async def check(self) -> None:
+        """Apply retention to every log that holds anything; then write the checkpoints."""
+        self._changed.clear()
+        self._all_changed = False
+        for index, (topic_id, partition) in enumerate(self._logs.known()):
+            if self._logs.has_directory(topic_id, partition):
+                self._logs.get(topic_id, partition)
+                await asyncio.sleep(0)
+            elif index % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        await self._check_all(list(self._logs.loaded()))
+        await self._logs.checkpoint()
+
+    async def check_changed(self) -> None:
+        """Apply retention to the logs whose configs have changed."""
+        logs = list(self._logs.loaded()) if self._all_changed else self._changed
+        self._changed, self._all_changed = [], False
+        if await self._check_all(logs):
+            await self._logs.checkpoint()
+
+    async def _check_all(self, logs: Sequence[PartitionLog]) -> int:
+        before_ms = self._now_ms() - self._settings().producer_expiration_ms
+        removed = 0
+        for index, log in enumerate(logs):
+            if index % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if not log.segments or log.is_deleted:
+                continue
+            if len(log.producers):
+                log.producers.expire(before_ms)
+            while count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE):
+                removed += count
+                await asyncio.sleep(0)
+        if removed:
+            await self._logs.remove_doomed(self._now_ms())
+        return removed

@@ -1,0 +1,390 @@
+"""The log of one partition: append, read, and what is known of its offsets.
+
+Batches stay as they came; only base offset, leader epoch and, with LogAppendTime, the time are stamped. What
+``append`` returned survives the end of the process: the data is in the page cache (as in Kafka), and
+``flush.messages`` or ``flush.ms`` make it wait for the disk.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
+from klamm.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, TimestampType, patched_header
+from klamm.protocol.records.batch import BATCH_OVERHEAD
+from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
+from klamm.storage.log.checkpoints import EpochStart, write_topic_id
+from klamm.storage.log.files import fsync_path
+from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from klamm.storage.log.validation import only_batch, recompressed, stamped_attributes, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from klamm.protocol.records import RecordBatch
+    from klamm.storage.log.config import LogConfig
+    from klamm.storage.log.epochs import LeaderEpochs
+    from klamm.storage.log.files import FilePool
+    from klamm.storage.log.producers import ProducerStates
+
+_PREFIX: Final = struct.Struct(">qii")
+"""Base offset, batch length, leader epoch: what is stamped outside the checksum."""
+_MAX_HINTS: Final = 64
+_SPREAD: Final = 2_654_435_761
+"""A factor that spreads neighbouring offsets over all numbers."""
+
+
+class RetiredFile(NamedTuple):
+    """A file under its last name, and when it is to be removed, in milliseconds since the epoch."""
+
+    due_ms: int
+    path: Path
+
+
+class PartitionLog:
+    """One partition's segments, in order. Loop-confined, except ``fsync_files``' result, which a thread may fsync.
+
+    The high watermark and the last stable offset are the end offset: there is one replica and no transaction yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        partition: int,
+        topic_id: UUID,
+        directory: Path,
+        configs: Callable[[], LogConfig],
+        pool: FilePool,
+        segments: list[LogSegment],
+        end_offset: int,
+        log_start_offset: int,
+        recovery_point: int,
+        compacted_up_to: int,
+        producers: ProducerStates,
+        epochs: LeaderEpochs,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.directory = directory
+        self._configs = configs
+        self.leader_epoch = 0
+        self.end_offset = end_offset
+        self.log_start_offset = log_start_offset
+        self.recovery_point = recovery_point
+        self.segments = segments
+        self.producers = producers
+        self.epochs = epochs
+        self.waiters: set[AppendWaiter] = set()
+        self.is_deleted = False
+        self.compacted_up_to = compacted_up_to
+        """What lies below this offset has been looked at by a compaction."""
+        self.is_uncleanable = False
+        """A batch is damaged: no compaction until a config changes or the broker starts again."""
+        self.last_flush_ms = now_ms()
+        self.retired: list[RetiredFile] = []
+        """Files of segments that are gone already, until ``file.delete.delay.ms`` is over."""
+        self.unflushed_bytes = 0
+        """Appended since the last flush: what a recovery would have to check."""
+        self._pool = pool
+        self._now_ms = now_ms
+        self._hints: dict[int, tuple[LogSegment, int]] = {}
+        self._name = f"{topic}-{partition}"
+        self._seed = crc32(self._name.encode())
+
+    # -- what others ask
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's configs in force."""
+        return self._configs()
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``, as Kafka names the directory."""
+        return self._name
+
+    @property
+    def high_watermark(self) -> int:
+        """Consumers read below this offset."""
+        return self.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Consumers of committed records read below this offset."""
+        return self.end_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments, indexes not counted."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def latest_epoch(self) -> int:
+        """Leader epoch of the newest batch; of the leader itself as long as nothing was written."""
+        return max(self.epochs.latest, self.leader_epoch)
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochStart:
+        """Return the largest known epoch up to ``epoch`` and where it ended; -1 twice when there is none."""
+        if epoch == self.leader_epoch:
+            return EpochStart(epoch, self.end_offset)
+        return self.epochs.end_offset_of(epoch, self.end_offset)
+
+    # -- writing
+
+    def append(self, records: memoryview) -> AppendResult:
+        """Check one batch of a producer, stamp it and write it.
+
+        Raises:
+            KafkaApiError: The batch is refused (see ``validation`` and ``producers``), nothing is written.
+            StorageError: The disk refuses; the log is as it was.
+        """
+        batch = only_batch(records, self._name)
+        now_ms = self._now_ms()
+        config = self._configs()
+        validate(batch, config, self._name, now_ms)
+        if batch.producer_id != NO_PRODUCER_ID:
+            duplicate = self.producers.duplicate_of(batch)
+            if duplicate is not None:
+                return AppendResult(
+                    base_offset=duplicate.base_offset,
+                    last_offset=duplicate.last_offset,
+                    log_append_time_ms=-1,
+                    needs_flush=False,
+                )
+        batch = recompressed(batch, config)
+        base_offset = self.end_offset
+        try:
+            append_time = self._write(batch, base_offset, now_ms, config)
+        except OSError as error:
+            raise StorageError(f"Cannot write to {self._name}: {error}") from error
+        if batch.producer_id != NO_PRODUCER_ID:
+            self.producers.appended(batch, base_offset, now_ms)
+        self.end_offset = base_offset + batch.last_offset_delta + 1
+        self.unflushed_bytes += batch.size
+        if self.waiters:
+            for waiter in tuple(self.waiters):
+                waiter.appended(batch.size)
+        return AppendResult(
+            base_offset=base_offset,
+            last_offset=self.end_offset - 1,
+            log_append_time_ms=append_time,
+            needs_flush=self.end_offset - self.recovery_point >= config.flush_messages,
+        )
+
+    def _write(self, batch: RecordBatch, base_offset: int, now_ms: int, config: LogConfig) -> int:
+        segment = self.segments[-1] if self.segments else self._first_segment()
+        max_timestamp, append_time = batch.max_timestamp, NO_TIMESTAMP
+        if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+            max_timestamp = append_time = now_ms
+            prefix = patched_header(
+                batch,
+                base_offset=base_offset,
+                partition_leader_epoch=self.leader_epoch,
+                attributes=stamped_attributes(batch),
+                max_timestamp=now_ms,
+            )
+            rest = batch.buffer[BATCH_OVERHEAD:]
+        else:
+            prefix = _PREFIX.pack(base_offset, batch.batch_length, self.leader_epoch)
+            rest = batch.buffer[_PREFIX.size :]
+        last_offset = base_offset + batch.last_offset_delta
+        if segment.size and self._should_roll(segment, batch.size, last_offset, max_timestamp, now_ms):
+            segment = self.roll()
+        if self.leader_epoch > self.epochs.latest:
+            self.epochs.assign(self.leader_epoch, base_offset)
+        segment.append(
+            (prefix, rest),
+            size=batch.size,
+            last_offset=last_offset,
+            max_timestamp=max_timestamp,
+            index_interval=config.index_interval_bytes,
+        )
+        return append_time
+
+    def _should_roll(self, segment: LogSegment, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        config = self.config
+        if segment.size + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if len(segment.offset_index) * 8 + 8 > config.segment_index_bytes:
+            return True
+        first = segment.first_timestamp
+        waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
+        return waited > config.roll_after_ms(self._seed + segment.base_offset * _SPREAD)
+
+    def _first_segment(self) -> LogSegment:
+        """Make the directory: an empty partition needs none."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_topic_id(self.directory, self.topic_id)
+        return self._add_segment(self.end_offset)
+
+    def segment_at(self, base_offset: int, *, created_ms: int) -> LogSegment:
+        """Look at the files of a segment."""
+        return LogSegment(pool=self._pool, directory=self.directory, base_offset=base_offset, created_ms=created_ms)
+
+    def _add_segment(self, base_offset: int) -> LogSegment:
+        segment = self.segment_at(base_offset, created_ms=self._now_ms())
+        segment.create()
+        if self.config.preallocate:
+            segment.file.reserve(self.config.segment_bytes)
+        self.segments.append(segment)
+        return segment
+
+    def roll(self) -> LogSegment:
+        """Close the last segment and begin one at the end offset.
+
+        Raises:
+            OSError: The disk refuses; the last segment stays the one that is written to.
+        """
+        self.segments[-1].seal()
+        self.segments[-1].file.trim(self.segments[-1].size)
+        self.producers.save(self.directory, self.end_offset)
+        return self._add_segment(self.end_offset)
+
+    # -- reading
+
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
+        """Return whole batches, the first of which holds ``offset``; empty at the end.
+
+        Args:
+            offset: From the log start offset up to the end offset.
+            max_bytes: Not more than these, but for ``min_one_batch``. Negative counts as 0.
+            min_one_batch: Return the first batch even if it alone is larger than ``max_bytes``.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is not in the log.
+            StorageError: The disk refuses.
+        """
+        if not self.log_start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRangeError(
+                f"Received request for offset {offset} for partition {self._name},"
+                f" but we only have log segments from offset {self.log_start_offset} to {self.end_offset}."
+            )
+        if offset == self.end_offset or (max_bytes < BATCH_OVERHEAD and not min_one_batch):
+            return b""
+        try:
+            return self._read(offset, max(max_bytes, 0), min_one_batch)
+        except OSError as error:
+            raise StorageError(f"Cannot read {self._name}: {error}") from error
+
+    def _read(self, offset: int, max_bytes: int, min_one_batch: bool) -> bytes:
+        located = self._locate(offset)
+        if located is None:
+            return b""
+        segment, position = located
+        if segment.size - position <= max_bytes:
+            end, next_offset = segment.size, -1
+            if segment is self.segments[-1]:
+                next_offset = self.end_offset
+        else:
+            end, next_offset = segment.whole_batches(position, max_bytes)
+            if end == position:
+                if not min_one_batch:
+                    return b""
+                head = next(segment.walk(position))
+                end, next_offset = position + head.size, head.last_offset + 1
+        if next_offset >= 0:
+            self._hint(next_offset, segment, end)
+        return segment.file.read(end - position, position)
+
+    def _hint(self, offset: int, segment: LogSegment, position: int) -> None:
+        """Remember where a consumer that reads on will read, so that it needs no index."""
+        hints = self._hints
+        if len(hints) >= _MAX_HINTS and offset not in hints:
+            del hints[next(iter(hints))]
+        hints[offset] = segment, position
+
+    def _locate(self, offset: int) -> tuple[LogSegment, int] | None:
+        """Return segment and position of the first batch whose last offset is at least ``offset``.
+
+        None when compaction has left nothing from there on.
+        """
+        hint = self._hints.get(offset)
+        if hint is not None and hint[1] < hint[0].size:
+            return hint
+        index = max(self.segment_index(offset), 0)
+        for segment in self.segments[index:]:
+            position = segment.position_of(offset)
+            if position is not None:
+                return segment, position
+        return None
+
+    def segment_index(self, offset: int) -> int:
+        """Return the place of the segment that holds or would hold ``offset``; -1 when it is before the first."""
+        return bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+
+    def forget_positions(self) -> None:
+        """Do not trust remembered positions any more: segments were replaced or removed."""
+        self._hints.clear()
+
+    def retire(self, segments: Sequence[LogSegment]) -> None:
+        """Give up the files of segments that are out of ``segments`` already.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        for segment in segments:
+            self.retire_files(segment.retire())
+
+    def retire_files(self, paths: Sequence[Path]) -> None:
+        """Remove files, which have names already that a restart removes, after ``file.delete.delay.ms``."""
+        due_ms = self._now_ms() + self.config.file_delete_delay_ms
+        self.retired.extend(RetiredFile(due_ms, path) for path in paths)
+
+    def take_retired(self, now_ms: int) -> list[Path]:
+        """Return the files whose time is over, for a thread to remove."""
+        due = [file.path for file in self.retired if file.due_ms <= now_ms]
+        if due:
+            self.retired = [file for file in self.retired if file.due_ms > now_ms]
+        return due
+
+    # -- durability and end
+
+    def fsync_files(self) -> tuple[Path, ...]:
+        """Return the files that a thread has to fsync to make everything below the end offset durable."""
+        if self.recovery_point >= self.end_offset or not self.segments:
+            return ()
+        first = max(self.segment_index(self.recovery_point), 0)
+        return (*(segment.file.path for segment in self.segments[first:]), self.directory)
+
+    def flushed(self, offset: int) -> None:
+        """Take note that everything below ``offset`` is durable."""
+        self.recovery_point = max(self.recovery_point, min(offset, self.end_offset))
+        self.last_flush_ms = self._now_ms()
+        self.unflushed_bytes = 0
+
+    def flush_now(self) -> None:
+        """Make everything durable, waiting for the disk right here.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        end_offset = self.end_offset
+        for path in self.fsync_files():
+            fsync_path(path)
+        self.flushed(end_offset)
+
+    def save_state(self) -> None:
+        """Complete the indexes and write what is known of producers, for a quick start."""
+        if self.segments:
+            self.segments[-1].seal()
+            self.segments[-1].file.trim(self.segments[-1].size)
+            self.producers.save(self.directory, self.end_offset)
+
+    def close(self) -> None:
+        """Give back descriptors and let waiters go."""
+        for segment in self.segments:
+            segment.close()
+        self.end_waiting()
+
+    def end_waiting(self) -> None:
+        """Wake everybody who waits for this log."""
+        for waiter in tuple(self.waiters):
+            waiter.appended(WAITING_ENDS)

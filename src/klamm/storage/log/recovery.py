@@ -1,0 +1,216 @@
+"""Open a partition's directory: what is behind the recovery point is checked batch by batch, a torn end is cut."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records import verify_crc
+from klamm.storage.log import replacing
+from klamm.storage.log.epochs import LeaderEpochs
+from klamm.storage.log.partition import PartitionLog
+from klamm.storage.log.producers import ProducerStates
+from klamm.storage.log.segment import LogSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from uuid import UUID
+
+    from klamm.storage.log.config import LogConfig
+    from klamm.storage.log.files import FilePool
+
+logger = logging.getLogger(__name__)
+
+_LEFTOVERS: Final = (".cleaned", ".deleted", ".swap", ".tmp")
+_INDEXES: Final = (".index", ".timeindex")
+
+
+def open_partition(
+    *,
+    topic: str,
+    partition: int,
+    topic_id: UUID,
+    directory: Path,
+    configs: Callable[[], LogConfig],
+    pool: FilePool,
+    recovery_point: int,
+    log_start_offset: int,
+    compacted_up_to: int,
+    now_ms: Callable[[], int],
+) -> PartitionLog:
+    """Open the log of a partition; a directory that does not exist is an empty log.
+
+    Args:
+        topic: Its name.
+        partition: Its index.
+        topic_id: Written into a new directory.
+        directory: ``<data directory>/<topic>-<partition>``.
+        configs: Returns those of the topic that are in force.
+        pool: Descriptors shared by all partitions.
+        recovery_point: Everything below this offset is known to be sound.
+        log_start_offset: From the checkpoint; 0 when it has none.
+        compacted_up_to: From the checkpoint; 0 when it has none.
+        now_ms: The clock, in milliseconds since the epoch.
+
+    Raises:
+        OSError: The directory cannot be read, or a torn end not be cut.
+    """
+    name = f"{topic}-{partition}"
+    segments = _find_segments(directory, pool)
+    end_offset = _recover(name, segments, recovery_point) if segments else 0
+    first_offset = segments[0].base_offset if segments else 0
+    log_start_offset = min(max(log_start_offset, first_offset), end_offset)
+    recovery_point = min(max(recovery_point, log_start_offset), end_offset)
+    producers = ProducerStates(name)
+    epochs = LeaderEpochs(directory)
+    if segments:
+        _replay_producers(
+            producers,
+            directory=directory,
+            segments=segments,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            end_offset=end_offset,
+            now_ms=now_ms(),
+        )
+        epochs.load()
+        epochs.truncate_end(end_offset)
+    return PartitionLog(
+        topic=topic,
+        partition=partition,
+        topic_id=topic_id,
+        directory=directory,
+        configs=configs,
+        pool=pool,
+        segments=segments,
+        end_offset=end_offset,
+        log_start_offset=log_start_offset,
+        recovery_point=recovery_point,
+        compacted_up_to=min(compacted_up_to, end_offset),
+        producers=producers,
+        epochs=epochs,
+        now_ms=now_ms,
+    )
+
+
+def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
+    if not directory.exists():
+        return []
+    replacing.finish(directory)
+    paths = list(directory.iterdir())
+    bases = sorted(int(path.stem) for path in paths if path.suffix == ".log" and path.stem.isdigit())
+    for path in paths:
+        if path.is_dir():
+            continue
+        is_orphan = path.suffix in _INDEXES and path.stem.isdigit() and int(path.stem) not in bases
+        if path.suffix in _LEFTOVERS or is_orphan:
+            path.unlink(missing_ok=True)
+    return [
+        LogSegment(
+            pool=pool,
+            directory=directory,
+            base_offset=base,
+            created_ms=int((directory / f"{base:020d}.log").stat().st_mtime * 1000),
+        )
+        for base in bases
+    ]
+
+
+def _recover(name: str, segments: list[LogSegment], recovery_point: int) -> int:
+    """Check what is behind the recovery point and cut what is not whole; returns the end offset."""
+    end_offset = segments[0].base_offset
+    for index, segment in enumerate(segments):
+        is_last = index == len(segments) - 1
+        if not is_last and segments[index + 1].base_offset <= recovery_point:
+            _complete_indexes(segment)
+            continue
+        end_offset, cut = _recover_segment(segment, recovery_point)
+        if cut is None:
+            continue
+        lost = segments[index + 1 :]
+        logger.warning(
+            "Cut %d bytes from the end of %s at offset %d: %s%s",
+            cut[0] + sum(other.size for other in lost),
+            name,
+            end_offset,
+            cut[1],
+            f", and {len(lost)} segments behind it" if lost else "",
+        )
+        for other in lost:
+            other.remove()
+        del segments[index + 1 :]
+        break
+    return end_offset
+
+
+def _complete_indexes(segment: LogSegment) -> None:
+    """Build the indexes of a sound segment anew if it has none: a compaction was interrupted."""
+    if segment.size and not len(segment.time_index):
+        for head in segment.walk(segment.trust_up_to(-1)):
+            segment.account(head.position, head.size, head.last_offset, head.max_timestamp, _INDEX_INTERVAL)
+        segment.seal()
+
+
+def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tuple[int, str] | None]:
+    """Walk to the end of a segment; returns the offset behind it, and how many bytes were cut why."""
+    end_offset = segment.base_offset
+    position = segment.trust_up_to(recovery_point)
+    reason = "the last batch is not complete"
+    for head in segment.walk(position):
+        if head.base_offset < end_offset or head.last_offset < head.base_offset:
+            reason = "a batch with wrong offsets"
+            break
+        if head.position + head.size > segment.size:
+            break
+        if head.last_offset >= recovery_point and not _is_sound(segment, head.position):
+            reason = "a batch with a wrong checksum"
+            break
+        segment.account(head.position, head.size, head.last_offset, head.max_timestamp, _INDEX_INTERVAL)
+        end_offset = head.last_offset + 1
+        position = head.position + head.size
+    if position == segment.size:
+        return end_offset, None
+    cut = segment.size - position
+    segment.truncate(position)
+    return end_offset, (cut, reason)
+
+
+_INDEX_INTERVAL: Final = 4096
+"""Bytes between index entries that are built anew; the topic's own interval does not matter for finding things."""
+
+
+def _is_sound(segment: LogSegment, position: int) -> bool:
+    try:
+        batch = segment.batch_at(position)
+    except CorruptBatchError:
+        return False
+    return batch is not None and batch.magic == 2 and verify_crc(batch)  # noqa: PLR2004  # the only format we write
+
+
+def _replay_producers(
+    producers: ProducerStates,
+    *,
+    directory: Path,
+    segments: list[LogSegment],
+    recovery_point: int,
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+) -> None:
+    """Take producers from their file, and from the batches behind it.
+
+    The file is written before the recovery point moves on and removed only when there was no producer, so without
+    a file there is nothing to find below the recovery point.
+    """
+    saved = producers.load(directory, end_offset)
+    start = recovery_point if saved is None else max(saved, log_start_offset)
+    if start >= end_offset:
+        return
+    for index, segment in enumerate(segments):
+        if index + 1 < len(segments) and segments[index + 1].base_offset <= start:
+            continue
+        for head in segment.walk(segment.position_of(start) or 0):
+            if head.base_offset >= start:
+                producers.replay(head, now_ms)

@@ -1,0 +1,97 @@
+"""Which segments go because of their age, the size of the log, or because their records were deleted."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
+
+if TYPE_CHECKING:
+    from klamm.storage.log.partition import PartitionLog
+    from klamm.storage.log.segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+HIGH_WATERMARK = -1
+"""An offset in DeleteRecords that means: everything there is."""
+
+
+def apply_retention(log: PartitionLog, now_ms: int, *, max_segments: int = 2**31) -> int:
+    """Remove whole segments from the beginning, at most ``max_segments``; returns how many.
+
+    ``retention.ms`` goes by the largest timestamp of a segment, or by when its file was made if it has none;
+    ``retention.bytes`` leaves at least that much. Both only with ``cleanup.policy`` delete. Segments below the log
+    start offset go in any case.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    doomed = 0
+    size = log.size
+    for index, segment in enumerate(log.segments):
+        if doomed == max_segments:
+            break
+        end = log.segments[index + 1].base_offset if index + 1 < len(log.segments) else log.end_offset
+        if segment.size == 0 and index + 1 == len(log.segments):
+            break
+        if end > log.log_start_offset and not (
+            log.config.is_deleted and (_is_old(log, segment, now_ms) or _is_surplus(log, segment, size))
+        ):
+            break
+        size -= segment.size
+        doomed += 1
+    if doomed:
+        _remove_first(log, doomed)
+    return doomed
+
+
+def _is_old(log: PartitionLog, segment: LogSegment, now_ms: int) -> bool:
+    if log.config.retention_ms < 0:
+        return False
+    written_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+    return now_ms - written_ms > log.config.retention_ms
+
+
+def _is_surplus(log: PartitionLog, segment: LogSegment, size: int) -> bool:
+    return log.config.retention_bytes >= 0 and size - segment.size >= log.config.retention_bytes
+
+
+def _remove_first(log: PartitionLog, count: int) -> None:
+    if count == len(log.segments):
+        log.roll()  # the empty segment's name keeps the end offset
+    doomed, log.segments[:] = log.segments[:count], log.segments[count:]
+    log.forget_positions()
+    log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+    log.recovery_point = max(log.recovery_point, log.log_start_offset)
+    log.retire(doomed)
+    logger.info("Removed %d segments of %s: it starts at offset %d now", count, log.name, log.log_start_offset)
+
+
+def delete_records(log: PartitionLog, before_offset: int) -> int:
+    """Move the log start offset (DeleteRecords); returns it. Whole segments below it are removed at once.
+
+    The caller has it written to the checkpoint before it answers.
+
+    Args:
+        log: The partition.
+        before_offset: The first offset that stays; ``HIGH_WATERMARK`` means none stays.
+
+    Raises:
+        OffsetOutOfRangeError: Below -1 or above the high watermark.
+        StorageError: The disk refuses.
+    """
+    offset = log.high_watermark if before_offset == HIGH_WATERMARK else before_offset
+    if not 0 <= offset <= log.high_watermark:
+        raise OffsetOutOfRangeError(
+            f"The specified offset {before_offset} is out of range (0 to {log.high_watermark}) for {log.name}"
+        )
+    if offset > log.log_start_offset:
+        log.log_start_offset = offset
+        below = max(log.segment_index(offset), 0)
+        if below:
+            try:
+                _remove_first(log, below)
+            except OSError as error:
+                raise StorageError(f"Cannot delete records of {log.name}: {error}") from error
+    return log.log_start_offset

@@ -1,0 +1,152 @@
+"""The thread that commits metadata: takes batches from a queue, writes what is there in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sqlite3
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.errors import StorageError
+from klamm.storage.statements import PendingWrites
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from klamm.storage.changes import Change
+    from klamm.storage.schema import Database
+
+logger = logging.getLogger(__name__)
+
+MAX_CHANGES_PER_COMMIT: Final = 20_000
+"""Bounds how long the first change of a commit waits for the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What was submitted within one turn of the event loop."""
+
+    generation: int
+    """Counts the failures that the event loop knew of when it decided these changes."""
+    changes: list[Change]
+    futures: list[asyncio.Future[None]]
+
+
+class CommitWriter:
+    """Group commit on a thread of its own; news reach the event loop in the order of the commits."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Database],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_committed: Callable[[list[Batch]], None],
+        on_failed: Callable[[list[Batch], StorageError], None],
+        max_history: int = 0,
+    ) -> None:
+        self._max_history = max_history
+        self.commits = 0
+        """Transactions written so far."""
+        self._connect = connect
+        self._loop = loop
+        self._on_committed = on_committed
+        self._on_failed = on_failed
+        self._database: Database | None = None
+        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._failed_generation = -1
+        self._thread = threading.Thread(target=self._write_until_stopped, name="klamm-metadata-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, batch: Batch) -> None:
+        """Queue a batch; never blocks."""
+        self._queue.put(batch)
+
+    def stop(self) -> None:
+        """Write what is queued, close the connection, end the thread; blocks."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _write_until_stopped(self) -> None:
+        is_open = True
+        while is_open:
+            batches, is_open = self._next_batches()
+            if batches:
+                self._commit_or_fail(batches)
+        if self._database is not None:
+            self._database.close()
+
+    def _next_batches(self) -> tuple[list[Batch], bool]:
+        """Wait for one batch, then take what else is there; false when the writer is to stop after them."""
+        batches: list[Batch] = []
+        size = 0
+        item = self._queue.get()
+        while item is not None:
+            batches.append(item)
+            size += len(item.changes)
+            if size >= MAX_CHANGES_PER_COMMIT:
+                return batches, True
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return batches, True
+        return batches, False
+
+    def _commit_or_fail(self, batches: list[Batch]) -> None:
+        void = [batch for batch in batches if batch.generation <= self._failed_generation]
+        if void:
+            self._tell(self._on_failed, void, StorageError("An earlier change could not be written"))
+        batches = batches[len(void) :]
+        if not batches:
+            return
+        try:
+            self._commit(batches)
+        except Exception as error:  # whatever happens, the waiters hear of it and the thread lives
+            self._failed_generation = batches[0].generation
+            self._drop_connection()
+            logger.exception("Metadata could not be written")
+            self._tell(self._on_failed, batches, StorageError(f"Metadata could not be written: {error}"))
+        else:
+            self._tell(self._on_committed, batches)
+
+    def _commit(self, batches: list[Batch]) -> None:
+        if not any(batch.changes for batch in batches):
+            return
+        if self._database is None:
+            self._database = self._connect()
+        database = self._database
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            writes = PendingWrites(database, max_history=self._max_history)
+            for batch in batches:
+                writes.apply(batch.changes)
+            writes.flush()
+            database.execute("COMMIT")
+        except BaseException:
+            self._roll_back(database)
+            raise
+        self.commits += 1
+
+    def _roll_back(self, database: Database) -> None:
+        try:
+            database.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            # SQLite has rolled back by itself after the graver errors.
+            logger.debug("Rollback: %s", error)
+
+    def _drop_connection(self) -> None:
+        """Close the connection; the next commit opens a new one, in case this one cannot recover."""
+        database, self._database = self._database, None
+        try:
+            if database is not None:
+                database.close()
+        except sqlite3.Error as error:
+            logger.debug("Close: %s", error)
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            logger.warning("The event loop ended before the metadata store was closed")

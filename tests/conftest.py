@@ -1,0 +1,62 @@
+"""Fixtures for every test: real Apache Kafka, our own broker, and a loud end for whatever could not run."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+from tests.support.java import JavaUnavailableError, class_path, java_executable
+from tests.support.kafka import KafkaCluster
+from tests.support.skips import report_skips, skip_loudly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile("soak", max_examples=2_000, deadline=None)
+settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the interop tests ask real Kafka instead of klamm."""
+    parser.addoption(
+        "--against-kafka", action="store_true", help="play the interop tests against real Apache Kafka 4.1, as a check"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what was skipped."""
+    report_skips(terminalreporter)
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Java and Kafka's jars are here, or every test that asks for them skips loudly."""
+    try:
+        java_executable()
+        class_path()
+    except JavaUnavailableError as error:
+        skip_loudly(f"needs real Apache Kafka: {error}")
+
+
+@pytest.fixture(scope="session")
+def real_kafka(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """One node of real Apache Kafka 4.1, shared by the whole run: use topic names of your own."""
+    yield from _cluster(1, request)
+
+
+@pytest.fixture(scope="session")
+def real_kafka_3(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """Three nodes of real Apache Kafka 4.1, shared by the whole run."""
+    yield from _cluster(3, request)
+
+
+def _cluster(nodes: int, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    with KafkaCluster(nodes) as cluster:
+        yield cluster
+        if request.session.testsfailed:
+            cluster.keep_logs()

@@ -1,0 +1,62 @@
+"""Many running clients follow many changes, with the broker restarted and killed in between: none is missed or late.
+
+In every run a small fleet; in ``make soak`` 200 clients and 100 changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp
+from tests.support.followers import Fleet
+from tests.support.klamm import KlammBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
+CLIENTS, CHANGES, INTERVAL_S = (200, 100, 2.0) if IS_SOAK else (8, 10, 0.5)
+GRACE_S = 2.0
+"""For a busy machine, and for connections to come back."""
+MISSED_AFTER_S = INTERVAL_S + GRACE_S + 20
+VALUES = ("all", "1", "0")
+
+
+@pytest.fixture
+def broker() -> Iterator[KlammBroker]:
+    with KlammBroker() as running:
+        yield running
+
+
+def set_acks(broker: KlammBroker, value: str) -> None:
+    with AdminClient(broker.bootstrap_servers, timeout_ms=20_000) as admin:
+        user = ClientConfigEntity.of_user("ANONYMOUS")
+        admin.alter_client_configs({user: [ClientConfigOp("acks", value)]}).all().result()
+
+
+def followed_after_s(fleet: Fleet, value: str, since: float) -> float:
+    """Wait until everybody took the value; returns how long the slowest took."""
+    while behind := [one for one in fleet.seen if not one or one[-1][1] != value]:
+        assert time.monotonic() - since < MISSED_AFTER_S, f"{len(behind)} clients missed {value}"
+        time.sleep(0.02)
+    return max(one[-1][0] for one in fleet.seen) - since
+
+
+def test_every_client_follows_every_change_within_one_interval(broker: KlammBroker) -> None:
+    """K649-63, K649-72, K649-74."""
+    expected = [VALUES[change % len(VALUES)] for change in range(CHANGES)]
+    took_s = []
+    # when
+    with Fleet(broker.bootstrap_servers, size=CLIENTS, interval_s=INTERVAL_S) as fleet:
+        for change, value in enumerate(expected):
+            set_acks(broker, value)
+            if change % 5 == 3:
+                broker.restart(kill=change % 2 == 0)
+            took_s.append(followed_after_s(fleet, value, time.monotonic()))
+    # then
+    assert [[value for _, value in one] for one in fleet.seen] == [expected] * CLIENTS
+    assert [seconds for seconds in took_s if seconds > INTERVAL_S + GRACE_S] == []

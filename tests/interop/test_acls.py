@@ -1,0 +1,244 @@
+"""ACLs as Kafka's own tool writes them, and what they let clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+import klamm
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.support.java import java_tool
+from tests.support.security import PASSWORDS, PLAIN_MODULE, client_properties, log_in, sasl_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ACL_COMMAND = "org.apache.kafka.tools.AclCommand"
+TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
+ANYTHING: Any = None  # wrongly typed as a text
+EVERY_ACL = AclBindingFilter(
+    ResourceType.ANY, ANYTHING, ResourcePatternType.ANY, ANYTHING, ANYTHING, AclOperation.ANY, AclPermissionType.ANY
+)
+
+
+@pytest.fixture
+def broker() -> Iterator[klamm.Broker]:
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings(authorizer=True)) as broker:
+        admin = admin_of(broker)
+        for future in admin.create_topics([NewTopic("orders", 1, 1), NewTopic("other", 1, 1)]).values():
+            future.result(10)
+        yield broker
+
+
+def settings_of(broker: klamm.Broker, user: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": PASSWORDS[user],
+        "log_level": 0,
+    }
+
+
+def admin_of(broker: klamm.Broker, user: str = "admin") -> AdminClient:
+    return AdminClient(settings_of(broker, user))
+
+
+def acl(
+    operation: AclOperation,
+    *,
+    name: str = "orders",
+    resource_type: ResourceType = ResourceType.TOPIC,
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+    permission: AclPermissionType = AclPermissionType.ALLOW,
+    user: str = "alice",
+) -> AclBinding:
+    return AclBinding(resource_type, name, pattern, f"User:{user}", "*", operation, permission)
+
+
+def add(broker: klamm.Broker, *acls: AclBinding) -> None:
+    admin = admin_of(broker)  # which takes its futures with it when it goes
+    for future in admin.create_acls(list(acls)).values():
+        future.result(10)
+
+
+def sent(broker: klamm.Broker, topic: str, user: str = "alice") -> str | None:
+    """Return the error of a record that was sent, None when it was taken."""
+    errors: list[str | None] = []
+    producer = Producer(settings_of(broker, user))
+    producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(None if error is None else error.name()))
+    producer.flush(10)
+    return errors[0]
+
+
+def topics_seen(broker: klamm.Broker, user: str = "alice") -> set[str]:
+    return set(admin_of(broker, user).list_topics(timeout=10).topics)
+
+
+def test_who_may_write_a_topic_sees_and_writes_it_and_no_other(broker: klamm.Broker) -> None:
+    add(broker, acl(AclOperation.WRITE))
+    assert topics_seen(broker) == {"orders"}
+    assert sent(broker, "orders") is None
+    assert sent(broker, "other") == "TOPIC_AUTHORIZATION_FAILED"
+    assert sent(broker, "new") == "TOPIC_AUTHORIZATION_FAILED"
+    assert topics_seen(broker, "admin") == {"orders", "other"}
+
+
+def test_a_deny_takes_back_what_an_allow_gave(broker: klamm.Broker) -> None:
+    every = acl(AclOperation.ALL, name="*")
+    deny = acl(AclOperation.WRITE, name="or", pattern=ResourcePatternType.PREFIXED, permission=AclPermissionType.DENY)
+    add(broker, every, deny)
+    assert sent(broker, "other") is None
+    assert sent(broker, "orders") == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def test_acls_are_described_deleted_and_survive_a_kill(broker: klamm.Broker) -> None:
+    add(broker, acl(AclOperation.READ), acl(AclOperation.WRITE))
+    add(broker, acl(AclOperation.READ))
+    broker.kill()
+    broker.start()
+    admin = admin_of(broker)
+    assert sorted(a.operation for a in admin.describe_acls(EVERY_ACL).result(10)) == sorted(
+        [AclOperation.READ, AclOperation.WRITE]
+    )
+    writes = AclBindingFilter(
+        ResourceType.TOPIC,
+        "orders",
+        ResourcePatternType.MATCH,
+        ANYTHING,
+        ANYTHING,
+        AclOperation.WRITE,
+        AclPermissionType.ANY,
+    )
+    (deleted,) = [future.result(10) for future in admin.delete_acls([writes]).values()]
+    assert [found.operation for found in deleted] == [AclOperation.WRITE]
+    assert [found.operation for found in admin.describe_acls(EVERY_ACL).result(10)] == [AclOperation.READ]
+
+
+def test_without_a_right_no_acl_is_read_or_written(broker: klamm.Broker) -> None:
+    alice = admin_of(broker, "alice")
+    asked = [*alice.create_acls([acl(AclOperation.ALL)]).values(), *alice.delete_acls([EVERY_ACL]).values()]
+    for future in asked:
+        with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
+            future.result(10)
+    admin = admin_of(broker)
+    assert admin.describe_acls(EVERY_ACL).result(10) == []
+
+
+def test_who_may_create_but_not_describe_configs_is_not_told_them(broker: klamm.Broker) -> None:
+    add(broker, acl(AclOperation.CREATE, name="made"))
+    topics = [
+        CreateTopicsRequest.CreatableTopic(name=n, num_partitions=2, replication_factor=1) for n in ("made", "no")
+    ]
+    with log_in(broker.bootstrap_servers, "alice") as alice:
+        answer = alice.ask(CreateTopicsRequest(topics=topics, timeout_ms=9000), CreateTopicsResponse, 7)
+    made, refused = answer.topics
+    assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, [])
+    assert (refused.error_code, refused.error_message) == (29, "Authorization failed.")
+
+
+POLICY = """
+from klamm.policy import CreateTopicPolicy, PolicyViolationError
+
+class Refusal(CreateTopicPolicy):
+    def validate(self, details):
+        raise PolicyViolationError(f"{details.topic}: the policy was asked")
+"""
+
+
+def test_a_missing_right_is_told_before_the_policy_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K108-22."""
+    (tmp_path / "policy_after_rights.py").write_text(POLICY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = {**sasl_settings(authorizer=True), "create.topic.policy.class.name": "policy_after_rights.Refusal"}
+    request = CreateTopicsRequest(
+        topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=9000
+    )
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=config) as broker:
+        with log_in(broker.bootstrap_servers, "alice") as alice:
+            (refused,) = alice.ask(request, CreateTopicsResponse, 7).topics
+        with log_in(broker.bootstrap_servers, "admin") as admin:
+            (judged,) = admin.ask(request, CreateTopicsResponse, 7).topics
+    assert (refused.error_code, refused.error_message) == (29, "Authorization failed.")
+    assert (judged.error_code, judged.error_message) == (44, "t: the policy was asked")
+
+
+def test_authorized_operations_are_told_when_asked_for(broker: klamm.Broker) -> None:
+    add(
+        broker,
+        acl(AclOperation.READ),
+        acl(AclOperation.DESCRIBE, name="kafka-cluster", resource_type=ResourceType.BROKER),
+    )
+    with log_in(broker.bootstrap_servers, "alice") as alice:
+        request = MetadataRequest(topics=None, include_topic_authorized_operations=True)
+        (topic,) = alice.ask(request, MetadataResponse, 9).topics
+        cluster = alice.ask(
+            DescribeClusterRequest(include_cluster_authorized_operations=True), DescribeClusterResponse, 1
+        )
+    assert topic.topic_authorized_operations == 1 << AclOperation.READ.value | 1 << AclOperation.DESCRIBE.value
+    assert cluster.cluster_authorized_operations == 1 << AclOperation.DESCRIBE.value
+
+
+def test_who_may_not_read_a_group_or_a_topic_consumes_nothing(broker: klamm.Broker) -> None:
+    from confluent_kafka import Consumer  # noqa: PLC0415 - only here
+
+    add(broker, acl(AclOperation.READ), acl(AclOperation.READ, name="g", resource_type=ResourceType.GROUP))
+    assert sent(broker, "orders", "admin") is None
+    consumer = Consumer({**settings_of(broker, "alice"), "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+    message = consumer.poll(15)
+    assert message is not None
+    assert message.error() is None
+    consumer.commit(message=message, asynchronous=False)
+    consumer.close()
+    stranger = Consumer({**settings_of(broker, "mallory"), "group.id": "g"})
+    stranger.subscribe(["orders"])
+    messages = [stranger.poll(5) for _ in range(2)]
+    errors = {error.name() for message in messages if message is not None and (error := message.error()) is not None}
+    assert "GROUP_AUTHORIZATION_FAILED" in errors
+    stranger.close()
+
+
+def test_without_an_authorizer_there_are_no_acls_to_be_had() -> None:
+    with klamm.Broker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        (created,) = admin.create_acls([acl(AclOperation.READ)]).values()
+        with pytest.raises(KafkaException, match="SECURITY_DISABLED"):
+            created.result(10)
+
+
+@pytest.mark.usefixtures("java")
+def test_kafkas_own_tools_write_and_obey_acls(broker: klamm.Broker, tmp_path: Path) -> None:
+    def config_of(user: str) -> str:
+        login = f'{PLAIN_MODULE} required username="{user}" password="{PASSWORDS[user]}";'
+        properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
+        return str(client_properties(tmp_path / f"{user}.properties", properties))
+
+    async def run(user: str, tool: str, *arguments: str) -> str:
+        servers = ("--bootstrap-server", broker.bootstrap_servers, "--command-config", config_of(user))
+        return await asyncio.to_thread(java_tool, tool, *servers, *arguments)
+
+    async def scenario() -> None:
+        consumer = ("--consumer", "--topic", "ord", "--resource-pattern-type", "prefixed", "--group", "g")
+        await run("admin", ACL_COMMAND, "--add", "--allow-principal", "User:alice", *consumer)
+        listed = await run("admin", ACL_COMMAND, "--list", "--topic", "orders", "--resource-pattern-type", "match")
+        assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in listed
+        assert (await run("alice", TOPIC_COMMAND, "--list")).split() == ["orders"]
+        with pytest.raises(subprocess.CalledProcessError):
+            await run("alice", ACL_COMMAND, "--list")
+        await run("admin", ACL_COMMAND, "--remove", "--force", "--allow-principal", "User:alice", *consumer)
+        assert (await run("alice", TOPIC_COMMAND, "--list")).split() == []
+
+    asyncio.run(scenario())

@@ -1,0 +1,390 @@
+"""klamm topics and klamm configs beside Kafka 4.1's own tools: flags, stdout, exit codes, messages.
+
+One play of commands runs four times: Kafka's tools and ours, each against real Apache Kafka and against klamm. What
+Kafka's tools print against Apache Kafka is what all four have to print, but for ids, which are nobody's choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from kafka import KafkaProducer
+
+from klamm import cli
+from klamm.admin import AdminClient, NewTopic
+from klamm.cli.configs.options import parser as configs_parser
+from klamm.cli.topics.options import parser as topics_parser
+from tests.support.java import CACHE, QUICK_TO_START, class_path, java_command
+from tests.support.kafka import KafkaCluster
+from tests.support.klamm import KlammBroker
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from tests.support.probe import Cluster
+
+TOOLS: Final = {
+    "configs": "kafka.admin.ConfigCommand",
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "offsets": "org.apache.kafka.tools.GetOffsetShell",
+}
+PARSERS: Final[dict[str, Callable[[], argparse.ArgumentParser]]] = {"configs": configs_parser, "topics": topics_parser}
+REFUSED: Final = {
+    "--bootstrap-controller": ("127.0.0.1:1", "controllers"),
+    "--ip": ("127.0.0.1", "quotas"),
+    "--ip-defaults": (None, "quotas"),
+}
+"""Flags of Kafka's that are refused: a value to try, and a word of the reason."""
+
+PLAY: Final = """\
+topics --create --topic cli.t1 --partitions 2
+topics --create --topic cli.t1 --partitions 2
+topics --create --topic cli.t1 --partitions 2 --if-not-exists
+topics --create --topic cli.t2 --config retention.ms=1000 --config cleanup.policy=compact,delete
+topics --create --topic cli.bad --config retention.ms=abc
+topics --create --topic cli.bad --config nonsense=1
+topics --create --topic cli.bad --config nonsense
+topics --create --topic cli.bad --replication-factor 3
+topics --create --topic cli.bad --partitions 0
+topics --create --topic cli.bad --replica-assignment 1:1
+topics --create --topic cli.bad --replica-assignment 7
+topics --create --topic cli,bad
+topics --create --topic cli.t3 --replica-assignment 1,1,1
+topics --list --topic cli\\..*
+topics --list --topic cli.nothing
+topics --list --topic [
+topics --describe --topic cli\\.t[12]
+topics --describe --topic cli\\..* --topics-with-overrides
+topics --describe --topic cli.t3 --under-replicated-partitions
+topics --describe --topic cli.t3 --at-min-isr-partitions
+topics --describe --topic cli.nothing
+topics --describe --topic cli.nothing --if-exists
+topics --describe --topic-id AAAAAAAAAAAAAAAAAAAAAQ
+topics --describe --topic-id xyz
+topics --alter --topic cli.t1 --partitions 4
+topics --alter --topic cli.t1 --partitions 3
+topics --alter --topic cli.nothing --partitions 3
+topics --alter --topic cli.nothing --partitions 3 --if-exists
+topics --delete --topic cli.nothing
+topics --delete --topic cli.t3
+configs --describe --topic cli.t1
+configs --alter --topic cli.t1 --add-config retention.ms=5000,cleanup.policy=[compact,delete]
+configs --describe --topic cli.t1
+configs --describe --entity-type topics --entity-name cli.t1 --all
+configs --alter --topic cli.t1 --delete-config nonsense
+configs --alter --topic cli.t1 --delete-config retention.ms,cleanup.policy --add-config segment.ms=100000
+configs --alter --topic cli.t1 --add-config nonsense=1
+configs --alter --topic cli.t1 --add-config retention.ms=abc
+configs --alter --topic cli.t1 --add-config nonsense
+configs --alter --topic cli.t1 --add-config a$b=c
+configs --alter --topic cli.t1
+configs --alter --topic cli.nothing --add-config retention.ms=1
+configs --describe --topic cli.nothing
+configs --alter --broker 1 --add-config log.cleaner.threads=2
+configs --alter --broker-defaults --add-config log.cleaner.threads=2,log.retention.ms=100000
+configs --describe --broker 1
+configs --describe --broker-defaults
+configs --describe --entity-type brokers
+configs --describe --broker 9
+configs --describe --broker one
+configs --alter --broker 1 --add-config broker.rack=x
+configs --alter --broker 1 --delete-config log.cleaner.threads
+configs --alter --entity-type brokers --entity-default --delete-config log.cleaner.threads,log.retention.ms
+configs --alter --broker-defaults --delete-config log.retention.ms
+configs --describe --entity-type broker-loggers
+configs --alter --broker-logger 1 --add-config root=DEBUG
+configs --alter --broker-logger 1 --delete-config root
+configs --alter --broker-logger 1 --add-config no.such.logger=DEBUG
+configs --alter --group cli-group --add-config consumer.session.timeout.ms=50000
+configs --describe --group cli-group
+configs --alter --group cli-group --delete-config consumer.session.timeout.ms
+configs --describe --group cli-nothing
+configs --alter --client-metrics cli-m1 --add-config interval.ms=1000,metrics=[a.b,c.d],match=[client_id=x]
+configs --describe --client-metrics cli-m1
+configs --alter --client-metrics cli-m1 --delete-config interval.ms,metrics,match
+configs --describe --client-metrics cli-nothing
+configs --alter --entity-type users --add-config acks=all
+configs --describe --topic cli.t1 --user alice
+configs --describe --entity-type nonsense
+configs --describe
+topics --delete --topic cli\\..*
+"""
+
+WRONG_USAGE: Final = """\
+topics --list --create
+topics --list --config a=b
+topics --create
+topics --alter --topic t
+topics --create --topic t --replica-assignment 1 --partitions 2
+configs --describe --alter --topic t
+configs --describe --topic t --add-config a=b
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a command did to its surroundings."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def commands(text: str) -> list[list[str]]:
+    return [line.split(" ") for line in text.splitlines()]
+
+
+QUIET: Final = ("-Xlog:disable", "-Dklamm.log.level=ERROR")
+
+
+@functools.cache
+def start_up_archive() -> Path:
+    """The classes of Kafka's tools, ready to be mapped into memory: half of what a run of a tool takes goes there."""
+    archive = CACHE / "java" / f"tools-{hashlib.sha256(class_path().encode()).hexdigest()[:16]}.jsa"
+    if not archive.is_file():
+        fresh = archive.with_suffix(f".{os.getpid()}")
+        options = (*QUICK_TO_START, *QUIET, f"-XX:ArchiveClassesAtExit={fresh}")
+        words = ("--bootstrap-server", "127.0.0.1:1", "--describe", "--entity-type", "topics", "--command-config")
+        with tempfile.NamedTemporaryFile("w", suffix=".properties") as impatient:
+            impatient.write("default.api.timeout.ms=1000\nrequest.timeout.ms=500\n")
+            impatient.flush()
+            command = java_command(TOOLS["configs"], *words, impatient.name, jvm_options=options)
+            subprocess.run(command, capture_output=True, timeout=120, check=False)
+        fresh.rename(archive)
+    return archive
+
+
+def run_kafkas(cluster: str, words: Sequence[str]) -> Outcome:
+    command = java_command(
+        TOOLS[words[0]], "--bootstrap-server", cluster, *words[1:],
+        heap="128m", jvm_options=(*QUICK_TO_START, *QUIET, f"-XX:SharedArchiveFile={start_up_archive()}"),
+    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return Outcome(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def run_ours(cluster: str, words: Sequence[str], capture: pytest.CaptureFixture[str]) -> Outcome:
+    capture.readouterr()
+    try:
+        code = cli.main([words[0], "--bootstrap-server", cluster, *words[1:]])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    said = capture.readouterr()
+    return Outcome(exit_code=code, stdout=said.out, stderr=said.err)
+
+
+def shown(stdout: str) -> str:
+    """Without what differs between any two clusters; several topics in the order of their names."""
+    text = re.sub(r"TopicId: [\w-]{22}", "TopicId: (id)", stdout)
+    return "".join(sorted(re.findall(r"(?ms)^Topic: .*?(?=^Topic: |\Z)", text))) if text.startswith("Topic: ") else text
+
+
+def blanks_aside(text: str) -> str:
+    return " ".join(text.split())
+
+
+def as_java_says(text: str) -> str:
+    """An error without a message is its code's name here, and its exception's there."""
+    is_code = re.fullmatch(r"[A-Z]+(_[A-Z]+)+\s*", text)
+    return "".join(word.capitalize() for word in text.strip().split("_")) if is_code else blanks_aside(text)
+
+
+@pytest.fixture(scope="module")
+def kafka(java: None) -> Iterator[KafkaCluster]:
+    with KafkaCluster(heap="300m") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def klamm_broker_process() -> Iterator[KlammBroker]:
+    with KlammBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def kafkas_plays(kafka: KafkaCluster, klamm_broker_process: KlammBroker) -> tuple[list[Outcome], list[Outcome]]:
+    """Kafka's tools against Apache Kafka and against klamm, at the same time: most of it is waiting for Java."""
+
+    def play(address: str) -> list[Outcome]:
+        return [run_kafkas(address, words) for words in commands(PLAY)]
+
+    start_up_archive()
+    with ThreadPoolExecutor(2) as both:
+        on_kafka, on_klamm = both.map(play, (kafka.bootstrap_servers, klamm_broker_process.bootstrap_servers))
+    return on_kafka, on_klamm
+
+
+@pytest.fixture(scope="module")
+def golden(kafkas_plays: tuple[list[Outcome], list[Outcome]]) -> list[Outcome]:
+    """Kafka's tools against Apache Kafka."""
+    return kafkas_plays[0]
+
+
+def test_the_play_is_repeatable_and_does_something(golden: list[Outcome]) -> None:
+    assert {outcome.exit_code for outcome in golden} == {0, 1}
+    assert sum(bool(outcome.stdout) for outcome in golden) > len(golden) // 2
+
+
+def test_kafkas_tools_print_against_klamm_what_they_print_against_apache_kafka(
+    kafkas_plays: tuple[list[Outcome], list[Outcome]],
+) -> None:
+    differences = []
+    for words, expected, outcome in zip(commands(PLAY), *kafkas_plays, strict=True):
+        if (outcome.exit_code, shown(outcome.stdout)) != (expected.exit_code, shown(expected.stdout)):
+            differences.append((words, outcome, expected))
+    assert differences == []
+
+
+@pytest.mark.parametrize("against", ["klamm", "kafka"])
+def test_our_commands_print_what_kafkas_tools_print(
+    golden: list[Outcome], against: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """K649-85, K649-90."""
+    cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "kafka"}[against])
+    differences = []
+    for words, expected in zip(commands(PLAY), golden, strict=True):
+        outcome = run_ours(cluster.bootstrap_servers, words, capsys)
+        until = time.monotonic() + 5.0
+        while "--describe" in words and shown(outcome.stdout) != shown(expected.stdout) and time.monotonic() < until:
+            time.sleep(0.1)  # a broker of Apache Kafka learns of a change a little after the controller
+            outcome = run_ours(cluster.bootstrap_servers, words, capsys)
+        if (outcome.exit_code, shown(outcome.stdout)) != (expected.exit_code, shown(expected.stdout)):
+            differences.append((words, outcome, expected))
+        if outcome.stderr.count("\n") > 1 or as_java_says(outcome.stderr) not in blanks_aside(expected.stderr):
+            differences.append((words, outcome, expected))
+    assert differences == []
+
+
+@pytest.mark.parametrize("against", ["klamm", "kafka"])
+def test_topics_become_as_a_file_says_on_either_broker(
+    against: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # given
+    cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "kafka"}[against])
+    file = tmp_path / "topics.yaml"
+    file.write_text("topics:\n  declared: {partitions: 2, configs: {retention.ms: 1000, cleanup.policy: [compact]}}\n")
+    address = ("--bootstrap-server", cluster.bootstrap_servers)
+    # then
+    assert cli.main(["configs", "plan", str(file), *address, "--check"]) == 3
+    assert cli.main(["configs", "apply", str(file), *address]) == 0
+    wait_until(
+        lambda: cli.main(["configs", "plan", str(file), *address, "--check"]) == 0,
+        timeout_s=10,
+        what="the topic to be in line",
+    )
+    # when
+    file.write_text("topics: {declared: {partitions: 3, configs: {retention.ms: 2000}}}\n")
+    capsys.readouterr()
+    assert cli.main(["configs", "apply", str(file), *address, "--prune-configs"]) == 0
+    # then
+    assert capsys.readouterr().out == (
+        "~ topic declared\n"
+        "    ~ partitions: 2 (cluster) -> 3 (file)\n"
+        "    ~ retention.ms: 1000 (topic) -> 2000 (file)\n"
+        "    - cleanup.policy: compact (topic) -> delete (default)\n"
+        "Topics: 0 created, 1 changed, 0 in line, 0 failed.\n"
+    )
+
+
+@pytest.mark.parametrize("line", WRONG_USAGE.splitlines())
+def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
+    line: str, java: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    words = line.split(" ")
+    # when
+    kafkas, ours = run_kafkas("127.0.0.1:1", words), run_ours("127.0.0.1:1", words, capsys)
+    # then
+    assert (kafkas.exit_code, ours.exit_code) == (1, 2)
+    reason = ours.stderr.removeprefix(f"klamm {words[0]}: ").partition(f" (klamm {words[0]} --help")[0]
+    assert reason in kafkas.stderr
+
+
+@pytest.mark.parametrize("tool", PARSERS)
+def test_every_flag_of_kafkas_tool_is_served_or_refused_by_name(
+    tool: str, java: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    command = java_command(TOOLS[tool], "--help", heap="128m")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    flags = re.findall(r"(?m)^--[a-z][a-z-]*", done.stdout + done.stderr)
+    assert len(flags) > 20
+    # when
+    ours = PARSERS[tool]()._option_string_actions
+    # then
+    assert [flag for flag in flags if flag not in ours] == []
+    for flag in flags:
+        if flag in REFUSED:
+            value, reason = REFUSED[flag]
+            words = [tool, "--describe", flag, *([value] if value else [])]
+            outcome = run_ours("127.0.0.1:1", [*words, *(["--topic", "t"] if "controller" in flag else [])], capsys)
+            assert outcome.exit_code == 1
+            assert reason in outcome.stderr
+
+
+def test_describe_all_of_a_broker_lists_the_same_configs_with_the_same_defaults(
+    kafka: KafkaCluster, klamm_broker_process: KlammBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    words = ["configs", "--describe", "--broker", "1", "--all"]
+    # when
+    on_kafka = run_kafkas(kafka.bootstrap_servers, words).stdout.splitlines()
+    on_klamm = run_kafkas(klamm_broker_process.bootstrap_servers, words).stdout.splitlines()
+    ours = run_ours(klamm_broker_process.bootstrap_servers, words, capsys).stdout.splitlines()
+    # then: what stands in a properties file is the one thing in which two brokers may differ
+    its_own = {line.partition("=")[0] for line in on_kafka + on_klamm if "STATIC_BROKER_CONFIG" in line}
+    assert len(on_kafka) - len(its_own) > 250
+    assert ours == on_klamm
+    assert [line for line in on_klamm if line.partition("=")[0] not in its_own] == [
+        line for line in on_kafka if line.partition("=")[0] not in its_own
+    ]
+    assert [line.partition("=")[0] for line in on_klamm] == [line.partition("=")[0] for line in on_kafka]
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("--topic offsets.cli", ["offsets.cli:0:3", "offsets.cli:1:0"]),
+        ("--topic offsets.cli --time earliest", ["offsets.cli:0:0", "offsets.cli:1:0"]),
+        ("--topic offsets.cli --time max-timestamp", ["offsets.cli:0:1"]),
+        ("--topic offsets.cli --time 1500", ["offsets.cli:0:1"]),
+        ("--topic-partitions offsets.*:0 --time 9999", []),
+        ("--topic cli.nothing", []),
+    ],
+)
+@pytest.mark.parametrize("against", ["klamm", "kafka"])
+def test_kafkas_offset_tool_finds_the_same_offsets(
+    words: str, printed: list[str], against: str, request: pytest.FixtureRequest
+) -> None:
+    # given
+    cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "kafka"}[against])
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        made = admin.create_topics(
+            [NewTopic(name="offsets.cli", num_partitions=2, replication_factor=1, configs={"retention.ms": "-1"})]
+        )
+        if made.values()["offsets.cli"].exception() is None:
+            producer = KafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
+            for timestamp_ms in (1000, 3000, 2000):
+                producer.send("offsets.cli", b"value", partition=0, timestamp_ms=timestamp_ms).get(timeout=30)
+            producer.close()
+    # when
+    outcome = run_kafkas(cluster.bootstrap_servers, ["offsets", *words.split(" ")])
+    until = time.monotonic() + 10.0
+    while outcome.stdout.splitlines() != printed and time.monotonic() < until:
+        time.sleep(0.1)  # of a partition that was just made a broker of Apache Kafka may not know the leader yet
+        outcome = run_kafkas(cluster.bootstrap_servers, ["offsets", *words.split(" ")])
+    # then
+    assert outcome.stdout.splitlines() == printed, outcome.stderr

@@ -1,0 +1,96 @@
+"""``klamm clients list`` against a running broker: who follows, who ignores, who never registered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+
+from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, NewTopic
+from klamm.cli import clients as command
+from klamm.clients import KafkaProducer, aio
+from tests.support.klamm import KlammBroker
+from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def metrics() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def broker(metrics: str) -> Iterator[KlammBroker]:
+    with KlammBroker({"metrics.listen": metrics}) as running:
+        with AdminClient(running.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name="listed", num_partitions=1, replication_factor=1)]).all().result()
+            admin.alter_client_configs(
+                {ClientConfigEntity.of_user("ANONYMOUS"): [ClientConfigOp("acks", "all")]}
+            ).all().result()
+        yield running
+
+
+def one(metrics: str, client_id: str) -> dict[str, Any]:
+    (found,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
+    return found
+
+
+def test_a_client_that_follows_is_in_line_and_pending_until_it_asks_again(broker: KlammBroker, metrics: str) -> None:
+    # given
+    with (
+        KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, client_id="follows", acks=1, enable_idempotence=False
+        ) as producer,
+        AdminClient(broker.bootstrap_servers) as admin,
+    ):
+        producer.send("listed", b"x").get(20)
+        found = one(metrics, "follows")
+        assert (found["registered"], found["standing"], found["told"]) == (["acks"], "in line", {"acks": "all"})
+        assert found["connections"] >= 1
+        assert abs(found["last_seen_ms"] / 1000 - time.time()) < 60
+        # when
+        app = ClientConfigEntity.of_client("ANONYMOUS", "follows")
+        admin.alter_client_configs({app: [ClientConfigOp("acks", "0")]}).all().result()
+        # then
+        assert one(metrics, "follows")["standing"] == "pending"
+    assert one(metrics, "follows")["connections"] == 0
+
+
+def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(
+    broker: KlammBroker, metrics: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """K649-68."""
+    # given
+    plain = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "plain"})
+    plain.produce("listed", b"x")
+    assert plain.flush(20) == 0
+    # when
+    found = one(metrics, "plain")
+    code = command.main(["list", "--metrics", metrics, "--client", "plain"])
+    # then
+    assert (found["registered"], found["standing"], found["ignored"]) == (None, "ignores", ["acks"])
+    assert found["software_name"] == "confluent-kafka-python"
+    assert code == 0
+    assert "nothing we know of" in capsys.readouterr().out
+
+
+def test_an_aiokafka_client_is_one_client_though_its_own_connections_do_not_say_what_they_are(
+    broker: KlammBroker, metrics: str
+) -> None:
+    async def scenario() -> dict[str, Any]:
+        client = aio.AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="aio", acks=1)
+        await client.start()
+        try:
+            await client.send_and_wait("listed", b"x")
+            return await asyncio.to_thread(one, metrics, "aio")
+        finally:
+            await client.stop()
+
+    found = asyncio.run(scenario())
+    assert (found["software_name"], found["standing"]) == ("klamm-aiokafka", "in line")
+    assert found["connections"] >= 2

@@ -1,0 +1,306 @@
+"""A config that is accepted has its effect, at once, while the broker runs: seen from outside, config by config."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.records import Codec, TimestampType, decode_records
+from tests.support.klamm import KlammBroker
+from tests.support.logs import batch
+from tests.support.processes import wait_until
+from tests.support.skips import skip_loudly
+from tests.support.wire import SET, RefusedError, WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+HOUR_MS: Final = 3_600_000
+TOO_LARGE, INVALID_TIMESTAMP = 10, 32
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Lab:
+    """A broker, a topic of its own for every test, and a look into the topic's directory."""
+
+    def __init__(self, broker: KlammBroker, client: WireClient, topic: str) -> None:
+        self.broker = broker
+        self.client = client
+        self.topic = topic
+        client.create_topic(topic)
+
+    @property
+    def directory(self) -> Path:
+        return self.broker.data_dir / "logs" / f"{self.topic}-0"
+
+    def files(self, pattern: str) -> list[Path]:
+        return sorted(self.directory.glob(pattern))
+
+    def set(self, **configs: str) -> None:
+        self.client.alter_topic(self.topic, [(name.replace("_", "."), SET, value) for name, value in configs.items()])
+
+    def set_on(self, kind: int, name: str, key: str, value: str | None) -> None:
+        config = IncrementalAlterConfigsRequest.AlterableConfig(
+            name=key, config_operation=SET if value is not None else 1, value=value
+        )
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=[config]
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        (result,) = self.client.ask(request, IncrementalAlterConfigsResponse, 1).responses
+        assert (result.error_code, result.error_message) == (0, None)
+
+    def produce(
+        self, value: str | None, *, key: bytes = b"k", at: int | None = None, codec: Codec = Codec.NONE
+    ) -> None:
+        moment = now_ms() if at is None else at
+        self.client.produce(self.topic, 0, bytes(batch(value, key=key, at=moment, codec=codec)))
+
+    def fill(self, *keys: bytes, apart_ms: int = 1000, ago_ms: int = HOUR_MS) -> None:
+        """One segment per key: they are closed by ``segment.ms``."""
+        self.set(segment_ms=str(apart_ms - 1))
+        start = now_ms() - ago_ms
+        for number, key in enumerate(keys):
+            self.produce(f"{number}", key=key, at=start + number * apart_ms)
+
+    @property
+    def start_offset(self) -> int:
+        wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-2)
+        request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name=self.topic, partitions=[wanted])])
+        return self.client.ask(request, ListOffsetsResponse, 7).topics[0].partitions[0].offset
+
+    def offsets(self) -> list[int]:
+        batches = self.client.read_to_end(self.topic, 0, self.start_offset)
+        return [record.offset for item in batches for record in decode_records(item)]
+
+    def wait_for(self, **expected: object) -> None:
+        for name, value in expected.items():
+            wait_until(lambda: self._look(name) == value, timeout_s=10, what=f"{name} {value}, is {self._look(name)}")  # noqa: B023  # called before the next turn
+
+    def _look(self, name: str) -> object:
+        value = getattr(self, name)
+        return value() if callable(value) else value
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KlammBroker]:
+    with KlammBroker({"log.cleaner.backoff.ms": "100"}) as running:
+        yield running
+
+
+@pytest.fixture
+def lab(broker: KlammBroker, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    with WireClient(broker.bootstrap_servers) as client:
+        yield Lab(broker, client, f"t-{abs(hash(request.node.name)):x}"[:40])
+
+
+def test_retention_ms_removes_what_is_too_old(lab: Lab) -> None:
+    lab.fill(b"a", b"b", b"c")
+    assert lab.start_offset == 0
+    lab.set(retention_ms=str(HOUR_MS - 1500))
+    lab.wait_for(start_offset=2)
+
+
+def test_retention_bytes_leaves_that_much(lab: Lab) -> None:
+    lab.fill(b"a", b"b", b"c", b"d")
+    size = lab.files("*.log")[0].stat().st_size
+    lab.set(retention_bytes=str(2 * size))
+    lab.wait_for(start_offset=2)
+
+
+def test_a_default_of_the_cluster_reaches_topics_that_set_nothing(lab: Lab) -> None:
+    lab.fill(b"a", b"b", b"c")
+    try:
+        lab.set_on(BROKER, "", "log.retention.ms", str(HOUR_MS - 1500))
+        lab.wait_for(start_offset=2)
+    finally:
+        lab.set_on(BROKER, "", "log.retention.ms", None)
+
+
+def test_cleanup_policy_compact_keeps_the_last_of_each_key(lab: Lab) -> None:
+    lab.fill(b"a", b"b", b"a", b"b", b"c")
+    lab.set(cleanup_policy="compact")
+    lab.wait_for(offsets=[2, 3, 4])
+
+
+def test_cleanup_policy_can_be_both(lab: Lab) -> None:
+    lab.fill(b"a", b"b", b"a", b"c")
+    lab.set(cleanup_policy="compact,delete")
+    lab.wait_for(offsets=[1, 2, 3])
+    lab.set(retention_ms="1000")
+    lab.wait_for(start_offset=4)
+
+
+def test_min_compaction_lag_ms_protects_the_young(lab: Lab) -> None:
+    lab.set(min_compaction_lag_ms=str(2 * HOUR_MS), cleanup_policy="compact")
+    lab.fill(b"a", b"a", b"a", b"b")
+    time.sleep(0.4)
+    assert lab.offsets() == [0, 1, 2, 3]
+    lab.set(min_compaction_lag_ms="0")
+    lab.wait_for(offsets=[2, 3])
+
+
+def test_min_cleanable_dirty_ratio_lets_little_wait_and_max_compaction_lag_ms_not_for_long(lab: Lab) -> None:
+    lab.set(min_cleanable_dirty_ratio="1", cleanup_policy="compact")
+    lab.fill(b"a", b"a", b"a", b"b")
+    time.sleep(0.4)
+    assert lab.offsets() == [0, 1, 2, 3]
+    lab.set(max_compaction_lag_ms="1000")
+    lab.wait_for(offsets=[2, 3])
+
+
+def test_delete_retention_ms_is_how_long_a_tombstone_stays(lab: Lab) -> None:
+    lab.set(delete_retention_ms="0", min_cleanable_dirty_ratio="0", cleanup_policy="compact", segment_ms="999")
+    start = now_ms() - HOUR_MS
+    for number, value in enumerate(["x", None, "y"]):
+        lab.produce(value, key=b"ky"[: 1 + (value == "y")], at=start + 1000 * number)
+    lab.wait_for(offsets=[1, 2])
+    lab.produce("z", key=b"kz", at=start + 3000)  # a further pass meets the marked tombstone
+    lab.wait_for(offsets=[2, 3])
+
+
+def test_file_delete_delay_ms_is_how_long_files_stay(lab: Lab) -> None:
+    lab.fill(b"a", b"b", b"c")
+    lab.set(file_delete_delay_ms="100000")
+    lab.set(retention_ms=str(HOUR_MS - 1500))
+    lab.wait_for(start_offset=2)
+    assert len(lab.files("*.log.deleted")) == 2
+    lab.set(file_delete_delay_ms="0", retention_ms="1000")
+    lab.wait_for(start_offset=3)
+    wait_until(lambda: len(lab.files("*.log.deleted")) == 2, timeout_s=10, what="the third file to go")
+
+
+def test_segment_bytes_closes_a_segment(lab: Lab) -> None:
+    lab.set(segment_bytes=str(1 << 20))
+    for _ in range(3):
+        lab.produce("x" * 600_000)
+    assert len(lab.files("*.log")) == 3
+
+
+def test_index_interval_bytes_is_how_dense_the_index_is(lab: Lab) -> None:
+    lab.set(index_interval_bytes="1")
+    for number in range(20):
+        lab.produce(f"{number}", at=now_ms() - HOUR_MS)
+    lab.set(segment_ms="1000")
+    lab.produce("last")
+    assert lab.files("*.index")[0].stat().st_size >= 8 * 10
+
+
+def test_segment_index_bytes_closes_a_segment_whose_index_is_full(lab: Lab) -> None:
+    lab.set(index_interval_bytes="1", segment_index_bytes="40")
+    for number in range(30):
+        lab.produce(f"{number}")
+    assert len(lab.files("*.log")) >= 4
+
+
+def test_flush_ms_makes_data_durable_in_time(lab: Lab) -> None:
+    lab.produce("x")
+    lab.set(flush_ms="50")
+    checkpoint = lab.broker.data_dir / "logs" / "recovery-point-offset-checkpoint"
+    wait_until(
+        lambda: checkpoint.exists() and f"{lab.topic} 0 1" in checkpoint.read_text(), timeout_s=10, what="a flush"
+    )
+
+
+def test_max_message_bytes_bounds_a_batch(lab: Lab) -> None:
+    lab.produce("x" * 1000)
+    lab.set(max_message_bytes="500")
+    with pytest.raises(RefusedError) as refused:
+        lab.produce("x" * 1000)
+    assert refused.value.error_code == TOO_LARGE
+
+
+def test_message_max_bytes_of_the_cluster_bounds_topics_that_set_nothing(lab: Lab) -> None:
+    try:
+        lab.set_on(BROKER, "", "message.max.bytes", "500")
+        with pytest.raises(RefusedError):
+            lab.produce("x" * 1000)
+    finally:
+        lab.set_on(BROKER, "", "message.max.bytes", None)
+    lab.produce("x" * 1000)
+
+
+def test_message_timestamp_type_log_append_time_stamps_batches(lab: Lab) -> None:
+    lab.set(message_timestamp_type="LogAppendTime")
+    lab.produce("x", at=1)
+    (stored,) = lab.client.read_to_end(lab.topic, 0)
+    assert stored.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert abs(stored.max_timestamp - now_ms()) < HOUR_MS
+
+
+@pytest.mark.parametrize(
+    ("config", "moved_ms"),
+    [("message_timestamp_before_max_ms", -HOUR_MS), ("message_timestamp_after_max_ms", HOUR_MS // 2)],
+)
+def test_message_timestamp_limits_refuse_what_is_beyond(lab: Lab, config: str, moved_ms: int) -> None:
+    lab.produce("x", at=now_ms() + moved_ms)
+    lab.set(**{config: "60000"})
+    with pytest.raises(RefusedError) as refused:
+        lab.produce("x", at=now_ms() + moved_ms)
+    assert refused.value.error_code == INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_compression_type_is_what_batches_are_stored_in(lab: Lab, name: str) -> None:
+    wanted = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
+    sent = Codec.GZIP if wanted is Codec.NONE else Codec.NONE
+    lab.set(compression_type=name)
+    lab.produce("x" * 1000, codec=sent)
+    (stored,) = lab.client.read_to_end(lab.topic, 0)
+    assert stored.codec == wanted
+    assert [record.value for record in decode_records(stored)] == [b"x" * 1000]
+
+
+@pytest.mark.parametrize(("codec", "less", "more"), [("gzip", "1", "9"), ("lz4", "1", "17"), ("zstd", "-50", "19")])
+def test_compression_levels_trade_time_for_size(lab: Lab, codec: str, less: str, more: str) -> None:
+    text = " ".join(str(number * number % 9973) for number in range(20_000))
+    sizes = []
+    for level in (less, more):
+        lab.set(**{"compression_type": codec, f"compression_{codec}_level": level})
+        lab.produce(text)
+        sizes.append(list(lab.client.read_to_end(lab.topic, 0))[-1].size)
+    assert sizes[1] < sizes[0]
+
+
+def test_preallocate_sets_room_aside_that_closing_gives_back(lab: Lab) -> None:
+    lab.set(preallocate="true", segment_bytes=str(4 << 20))
+    lab.produce("x")
+    (log,) = lab.files("*.log")
+    if log.stat().st_blocks * 512 < 4 << 20:
+        skip_loudly("this file system does not set room aside")
+    assert log.stat().st_size < 1000
+    lab.set(segment_ms="1")
+    lab.produce("y", at=now_ms() + 1000)
+    assert log.stat().st_blocks * 512 < 1 << 20
+
+
+def test_min_insync_replicas_counts_at_most_the_replicas_there_are(lab: Lab) -> None:
+    """As Apache Kafka 4.1 does: one replica in sync out of one is enough, whatever the config says."""
+    lab.set(min_insync_replicas="3")
+    lab.produce("x")
+    assert lab.offsets() == [0]
+
+
+def test_the_level_of_a_logger_counts_at_once(lab: Lab) -> None:
+    log = lab.broker.log_path
+    lab.set_on(LOGGER, "1", "klamm.storage.log.retention", "ERROR")
+    lab.fill(b"a", b"b", b"c")
+    lab.set(retention_ms=str(HOUR_MS - 1500))
+    lab.wait_for(start_offset=2)
+    assert f"of {lab.topic}-0" not in log.read_text()
+    lab.set_on(LOGGER, "1", "klamm.storage.log.retention", "INFO")
+    lab.set(retention_ms="1000")
+    lab.wait_for(start_offset=3)
+    wait_until(lambda: f"of {lab.topic}-0" in log.read_text(), timeout_s=5, what="a line in the log")

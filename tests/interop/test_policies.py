@@ -1,0 +1,194 @@
+"""Policies on all that can be asked for, in a running broker: who is refused, who is stalled, who survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import klamm
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OpType,
+    ResourceType,
+)
+from klamm.embedded import BrokerStartError
+from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+POLICY = """
+    import time
+    from klamm.policy import Policy, PolicyViolationError
+
+    class House(Policy):
+        def validate_create_topic(self, details):
+            if details.topic.startswith("slow"):
+                time.sleep(0.3)
+            if details.topic.startswith("endless"):
+                while True:
+                    pass
+            if details.topic.startswith("no"):
+                raise PolicyViolationError("VERSION: not created")
+
+        def validate_alter_config(self, details):
+            time.sleep(0.02 if "flush.ms" in details.configs else 0)
+            if int(details.result.get("flush.ms", 0)) + int(details.result.get("flush.messages", 0)) > 100:
+                raise PolicyViolationError(f"{details.resource_name}: flush.ms plus flush.messages is above 100")
+
+        def validate_create_partitions(self, details):
+            if details.new_num_partitions > 2 * details.num_partitions:
+                raise PolicyViolationError(
+                    f"{details.topic}: from {details.num_partitions} to {details.new_num_partitions} by"
+                    f" {details.principal} from {details.client_id} at {details.listener}"
+                )
+
+        def validate_delete_topic(self, details):
+            if details.topic.startswith("kept"):
+                raise PolicyViolationError(f"{details.topic} ({details.topic_id}, {details.num_partitions}) stays")
+"""
+KEYS = ("create.topic", "alter.config", "create.partitions", "delete.topic")
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("policies")
+    path = directory / "klamm_house_of_all.py"
+    path.write_text(textwrap.dedent(POLICY))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(directory))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def broker(module: Path) -> Iterator[klamm.Broker]:
+    config = {f"{key}.policy.class.name": "klamm_house_of_all:House" for key in KEYS}
+    with klamm.Broker(config={**config, "policy.timeout.ms": 600, "policy.reload.interval.ms": 0}) as broker:
+        assert module.exists()
+        yield broker
+
+
+@pytest.fixture
+def admin(broker: klamm.Broker) -> Iterator[AdminClient]:
+    with AdminClient(broker.bootstrap_servers, client_id="tool") as admin:
+        yield admin
+
+
+def alter(admin: AdminClient, topic: str, name: str, value: str | None) -> Future[Any]:
+    kind = OpType.DELETE if value is None else OpType.SET
+    changes = {ConfigResource(ResourceType.TOPIC, topic): [AlterConfigOp(ConfigEntry(name, value), kind)]}
+    return admin.incremental_alter_configs(changes).all()
+
+
+def test_a_policy_decides_how_far_a_topic_may_grow(admin: AdminClient) -> None:
+    admin.create_topics([NewTopic(name="growing"), NewTopic(name="leaping")]).all().result()
+    outcomes = admin.create_partitions(
+        {"growing": NewPartitions(total_count=2), "leaping": NewPartitions(total_count=3)}
+    ).values()
+    outcomes["growing"].result()
+    with pytest.raises(PolicyViolationError, match="leaping: from 1 to 3 by User:ANONYMOUS from tool at PLAINTEXT"):
+        outcomes["leaping"].result()
+    described = admin.describe_topics(["growing", "leaping"]).all().result()
+    assert [len(described[name].partitions) for name in ("growing", "leaping")] == [2, 1]
+
+
+def test_a_policy_decides_what_may_be_deleted(admin: AdminClient) -> None:
+    made = admin.create_topics([NewTopic(name="kept", num_partitions=2), NewTopic(name="gone")]).all().result()
+    assert set(made) == {"kept", "gone"}
+    outcomes = admin.delete_topics(["kept", "gone"]).values()
+    outcomes["gone"].result()
+    with pytest.raises(PolicyViolationError, match=r"kept \([0-9a-f-]{36}, 2\) stays"):
+        outcomes["kept"].result()
+    assert "kept" in admin.list_topics().result()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.describe_topics(["gone"]).all().result()
+
+
+def test_what_a_policy_has_judged_is_what_is_applied(broker: klamm.Broker) -> None:
+    """K339-41: two changes that are fine alone and not together; only one of each round may pass."""
+    with AdminClient(broker.bootstrap_servers) as one, AdminClient(broker.bootstrap_servers) as other:
+        one.create_topics([NewTopic(name="contended")]).all().result()
+        for _ in range(15):
+            outcomes = [alter(one, "contended", "flush.ms", "60"), alter(other, "contended", "flush.messages", "60")]
+            refusals = [error for error in (outcome.exception() for outcome in outcomes) if error is not None]
+            assert len(refusals) == 1
+            assert isinstance(refusals[0], PolicyViolationError)
+            for name in ("flush.ms", "flush.messages"):
+                alter(one, "contended", name, None).result()
+
+
+def test_a_slow_policy_stalls_nobody_else(broker: klamm.Broker, admin: AdminClient) -> None:
+    """K108-19"""
+    with ThreadPoolExecutor(1) as pool, AdminClient(broker.bootstrap_servers) as other:
+        other.describe_cluster().result()
+        slow = pool.submit(lambda: admin.create_topics([NewTopic(name="slow-1")]).all().result())
+        longest_s = 0.0
+        while not slow.done():
+            started = time.monotonic()
+            other.describe_cluster().result()
+            longest_s = max(longest_s, time.monotonic() - started)
+        slow.result()
+    assert longest_s < 0.25
+
+
+def test_a_policy_that_hangs_fails_one_topic_of_a_request(admin: AdminClient) -> None:
+    """K108-06, K108-19"""
+    outcomes = admin.create_topics([NewTopic(name=name) for name in ("before", "endless", "after")]).values()
+    outcomes["before"].result()
+    outcomes["after"].result()
+    with pytest.raises(KafkaApiError, match=r"did not decide within 600 ms \(policy\.timeout\.ms\)"):
+        outcomes["endless"].result()
+    assert "endless" not in admin.list_topics().result()
+
+
+def test_sighup_brings_a_changed_policy_into_force(broker: klamm.Broker, admin: AdminClient, module: Path) -> None:
+    def refusal() -> str:
+        with pytest.raises(PolicyViolationError) as refused:
+            admin.create_topics([NewTopic(name="no")]).all().result()
+        return str(refused.value)
+
+    assert "VERSION: not created" in refusal()
+    module.write_text(module.read_text().replace("VERSION", "NEW"))
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 10
+    while "NEW: not created" not in refusal():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    module.write_text("this is no Python")
+    os.kill(broker.pid, signal.SIGHUP)
+    while "the last good ones go on" not in broker.log_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert "NEW: not created" in refusal()
+
+
+def test_an_audited_policy_lets_pass_and_says_so(module: Path) -> None:
+    assert module.exists()
+    config = {
+        "delete.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "delete.topic.policy.mode": "audit",
+        "policy.rules.file": str(module.parent / "rules.yaml"),
+    }
+    (module.parent / "rules.yaml").write_text("rules: [{name: books, deletion: forbidden}]")
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name="books")]).all().result()
+        admin.delete_topics(["books"]).all().result()
+        assert "Delete topic policy, audit only: would refuse 'books'" in broker.log_text()
+
+
+def test_a_mode_that_is_no_mode_keeps_the_broker_from_starting() -> None:
+    with pytest.raises(BrokerStartError, match=r"delete\.topic\.policy\.mode=loud: expected enforce"):
+        klamm.Broker(config={"delete.topic.policy.mode": "loud"}).start()

@@ -1,0 +1,57 @@
+"""The oracle itself: real Apache Kafka 4.1 as the other tests find it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psutil  # type: ignore[import-untyped]
+
+from tests.support.java import ROOT, java_tool
+from tests.support.kafka import KafkaCluster
+from tests.support.processes import wait_until
+
+_TOPICS = "org.apache.kafka.tools.TopicCommand"
+
+
+def test_a_node_that_was_killed_comes_back_on_its_port_with_its_topics(java: None) -> None:
+    # given
+    with KafkaCluster() as cluster:
+        address = cluster.bootstrap_servers
+        java_tool(_TOPICS, "--bootstrap-server", address, "--create", "--topic", "kept", "--partitions", "2")
+        # when
+        cluster.restart(1, kill=True)
+        # then
+        assert cluster.bootstrap_servers == address
+        assert "PartitionCount: 2" in java_tool(_TOPICS, "--bootstrap-server", address, "--describe", "--topic", "kept")
+
+
+def test_three_nodes_replicate_a_topic(real_kafka_3: KafkaCluster) -> None:
+    # given
+    address = real_kafka_3.bootstrap_servers
+    # when
+    java_tool(
+        _TOPICS, "--bootstrap-server", address, "--create", "--topic", "oracle-of-three", "--replication-factor", "3"
+    )
+    # then
+    described = java_tool(_TOPICS, "--bootstrap-server", address, "--describe", "--topic", "oracle-of-three")
+    assert "ReplicationFactor: 3" in described
+
+
+def test_a_process_of_the_harness_ends_with_a_test_run_that_is_killed() -> None:
+    # given: a run that has started a process and told its id
+    program = (
+        "import time; from tests.support.processes import start_process\n"
+        "print(start_process(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT) as run:
+        assert run.stdout is not None
+        child = psutil.Process(int(run.stdout.readline()))
+        assert child.is_running()
+        # when
+        run.kill()
+        run.wait()
+    # then: whoever inherits it may still have to collect it
+    wait_until(
+        lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, timeout_s=10, what="the child's end"
+    )

@@ -1,0 +1,351 @@
+"""The mirror between klamm's own brokers: what Spark's driver and tasks do, and what happens when something dies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from klamm.admin import AdminClient, OffsetSpec, TopicPartition
+from klamm.mirror.formats import OffsetSync
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_records, produce, properties, read
+from tests.support.processes import free_port, wait_until
+from tests.support.recording_proxy import RecordingProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PRODUCE, FETCH = 0, 1
+FOREVER = {"retention.ms": "-1"}
+YEAR_2013 = 1_356_998_400_000
+TWO_TASKS = "spark.master = local[2,4]\n"
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[KlammBroker]:
+    with KlammBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[KlammBroker]:
+    with KlammBroker() as broker:
+        yield broker
+
+
+def numbered(count: int, partitions: int, first: int = 0) -> list[tuple[int, Seen]]:
+    return [
+        (number % partitions, Seen(b"k%d" % number, b"v%d" % number, (("n", b"%d" % number),), YEAR_2013 + number))
+        for number in range(first, first + count)
+    ]
+
+
+def of(records: list[tuple[int, Seen]], partition: int) -> list[Seen]:
+    return [record for at, record in records if at == partition]
+
+
+def ends(address: str, topic: str, partitions: int) -> list[int]:
+    asked = {TopicPartition(topic, partition): int(OffsetSpec.LATEST) for partition in range(partitions)}
+    with AdminClient(address) as admin:
+        return [found.result(20).offset for found in admin.list_offsets(asked).values().values()]
+
+
+def test_only_tasks_fetch_and_produce_never_the_driver(tmp_path: Path) -> None:
+    # given
+    ports = free_port(), free_port()
+    records = numbered(3_000, 3)
+    with (
+        RecordingProxy(ports[0]) as before_source,
+        RecordingProxy(ports[1]) as before_target,
+        _broker(ports[0], before_source) as here,
+        _broker(ports[1], before_target),
+    ):
+        create_topic(here.bootstrap_servers, "t", 3, FOREVER)
+        produce(before_source.address, "t", records)
+        for proxy in (before_source, before_target):
+            proxy.asked.clear()
+        # when
+        file = properties(before_source.address, before_target.address, topics="t")
+        with MirrorProcess(file, tmp_path) as mirror:
+            mirror.wait_for("3,000/3,000 records")
+            workers = {worker.pid for worker in mirror.workers(before_source.port)}
+            driver = {mirror.process.pid}
+            jvm = {child.pid for child in psutil.Process(mirror.process.pid).children() if "java" in child.name()}
+            # then
+            asked = before_source.asked | before_target.asked
+            assert mirror.stop() == 0
+    by_data = {entry.pid for entry in asked if entry.api_key in (PRODUCE, FETCH)}
+    assert by_data <= workers
+    assert by_data
+    assert {entry.pid for entry in asked} & driver, "the driver asks for topics and configs"
+    assert not {entry.pid for entry in asked} & jvm
+
+
+def _broker(port: int, proxy: RecordingProxy) -> KlammBroker:
+    broker = KlammBroker(options=("--advertise", proxy.address))
+    broker.ports = (port,)
+    return broker
+
+
+def test_a_killed_worker_stops_only_its_partitions_and_nothing_is_lost(
+    source: KlammBroker, target: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    create_topic(source.bootstrap_servers, "killed", 2, FOREVER)
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, TWO_TASKS, topics="killed")
+    sent: list[tuple[int, Seen]] = []
+    done = threading.Event()
+
+    def produce_steadily() -> None:
+        while not done.wait(0.02):
+            more = numbered(20, 2, first=len(sent))
+            produce(source.bootstrap_servers, "killed", more)
+            sent.extend(more)
+
+    producer = threading.Thread(target=produce_steadily)
+    with MirrorProcess(file, tmp_path) as mirror:
+        producer.start()
+        try:
+            wait_until(lambda: _two_tasks_copy(mirror, source, target), timeout_s=90, what="two tasks", interval_s=0.2)
+            # when
+            mirror.workers(source.ports[0])[0].kill()
+            series = _watch(target.bootstrap_servers, until_both_grew_by=200)
+        finally:
+            done.set()
+            producer.join()
+        # then
+        dead, alive = sorted((0, 1), key=lambda partition: _longest_stall(series, partition), reverse=True)
+        assert _growth_while_stalled(series, dead, alive) > 0, "the other partition stood still too"
+        wanted = {partition: of(sent, partition) for partition in (0, 1)}
+        wait_until(lambda: len(_arrived(target, wanted)[dead]) >= len(wanted[dead]), timeout_s=60, what="all records")
+        assert mirror.stop() == 0
+    arrived = read(target.bootstrap_servers, "A.killed", {at: len(records) for at, records in wanted.items()})
+    assert arrived[alive] == wanted[alive], "the partition whose worker lives has every record once"
+    assert list(dict.fromkeys(arrived[dead])) == wanted[dead]
+
+
+def _arrived(target: KlammBroker, wanted: dict[int, list[Seen]]) -> dict[int, list[Seen]]:
+    counts = {partition: len(records) for partition, records in wanted.items()}
+    arrived = read(target.bootstrap_servers, "A.killed", counts)
+    return {partition: list(dict.fromkeys(records)) for partition, records in arrived.items()}
+
+
+def _two_tasks_copy(mirror: MirrorProcess, source: KlammBroker, target: KlammBroker) -> bool:
+    return len(mirror.workers(source.ports[0])) == 2 and min(ends(target.bootstrap_servers, "A.killed", 2)) > 0
+
+
+def _watch(address: str, *, until_both_grew_by: int) -> list[tuple[float, list[int]]]:
+    series = [(time.monotonic(), ends(address, "A.killed", 2))]
+    first = series[0][1]
+    deadline = time.monotonic() + 60
+    while any(now - then < until_both_grew_by for now, then in zip(series[-1][1], first, strict=True)):
+        assert time.monotonic() < deadline, "a partition does not come back"
+        time.sleep(0.05)
+        series.append((time.monotonic(), ends(address, "A.killed", 2)))
+    return series
+
+
+def _stalls(series: list[tuple[float, list[int]]], partition: int) -> list[tuple[int, int]]:
+    """Return first and last index of each stretch without growth."""
+    out = []
+    begin = 0
+    for at in range(1, len(series) + 1):
+        if at == len(series) or series[at][1][partition] != series[begin][1][partition]:
+            out.append((begin, at - 1))
+            begin = at
+    return out
+
+
+def _longest_stall(series: list[tuple[float, list[int]]], partition: int) -> float:
+    return max(series[last][0] - series[first][0] for first, last in _stalls(series, partition))
+
+
+def _growth_while_stalled(series: list[tuple[float, list[int]]], dead: int, alive: int) -> int:
+    first, last = max(_stalls(series, dead), key=lambda stall: series[stall[1]][0] - series[stall[0]][0])
+    return series[last][1][alive] - series[first][1][alive]
+
+
+def test_partitions_change_hands_from_lease_to_lease_without_a_record_twice_or_missing(
+    source: KlammBroker, target: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    create_topic(source.bootstrap_servers, "leases", 4, FOREVER)
+    more = TWO_TASKS + "klamm.lease.seconds = 1\n"
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, more, topics="leases")
+    sent: list[tuple[int, Seen]] = []
+    with MirrorProcess(file, tmp_path) as mirror:
+        mirror.wait_for("lag 0")
+        # when
+        deadline = time.monotonic() + 8
+        while time.monotonic() < deadline:
+            some = numbered(40, 4, first=len(sent))
+            produce(source.bootstrap_servers, "leases", some)
+            sent += some
+        # then
+        mirror.wait_for(f"{len(sent):,}/{len(sent):,} records")
+        assert mirror.stop() == 0
+    wanted = {partition: of(sent, partition) for partition in range(4)}
+    counts = {partition: len(records) for partition, records in wanted.items()}
+    assert read(target.bootstrap_servers, "A.leases", counts) == wanted
+
+
+def test_a_mirror_waits_for_a_target_that_is_away_at_the_start(source: KlammBroker, tmp_path: Path) -> None:
+    # given
+    create_topic(source.bootstrap_servers, "early", 1, FOREVER)
+    records = numbered(100, 1)
+    produce(source.bootstrap_servers, "early", records)
+    with KlammBroker() as late:
+        late.stop()
+        more = "admin.timeout.ms = 2000\n"
+        with MirrorProcess(
+            properties(source.bootstrap_servers, late.bootstrap_servers, more, topics="early"), tmp_path
+        ) as mirror:
+            # when
+            mirror.wait_for("A->B WAITING")
+            late.start()
+            # then
+            mirror.wait_for("100/100 records")
+            assert mirror.stop() == 0
+        assert read(late.bootstrap_servers, "A.early", {0: 100}) == {0: of(records, 0)}
+
+
+def test_both_brokers_may_restart_in_the_middle(tmp_path: Path) -> None:
+    # given
+    with KlammBroker() as here, KlammBroker() as there:
+        create_topic(here.bootstrap_servers, "restarts", 2, FOREVER)
+        first = numbered(2_000, 2)
+        produce(here.bootstrap_servers, "restarts", first)
+        file = properties(here.bootstrap_servers, there.bootstrap_servers, topics="restarts")
+        with MirrorProcess(file, tmp_path) as mirror:
+            mirror.wait_for("2,000/2,000 records")
+            # when
+            there.kill()
+            second = numbered(2_000, 2, first=2_000)
+            produce(here.bootstrap_servers, "restarts", second)
+            time.sleep(1)
+            there.start()
+            mirror.wait_for("4,000/4,000 records")
+            here.restart(kill=True)
+            third = numbered(2_000, 2, first=4_000)
+            produce(here.bootstrap_servers, "restarts", third)
+            mirror.wait_for("6,000/6,000 records")
+            # then
+            assert mirror.stop() == 0
+        records = first + second + third
+        arrived = read(there.bootstrap_servers, "A.restarts", {0: 3_000, 1: 3_000})
+    assert arrived == {partition: of(records, partition) for partition in (0, 1)}
+
+
+def test_a_remote_topic_of_unknown_origin_stops_loudly(
+    source: KlammBroker, target: KlammBroker, tmp_path: Path
+) -> None:
+    """K894-38: records without a position are never doubled."""
+    # given
+    create_topic(source.bootstrap_servers, "strange", 1, FOREVER)
+    create_topic(target.bootstrap_servers, "A.strange", 1, FOREVER)
+    records = numbered(10, 1)
+    produce(source.bootstrap_servers, "strange", records)
+    produce(target.bootstrap_servers, "A.strange", records)
+    # when
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, topics="strange")
+    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
+        code = mirror.wait()
+    # then
+    assert code == 1
+    assert "1 partitions stopped" in mirror.text()
+    assert ends(target.bootstrap_servers, "A.strange", 1) == [10]
+
+
+def test_records_larger_than_the_target_takes_are_split_and_one_that_can_not_be_stops_its_partition(
+    source: KlammBroker, target: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    large = [(0, Seen(b"k", b"x" * 3_000, (), YEAR_2013 + number)) for number in range(50)]
+    create_topic(source.bootstrap_servers, "large", 2, FOREVER)
+    create_topic(target.bootstrap_servers, "A.large", 2, {**FOREVER, "max.message.bytes": "10000"})
+    produce(source.bootstrap_servers, "large", large, {"linger.ms": 200, "batch.size": 1_000_000})
+    produce(source.bootstrap_servers, "large", [(1, Seen(b"k", b"x" * 20_000, (), YEAR_2013))])
+    more = "config.properties.exclude = max\\\\.message\\\\.bytes\n"
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, more, topics="large")
+    # when
+    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
+        code = mirror.wait()
+    # then
+    assert code == 1
+    assert "1 partitions stopped" in mirror.text()
+    arrived = read(target.bootstrap_servers, "A.large", {0: 50, 1: 0})
+    assert arrived == {0: of(large, 0), 1: []}
+
+
+def test_records_that_were_purged_before_they_were_mirrored_stop_their_partition_loudly(
+    source: KlammBroker, target: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    create_topic(source.bootstrap_servers, "purged", 2, FOREVER)
+    records = numbered(20, 2)
+    produce(source.bootstrap_servers, "purged", records)
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, topics="purged")
+    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
+        assert mirror.wait() == 0
+    more = numbered(20, 2, first=20)
+    produce(source.bootstrap_servers, "purged", more)
+    delete_records(source.bootstrap_servers, "purged", 1, before=15)
+    # when
+    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
+        code = mirror.wait()
+    # then
+    assert code == 1
+    assert "1 partitions stopped" in mirror.text()
+    assert "offset 10 is not there any more: the source holds 15 to 20" in mirror.text()
+    arrived = read(target.bootstrap_servers, "A.purged", {0: 20, 1: 10})
+    assert arrived == {0: of(records + more, 0), 1: of(records, 1)}
+
+
+def test_a_source_topic_that_was_created_again_stops_loudly(
+    source: KlammBroker, target: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    create_topic(source.bootstrap_servers, "again", 1, FOREVER)
+    records = numbered(20, 1)
+    produce(source.bootstrap_servers, "again", records)
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, topics="again")
+    with MirrorProcess(file, tmp_path) as mirror:
+        mirror.wait_for("20/20 records")
+        # when
+        with AdminClient(source.bootstrap_servers) as admin:
+            admin.delete_topics(["again"]).all().result(20)
+        create_topic(source.bootstrap_servers, "again", 1, FOREVER)
+        produce(source.bootstrap_servers, "again", numbered(50, 1, first=100))
+        # then
+        mirror.wait_for("1 partitions stopped")
+        assert mirror.stop() == 1
+    assert "again-0 stopped: again was deleted and created again on the source" in mirror.text()
+    assert read(target.bootstrap_servers, "A.again", {0: 20}) == {0: of(records, 0)}
+
+
+def test_offset_syncs_tell_which_source_offset_a_record_of_the_target_had(
+    source: KlammBroker, target: KlammBroker, tmp_path: Path
+) -> None:
+    """K894-40."""
+    # given
+    create_topic(source.bootstrap_servers, "synced", 2, FOREVER)
+    records = numbered(40, 2)
+    produce(source.bootstrap_servers, "synced", records)
+    delete_records(source.bootstrap_servers, "synced", 1, before=15)
+    more = "offset.lag.max = 0\n"
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, more, topics="synced")
+    # when
+    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
+        assert mirror.wait() == 0
+    # then
+    written = read(source.bootstrap_servers, "mm2-offset-syncs.B.internal", {0: 2})[0]
+    syncs = [OffsetSync.parse(record.key or b"", record.value or b"") for record in written]
+    newest = {
+        sync.partition: (sync.upstream_offset, sync.downstream_offset) for sync in syncs if sync.topic == "synced"
+    }
+    assert newest == {0: (19, 19), 1: (19, 4)}

@@ -1,0 +1,130 @@
+"""Handlers of the data path over real logs: two broker ids, some topics, answers as a client would read them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import UUID
+
+from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.context import RequestContext
+from klamm.broker.fetch_sessions import FetchSessions
+from klamm.broker.security.authorizer import AllowAll
+from klamm.broker.session import Session
+from klamm.broker.topics import Topic
+from klamm.protocol.codec import decode, encode
+from klamm.storage.log import LogManager, PartitionLog
+from tests.support.logs import Clock, FailingPool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.broker.route import Route
+    from klamm.protocol.schema import Message
+
+Answer = TypeVar("Answer", bound="Message")
+
+HERE, ELSEWHERE = 1, 2
+
+
+class Topics:
+    """Topics by name and id."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Topic] = {}
+
+    def get(self, name: str) -> Topic | None:
+        return self.known.get(name)
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        return next((topic for topic in self.known.values() if topic.topic_id == topic_id), None)
+
+
+class ProducerIds:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.given = 41
+
+    async def allocate(self) -> int:
+        self.given += 1
+        return self.given
+
+
+class DataPath:
+    """Two broker ids over one data directory. ``ask`` goes from bytes to bytes through the route."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.configs: dict[str, str] = {}
+        self.clock = Clock()
+        self.pool = FailingPool()
+        self.topics = Topics()
+        self.logs = LogManager(data_dir, configs_of=lambda _: self.configs, now_ms=self.clock, pool=self.pool)
+        self.sessions = FetchSessions(now_ms=self.clock, max_sessions=2)
+        nodes = (Node(node_id=HERE, host="a", port=1), Node(node_id=ELSEWHERE, host="b", port=2, rack="r"))
+        self.services = SimpleNamespace(
+            cluster=ClusterInfo(cluster_id="c", nodes=nodes),
+            topics=self.topics,
+            logs=self.logs,
+            fetch_sessions=self.sessions,
+            producer_ids=ProducerIds(),
+            authorizer=AllowAll(),
+        )
+        self.add_topic("t", partitions=2)
+
+    def add_topic(self, name: str, *, partitions: int = 1, leader: int = HERE, is_internal: bool = False) -> Topic:
+        """Create a topic; its id is made of how many there are."""
+        topic = Topic(
+            name=name,
+            topic_id=UUID(int=len(self.topics.known) + 100),
+            is_internal=is_internal,
+            partitions=((leader,),) * partitions,
+        )
+        self.topics.known[name] = topic
+        for partition in range(partitions):
+            self.logs.create(topic.topic_id, name, partition)
+        return topic
+
+    def replace_topic(self, name: str) -> Topic:
+        """Delete a topic and create one of the same name."""
+        topic = self.topics.known[name]
+        self.logs.delete_topic(topic.topic_id)
+        again = self.topics.known[name] = replace(topic, topic_id=UUID(int=topic.topic_id.int + 1000))
+        self.logs.create(again.topic_id, name, 0)
+        return again
+
+    def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
+        log = self.logs.get(self.topics.known[topic].topic_id, partition)
+        assert log is not None
+        return log
+
+    def context(self, version: int, *, node_id: int = HERE) -> RequestContext:
+        return RequestContext(
+            services=cast("Any", self.services),
+            session=Session(connection_id=1, node_id=node_id),
+            api_version=version,
+            client_id="test",
+        )
+
+    async def call(
+        self, route: Route, request: Message, answer: type[Answer], version: int, *, node_id: int = HERE
+    ) -> Answer | None:
+        """Send a request through the codec and read the response, as over a connection."""
+        frame = memoryview(encode(request, version))
+        read = route.decode
+        asked = read(version, frame, 0) if read is not None else decode(route.request, version, frame)
+        response = await route.handle(asked, self.context(version, node_id=node_id))
+        if response is None:
+            return None
+        if isinstance(response, answer):
+            return decode(answer, version, encode(response, version))
+        body = b"".join(cast("Any", response).buffers(version))
+        return decode(answer, version, body)
+
+    def ask(self, route: Route, request: Message, answer: type[Answer], version: int, *, node_id: int = HERE) -> Answer:
+        """Like ``call``, in a loop of its own, for requests that are answered."""
+        response = asyncio.run(self.call(route, request, answer, version, node_id=node_id))
+        assert response is not None
+        return response

@@ -1,0 +1,13 @@
+"""Four client families behind one interface: every scenario is written once and played by each."""
+
+from __future__ import annotations
+
+from tests.support.families.aio import AIOKAFKA
+from tests.support.families.confluent import CONFLUENT_KAFKA
+from tests.support.families.java_tools import JAVA
+from tests.support.families.kafka_python import KAFKA_PYTHON
+from tests.support.families.model import Delivery, Family
+
+FAMILIES = (KAFKA_PYTHON, CONFLUENT_KAFKA, AIOKAFKA, JAVA)
+
+__all__ = ["FAMILIES", "Delivery", "Family"]

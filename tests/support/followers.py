@@ -1,0 +1,97 @@
+"""A fleet of producers that follow dynamic configs, in a process of its own.
+
+kafka-python leaves the sockets of refused connections to the garbage collector, which a test run would report; and a
+fleet takes its processor time from nobody's test this way.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+from klamm.clients import ConfigUpdate, KafkaProducer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Fleet:
+    """Starts the process and collects what its producers were told; a context manager.
+
+    Args:
+        servers: The brokers.
+        size: How many producers, named ``follower-0`` and so on.
+        interval_s: How often each asks.
+    """
+
+    def __init__(self, servers: str, *, size: int, interval_s: float) -> None:
+        self.seen: tuple[list[tuple[float, str]], ...] = tuple([] for _ in range(size))
+        """Per producer: when (monotonic clock) it took which ``acks``."""
+        self._command = [sys.executable, "-m", "tests.support.followers", servers, str(size), str(interval_s)]
+        self._ready = threading.Event()
+
+    def __enter__(self) -> Self:
+        """Start, and wait until every producer is there."""
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        assert self._ready.wait(120), "The fleet did not start"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._reader.join(30)
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            words = line.split()
+            if words == ["ready"]:
+                self._ready.set()
+            else:
+                self.seen[int(words[0])].append((float(words[1]), words[2]))
+
+
+def main(servers: str, size: int, interval_s: float) -> None:
+    """Run the producers until stdin ends."""
+    lock = threading.Lock()
+
+    def tell(number: int, update: ConfigUpdate) -> None:
+        with lock:
+            sys.stdout.write(f"{number} {time.monotonic()} {update.effective['acks']}\n")
+            sys.stdout.flush()
+
+    fleet = [
+        KafkaProducer(
+            bootstrap_servers=servers,
+            client_id=f"follower-{number}",
+            acks=1,
+            enable_idempotence=False,
+            metadata_max_age_ms=int(interval_s * 1000),
+            reconnect_backoff_max_ms=200,
+            on_dynamic_config_change=functools.partial(tell, number),
+        )
+        for number in range(size)
+    ]
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    os._exit(0 if fleet else 1)  # hundreds of orderly goodbyes would take minutes
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

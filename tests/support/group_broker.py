@@ -1,0 +1,124 @@
+"""The handlers of the group APIs over a coordinator in memory, asked from bytes to bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from uuid import UUID
+
+from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.context import RequestContext
+from klamm.broker.groups.coordinator import GroupCoordinator
+from klamm.broker.security.authorizer import AllowAll
+from klamm.broker.session import Session
+from klamm.protocol.codec import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from klamm.broker.route import Route
+    from klamm.protocol.schema import Message
+    from klamm.storage.changes import Change, PutGroup, PutGroupOffset
+
+Answer = TypeVar("Answer", bound="Message")
+
+CONFIG = {
+    "group.min.session.timeout.ms": 6_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "offset.metadata.max.bytes": 4096,
+    "offsets.retention.minutes": 60,
+    "offsets.retention.check.interval.ms": 600_000,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.max.size": 100,
+}
+TOPIC_ID = UUID(int=1)
+
+
+@dataclass(frozen=True)
+class OneTopic:
+    """A topic ``t`` with two partitions."""
+
+    topic_id: UUID = TOPIC_ID
+    name: str = "t"
+
+    def has_partition(self, partition: int, /) -> bool:
+        """Tell whether the partition exists."""
+        return 0 <= partition < 2
+
+
+class OneTopicCatalog:
+    """Knows ``t`` only."""
+
+    def get(self, name: str, /) -> OneTopic | None:
+        """Return ``t``."""
+        return OneTopic() if name == "t" else None
+
+    def by_id(self, topic_id: UUID, /) -> OneTopic | None:
+        """Return ``t``."""
+        return OneTopic() if topic_id == TOPIC_ID else None
+
+
+class MemoryStore:
+    """Keeps nothing; everything is on its disk at once."""
+
+    def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
+        """Be done."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    def load_groups(self) -> list[PutGroup]:
+        """Return nothing."""
+        return []
+
+    def load_group_offsets(self) -> list[PutGroupOffset]:
+        """Return nothing."""
+        return []
+
+
+class GroupBroker:
+    """Brokers 1..n over one coordinator; a context manager."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._runner = asyncio.Runner()
+        nodes = tuple(
+            Node(node_id=number, host=f"host-{number}", port=9000 + number) for number in range(1, brokers + 1)
+        )
+        self.cluster = ClusterInfo(cluster_id="cluster", nodes=nodes)
+        self.groups = GroupCoordinator(
+            MemoryStore(),
+            CONFIG.__getitem__,
+            OneTopicCatalog(),
+            now=time.monotonic,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        )
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self._runner.run(self.groups.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self._runner.run(self.groups.stop())
+        self._runner.close()
+
+    def ask(self, route: Route, request: Message, answer: type[Answer], version: int, *, node_id: int = 1) -> Answer:
+        """Send a request to one of the brokers and return what a client reads."""
+        assert route.api.serves(version)
+        services = SimpleNamespace(groups=self.groups, cluster=self.cluster, authorizer=AllowAll())
+        context = RequestContext(
+            services=cast("Any", services),
+            session=Session(connection_id=1, node_id=node_id, client_host="10.0.0.1"),
+            api_version=version,
+            client_id="tester",
+        )
+        received = decode(type(request), version, encode(request, version))
+        response = cast("Message", self._runner.run(cast("Any", route.handle(received, context))))
+        return decode(answer, version, encode(response, version))

@@ -1,0 +1,139 @@
+"""A consumer group under a clock that only the test moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.model import GroupLimits, JoinAttempt, JoinReply, Moment, SyncAttempt, SyncReply
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+
+if TYPE_CHECKING:
+    from klamm.broker.groups.model import GroupState
+
+WALL_START_MS = 1_700_000_000_000
+PROTOCOLS = (("range", b"subscription"),)
+
+
+def attempt(
+    member_id: str = "",
+    instance_id: str | None = None,
+    *,
+    protocols: tuple[tuple[str, bytes], ...] = PROTOCOLS,
+    protocol_type: str = "consumer",
+    session_timeout_ms: int = 10_000,
+    rebalance_timeout_ms: int = 60_000,
+    new_member_id: str = "new",
+    version: int = 9,
+) -> JoinAttempt:
+    """Return a JoinGroup request of the given version."""
+    return JoinAttempt(
+        member_id=member_id,
+        group_instance_id=instance_id,
+        client_id="client",
+        client_host="/127.0.0.1",
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        protocol_type=protocol_type,
+        protocols=protocols,
+        new_member_id=new_member_id,
+        requires_known_member_id=version >= 4,
+        supports_skipping_assignment=version >= 9,
+    )
+
+
+class GroupScene:
+    """Plays requests against one group; replies land in lists, in order."""
+
+    def __init__(self, *, initial_delay_ms: int = 3000, max_size: int = 1000) -> None:
+        self.seconds = 1000.0
+        self.group = ClassicGroup(
+            "group", GroupLimits(initial_rebalance_delay_ms=initial_delay_ms, max_size=max_size), self.now
+        )
+
+    @property
+    def now(self) -> Moment:
+        """The time of the scene."""
+        return Moment(seconds=self.seconds, wall_ms=WALL_START_MS + round((self.seconds - 1000.0) * 1000))
+
+    @property
+    def state(self) -> GroupState:
+        """The group's state."""
+        return self.group.state
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; the group is called whenever it asked for it."""
+        end = self.seconds + seconds
+        while self.group.wake_at <= end:
+            self.seconds = max(self.seconds, self.group.wake_at)
+            self.group.on_time(self.now)
+        self.seconds = end
+
+    def send_join(self, request: JoinAttempt) -> list[JoinReply]:
+        """Send a join; the list gets the reply when there is one."""
+        replies: list[JoinReply] = []
+        self.group.join(request, self.now, replies.append)
+        return replies
+
+    def send_sync(
+        self,
+        member_id: str,
+        generation_id: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance_id: str | None = None,
+        protocol_type: str | None = "consumer",
+        protocol_name: str | None = "range",
+    ) -> list[SyncReply]:
+        """Send a sync; the list gets the reply when there is one."""
+        replies: list[SyncReply] = []
+        request = SyncAttempt(
+            member_id=member_id,
+            group_instance_id=instance_id,
+            generation_id=generation_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments=tuple((assignments or {}).items()),
+        )
+        self.group.sync(request, self.now, replies.append)
+        return replies
+
+    def heartbeat(self, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
+        """Send a heartbeat and return its code."""
+        try:
+            self.group.heartbeat(member_id, instance_id, generation_id, self.now)
+        except KafkaApiError as error:
+            return error.error_code
+        return ErrorCode.NONE
+
+    def commit(self, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
+        """Ask whether a commit is admitted, and return the code."""
+        try:
+            self.group.admit_commit(member_id, instance_id, generation_id, self.now)
+        except KafkaApiError as error:
+            return error.error_code
+        return ErrorCode.NONE
+
+    def new_dynamic(self, member_id: str, **settings: object) -> list[JoinReply]:
+        """Get an id and join with it, as clients since JoinGroup v4 do."""
+        first = self.send_join(attempt(new_member_id=member_id, **settings))  # type: ignore[arg-type]
+        assert first[0].error_code == ErrorCode.MEMBER_ID_REQUIRED, first
+        return self.send_join(attempt(member_id, **settings))  # type: ignore[arg-type]
+
+    def stable(self, *member_ids: str, **settings: object) -> int:
+        """Bring the group to its first stable generation with these members; the first one leads."""
+        joins = [self.new_dynamic(member_id, **settings) for member_id in member_ids]
+        self.wait(3)
+        self.wait(3 if len(member_ids) > 1 else 0)
+        generation_id = joins[0][0].generation_id
+        self.sync_all(generation_id, *member_ids)
+        return generation_id
+
+    def sync_all(self, generation_id: int, *member_ids: str) -> None:
+        """Let every member sync, the leader with a share for everybody."""
+        shares = {member_id: b"share of " + member_id.encode() for member_id in member_ids}
+        replies = [
+            self.send_sync(member_id, generation_id, shares if member_id == self.group.roster.leader_id else None)
+            for member_id in member_ids
+        ]
+        assert all(reply[0].error_code == ErrorCode.NONE for reply in replies), replies

@@ -1,0 +1,155 @@
+"""Apache Kafka's own jars from Maven and a runner for the programs in them."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.processes import die_with_this_thread, start_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache"
+_POM = ROOT / "tests" / "java" / "pom.xml"
+_LOG_SETTINGS = ROOT / "tests" / "java" / "log4j2.properties"
+_MAVEN_TIMEOUT_S = 600
+QUICK_TO_START: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""JVM options for programs that live for seconds."""
+
+
+class JavaUnavailableError(RuntimeError):
+    """Java, Maven or the artifacts are out of reach; the message says which and what was tried."""
+
+
+def java_executable() -> str:
+    """Return the ``java`` of JAVA_HOME, else of PATH.
+
+    Raises:
+        JavaUnavailableError: Neither is there.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home and (candidate := Path(home) / "bin" / "java").is_file():
+        return str(candidate)
+    if found := shutil.which("java"):
+        return found
+    raise JavaUnavailableError("no java on PATH and no JAVA_HOME: install a Java 17 or 21 runtime")
+
+
+@functools.cache
+def class_path() -> str:
+    """Return the class path of Kafka's broker, tools and MirrorMaker 2.
+
+    The first call asks Maven and remembers the answer under ``.cache/java``; later runs need neither Maven nor network.
+
+    Raises:
+        JavaUnavailableError: Maven is missing or could not resolve the artifacts.
+    """
+    digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:16]
+    remembered = CACHE / "java" / f"{digest}.classpath"
+    with _lock(CACHE / "java"):
+        if not _is_complete(remembered):
+            _resolve(remembered)
+        return remembered.read_text().strip()
+
+
+@contextmanager
+def _lock(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _is_complete(remembered: Path) -> bool:
+    return remembered.is_file() and all(Path(jar).is_file() for jar in remembered.read_text().strip().split(":"))
+
+
+def _resolve(target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JavaUnavailableError("no mvn on PATH: install maven (Apache Kafka 4.1 comes from Maven)")
+    java_executable()
+    fresh = target.with_suffix(".new")
+    command = [
+        maven, "-q", "-B", "-f", str(_POM), "dependency:build-classpath",
+        f"-Dmdep.outputFile={fresh}", "-Dmdep.includeScope=runtime",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise JavaUnavailableError(f"Maven did not answer within {_MAVEN_TIMEOUT_S} s: {' '.join(command)}") from error
+    if done.returncode != 0 or not fresh.is_file():
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
+        raise JavaUnavailableError(f"Maven could not resolve Apache Kafka (exit {done.returncode}): {tail}")
+    fresh.rename(target)
+
+
+def java_command(
+    main_class: str,
+    *args: str,
+    heap: str = "256m",
+    jvm_options: Sequence[str] = QUICK_TO_START,
+) -> list[str]:
+    """Return the command that runs a class of Kafka's jars.
+
+    Args:
+        main_class: Fully qualified name, e.g. ``org.apache.kafka.tools.TopicCommand``.
+        *args: Its arguments.
+        heap: ``-Xmx``.
+        jvm_options: Further options; the default suits short-lived programs, benchmarks pass their own.
+    """
+    return [
+        java_executable(), f"-Xmx{heap}", *jvm_options, "-Xshare:auto", f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
+        "-cp", class_path(), main_class, *args,
+    ]  # fmt: skip
+
+
+def java_tool(
+    main_class: str,
+    *args: str,
+    stdin: str = "",
+    timeout_s: float = 60.0,
+    heap: str = "256m",
+    jvm_options: Sequence[str] = QUICK_TO_START,
+) -> str:
+    """Run one of Kafka's Java programs to its end and return its stdout.
+
+    Raises:
+        subprocess.CalledProcessError: It failed; the error carries both outputs.
+        subprocess.TimeoutExpired: It took longer than ``timeout_s`` seconds.
+    """
+    done = subprocess.run(
+        java_command(main_class, *args, heap=heap, jvm_options=jvm_options),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        preexec_fn=die_with_this_thread(),
+    )
+    if done.returncode != 0:
+        error = subprocess.CalledProcessError(done.returncode, (main_class, *args), done.stdout, done.stderr)
+        error.add_note(f"stdout: {done.stdout[-2000:]}\nstderr: {done.stderr[-2000:]}")
+        raise error
+    return done.stdout
+
+
+def start_java(
+    main_class: str,
+    *args: str,
+    log: Path | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | None = None,
+    heap: str = "256m",
+) -> subprocess.Popen[bytes]:
+    """Start one of Kafka's Java programs in the background; it ends with the calling thread."""
+    return start_process(java_command(main_class, *args, heap=heap), log=log, stdin=stdin, stdout=stdout)

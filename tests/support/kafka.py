@@ -1,0 +1,261 @@
+"""Real Apache Kafka 4.1 in KRaft mode, as an oracle: started, killed and restarted by tests and benchmarks."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import tempfile
+import uuid
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tests.support.java import (
+    CACHE,
+    QUICK_TO_START,
+    JavaUnavailableError,
+    class_path,
+    java_command,
+    java_tool,
+    start_java,
+)
+from tests.support.probe import brokers_known_by
+from tests.support.processes import free_port, start_process, stop_process, wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["JavaUnavailableError", "KafkaCluster", "KafkaNode", "class_path", "java_tool", "start_java"]
+
+_START_TIMEOUT_S = 60.0
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+
+class KafkaNode:
+    """One broker and controller in one JVM. Not thread-safe; start it from the main thread."""
+
+    def __init__(
+        self, *, node_id: int, directory: Path, host_port: tuple[str, int], heap: str, jvm_options: Sequence[str]
+    ) -> None:
+        self.node_id = node_id
+        self.host, self.port = host_port
+        self.directory = directory
+        self.log_path = directory / "server.log"
+        self._heap = heap
+        self._jvm_options = jvm_options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running JVM."""
+        assert self._process is not None, f"Node {self.node_id} is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Start the JVM without waiting for it."""
+        assert not self.is_running, f"Node {self.node_id} is already running"
+        command = java_command(
+            "kafka.Kafka", str(self.directory / "server.properties"), heap=self._heap, jvm_options=self._jvm_options
+        )
+        self._process = start_process(command, log=self.log_path)
+
+    def wait_ready(self, *, expected_nodes: int = 1) -> None:
+        """Wait until this node answers Metadata naming at least ``expected_nodes`` brokers.
+
+        Raises:
+            RuntimeError: The JVM ended; the message ends with its log.
+            TimeoutError: It did not get there in a minute.
+        """
+        wait_until(
+            lambda: brokers_known_by(self.host, self.port) >= expected_nodes,
+            timeout_s=_START_TIMEOUT_S,
+            what=f"Kafka node {self.node_id}, see {self.log_path}",
+            interval_s=0.05,
+            alive=self._check_alive,
+        )
+
+    def _check_alive(self) -> None:
+        if not self.is_running:
+            raise RuntimeError(f"Kafka node {self.node_id} ended while starting:\n{self.log_tail()}")
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the last lines of the node's log."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """Shut the node down in an orderly way."""
+        if self._process is not None:
+            stop_process(self._process)
+
+    def kill(self) -> None:
+        """Take the node away without a warning (SIGKILL)."""
+        assert self._process is not None, f"Node {self.node_id} is not running"
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def start(self, *, expected_nodes: int = 1) -> None:
+        """Start the node again on its old port and directory and wait until it answers."""
+        self.launch()
+        self.wait_ready(expected_nodes=expected_nodes)
+
+
+class KafkaCluster:
+    """A KRaft cluster of combined nodes with ids 1..n on 127.0.0.1; a context manager that always stops its JVMs.
+
+    Args:
+        nodes: How many; each is broker and controller.
+        properties: Broker settings on top of (or instead of) those a small cluster needs.
+        heap: ``-Xmx`` per node.
+        jvm_options: Compiler and collector; the default starts fast, benchmarks pass what Kafka ships with.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        *,
+        heap: str = "512m",
+        jvm_options: Sequence[str] = QUICK_TO_START,
+    ) -> None:
+        self._properties = dict(properties)
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.directory = Path(tempfile.mkdtemp(prefix="klamm-kafka-"))
+        self.nodes: dict[int, KafkaNode] = {
+            node_id: KafkaNode(
+                node_id=node_id,
+                directory=self.directory / f"node-{node_id}",
+                host_port=("127.0.0.1", free_port()),
+                heap=heap,
+                jvm_options=jvm_options,
+            )
+            for node_id in range(1, nodes + 1)
+        }
+        self._controller_ports = {node_id: free_port() for node_id in self.nodes}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of all nodes, comma separated."""
+        return ",".join(f"{node.host}:{node.port}" for node in self.nodes.values())
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the JVMs that live."""
+        return tuple(node.pid for node in self.nodes.values() if node.is_running)
+
+    def __enter__(self) -> Self:
+        """Format, start and wait for every node."""
+        try:
+            bootstrap = _bootstrap_checkpoint()
+            for node in self.nodes.values():
+                self._format(node, bootstrap)
+                node.launch()
+            for node in self.nodes.values():
+                node.wait_ready(expected_nodes=len(self.nodes))
+        except BaseException:
+            self._stop_all()
+            self.keep_logs()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop every node; keep the logs when the block failed."""
+        self._stop_all()
+        if kind is not None:
+            self.keep_logs()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def restart(self, node_id: int = 1, *, kill: bool = False) -> None:
+        """Take one node down (in order, or by SIGKILL) and bring it back on the same port and data."""
+        node = self.nodes[node_id]
+        if kill:
+            node.kill()
+        else:
+            node.stop()
+        node.start(expected_nodes=len(self.nodes))
+
+    def keep_logs(self) -> Path:
+        """Copy the nodes' logs to ``.cache/kafka-logs`` and return where they are."""
+        kept = CACHE / "kafka-logs" / self.directory.name
+        kept.mkdir(parents=True, exist_ok=True)
+        for node in self.nodes.values():
+            if node.log_path.is_file():
+                shutil.copy(node.log_path, kept / f"node-{node.node_id}.log")
+        return kept
+
+    def _stop_all(self) -> None:
+        # The whole cluster goes: a quorum that loses members one by one would hold up the last controlled shutdown.
+        running = [node for node in self.nodes.values() if node.is_running]
+        for node in running:
+            if len(running) == 1:
+                node.stop()
+            else:
+                node.kill()
+
+    def _format(self, node: KafkaNode, bootstrap: Path) -> None:
+        data = node.directory / "data"
+        data.mkdir(parents=True)
+        (data / "meta.properties").write_text(
+            f"version=1\ncluster.id={self.cluster_id}\nnode.id={node.node_id}\n"
+            f"directory.id={base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}\n"
+        )
+        shutil.copy(bootstrap, data / "bootstrap.checkpoint")
+        lines = [f"{name}={value}" for name, value in self._settings(node, data).items()]
+        (node.directory / "server.properties").write_text("\n".join(lines) + "\n")
+
+    def _settings(self, node: KafkaNode, data: Path) -> dict[str, str]:
+        controller = f"127.0.0.1:{self._controller_ports[node.node_id]}"
+        replicas = str(min(3, len(self.nodes)))
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node_id),
+            "controller.quorum.voters": ",".join(f"{i}@127.0.0.1:{port}" for i, port in self._controller_ports.items()),
+            "listeners": f"PLAINTEXT://{node.host}:{node.port},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(data),
+            # A cluster for minutes: few partitions in the internal topics, no waiting for members that never come.
+            "offsets.topic.num.partitions": "4",
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # After a SIGKILL the controller refuses the same id until this has passed (9 s as shipped).
+            "broker.heartbeat.interval.ms": "500",
+            "broker.session.timeout.ms": "4000",
+            **self._properties,
+        }
+
+
+def _bootstrap_checkpoint() -> Path:
+    """Return the feature levels that Kafka's StorageTool writes; it is asked once, the file serves every node after."""
+    template = CACHE / "java" / "bootstrap-4.1.0.checkpoint"
+    if template.is_file():
+        return template
+    with tempfile.TemporaryDirectory(prefix="klamm-format-") as scratch:
+        settings = Path(scratch) / "server.properties"
+        settings.write_text(
+            "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:1\n"
+            "listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
+            f"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\nlog.dirs={scratch}/data\n"
+        )
+        java_tool("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(settings))
+        # Another run may do the same at this moment: the rename makes whoever is last win, with the same content.
+        fresh = template.with_suffix(f".{os.getpid()}")
+        shutil.copy(Path(scratch) / "data" / "bootstrap.checkpoint", fresh)
+        fresh.rename(template)
+    return template

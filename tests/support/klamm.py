@@ -1,0 +1,160 @@
+"""Our own broker as its users start it: the ``klamm broker`` command in a process that can be killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tests.support.java import CACHE
+from tests.support.kafka import NO_PROPERTIES
+from tests.support.probe import brokers_known_by
+from tests.support.processes import free_port, start_process, stop_process, wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+_START_TIMEOUT_S = 30.0
+
+
+class KlammBroker:
+    """A klamm broker on a port and a directory that outlive its process.
+
+    Args:
+        properties: Broker settings, as ``--set name=value``.
+        brokers: How many broker ids it presents, each on a port of its own.
+        options: Further command line options.
+        data_dir: Where it keeps its data; None: a temporary directory that goes with the block.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        *,
+        brokers: int = 1,
+        options: Sequence[str] = (),
+        data_dir: Path | None = None,
+    ) -> None:
+        self.host = "127.0.0.1"
+        self.ports = tuple(free_port() for _ in range(brokers))
+        self._scratch = Path(tempfile.mkdtemp(prefix="klamm-broker-"))
+        self.data_dir = data_dir or self._scratch / "data"
+        self.log_path = self._scratch / "broker.log"
+        self._properties = dict(properties)
+        self._options = tuple(options)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of all broker ids, comma separated."""
+        return ",".join(f"{self.host}:{port}" for port in self.ports)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        assert self._process is not None, "The broker is not running"
+        return self._process.pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of everything that belongs to it."""
+        return (self.pid,) if self.is_running else ()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str | Path]:
+        """Return the command line that starts it."""
+        settings = [part for name, value in self._properties.items() for part in ("--set", f"{name}={value}")]
+        return [
+            Path(sys.executable).with_name("klamm"),
+            "broker",
+            "--listen",
+            self.bootstrap_servers,
+            "--data-dir",
+            self.data_dir,
+            "--brokers",
+            str(len(self.ports)),
+            *settings,
+            *self._options,
+        ]
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        assert not self.is_running, "The broker is already running"
+        self._process = start_process(self.command(), log=self.log_path)
+
+    def start(self) -> None:
+        """Start the process and wait until it answers.
+
+        Raises:
+            RuntimeError: It ended; the message ends with its log.
+            TimeoutError: It did not answer in half a minute.
+        """
+        self.launch()
+        wait_until(
+            lambda: brokers_known_by(self.host, self.ports[-1]) == len(self.ports),
+            timeout_s=_START_TIMEOUT_S,
+            what=f"the klamm broker, see {self.log_path}",
+            alive=self._check_alive,
+        )
+
+    def _check_alive(self) -> None:
+        if not self.is_running:
+            raise RuntimeError(f"The klamm broker ended while starting:\n{self.log_tail()}")
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the last lines of its output."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> int:
+        """Shut it down in an orderly way and return its exit status (0 when it never ran)."""
+        return stop_process(self._process) if self._process is not None else 0
+
+    def kill(self) -> None:
+        """Take it away without a warning (SIGKILL)."""
+        assert self._process is not None, "The broker is not running"
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def restart(self, node_id: int = 1, *, kill: bool = False) -> None:
+        """Take it down (in order, or by SIGKILL) and wait until it is back on its port and data."""
+        assert node_id == 1, "One process, one restart"
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def keep_logs(self) -> Path:
+        """Copy the broker's output to ``.cache/klamm-logs`` and return where it is."""
+        kept = CACHE / "klamm-logs" / f"{self._scratch.name}.log"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if self.log_path.is_file():
+            shutil.copy(self.log_path, kept)
+        return kept
+
+    def __enter__(self) -> Self:
+        """Start and wait."""
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop; keep the log when the block failed."""
+        self.stop()
+        if kind is not None:
+            self.keep_logs()
+        shutil.rmtree(self._scratch, ignore_errors=True)

@@ -1,0 +1,98 @@
+"""Partition logs for tests: a clock that is set, configs that are given, a disk that fails when told to."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from klamm.protocol.records import Record, decode_records, encode_batch, iter_batches
+from klamm.storage.log import LogManager, PartitionLog
+from klamm.storage.log.files import FilePool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from klamm.storage.log.files import Buffer
+
+TOPIC_ID = UUID(int=7)
+NOON_MS = 1_600_000_000_000
+
+
+class Clock:
+    """Milliseconds since the epoch, as set."""
+
+    def __init__(self, now_ms: int = NOON_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class FailingPool(FilePool):
+    """A disk that is full after so many bytes; None means never."""
+
+    room: int | None = None
+
+    def writev(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+        if self.room is None:
+            return super().writev(descriptor, buffers, position)
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = super().writev(descriptor, [b"".join(buffers)[: self.room]], position)
+        self.room -= written
+        return written
+
+
+class LogHouse:
+    """A log manager over a directory that can be closed, crashed and opened again."""
+
+    def __init__(self, data_dir: Path, **configs: str) -> None:
+        self.data_dir = data_dir
+        self.configs = {name.replace("_", "."): value for name, value in configs.items()}
+        self.clock = Clock()
+        self.pool = FailingPool()
+        self.partitions = [(TOPIC_ID, "t", 0)]
+        self.manager = self.open()
+
+    def open(self) -> LogManager:
+        """Open the directory; what was open before is left as a crash would leave it."""
+        self.pool = FailingPool()
+        self.manager = LogManager(self.data_dir, configs_of=lambda _: self.configs, now_ms=self.clock, pool=self.pool)
+        for topic_id, topic, partition in self.partitions:
+            self.manager.create(topic_id, topic, partition)
+        return self.manager
+
+    @property
+    def log(self) -> PartitionLog:
+        log = self.manager.get(TOPIC_ID, 0)
+        assert log is not None
+        return log
+
+
+def batch(*values: str | bytes | None, key: bytes | None = b"k", at: int = NOON_MS, **producer: int) -> memoryview:
+    """One batch as a producer sends it; ``producer_id`` and so on as in ``encode_batch``."""
+    records = [
+        Record(key, value.encode() if isinstance(value, str) else value, (), at + offset, offset)
+        for offset, value in enumerate(values)
+    ]
+    return memoryview(encode_batch(records, **producer))  # type: ignore[arg-type]  # numbers of the producer only
+
+
+def records_in(data: bytes) -> list[Record]:
+    """All records of what was read."""
+    return [record for item in iter_batches(data) for record in decode_records(item)]
+
+
+def read_all(log: PartitionLog, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
+    """Everything from an offset on, as a consumer would get it."""
+    position = log.log_start_offset if offset is None else offset
+    records: list[Record] = []
+    while position < log.end_offset:
+        for item in iter_batches(log.read(position, max_bytes)):
+            records += [record for record in decode_records(item) if record.offset >= position]
+            assert item.last_offset >= position, "a consumer would not get on"
+            position = item.last_offset + 1
+    return records

@@ -1,0 +1,251 @@
+"""A mirror in a process of its own, records to mirror, and what a reader of either side sees."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import psutil  # type: ignore[import-untyped]
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient as ConfluentAdmin
+
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OpType,
+    ResourceType,
+)
+from klamm.protocol.errors import KafkaApiError
+from tests.support.processes import start_process, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+
+class Seen(NamedTuple):
+    """A record as a consumer sees it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+
+
+class MirrorProcess:
+    """``klamm mirror`` with a properties file, in a session of its own."""
+
+    def __init__(self, properties: str, directory: Path, *options: str) -> None:
+        self.log = directory / "mirror.log"
+        self._file = directory / "mm2.properties"
+        self._file.write_text(properties)
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        code = (
+            "import sys, logging; from pathlib import Path; from klamm.mirror.main import run\n"
+            "logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s %(message)s')\n"
+            "logging.getLogger('py4j').setLevel(logging.WARNING)\n"
+            "sys.exit(run(Path(sys.argv[1]), plan='--plan' in sys.argv,"
+            " until_caught_up='--until-caught-up' in sys.argv))\n"
+        )
+        command: list[str | Path] = [sys.executable, "-c", code, self._file, *self._options]
+        self._process = start_process(command, log=self.log)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(40)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if kind is not None:
+            sys.stderr.write(self.text()[-8000:])
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def text(self) -> str:
+        """Everything it wrote."""
+        return self.log.read_text(errors="replace")
+
+    def wait(self, timeout_s: float = 90) -> int:
+        """Wait for its end; returns the exit code."""
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until its children noticed."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        _, alive = psutil.wait_procs(children, timeout=15)
+        assert not alive, f"Left behind: {alive}"
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        self.process.terminate()
+        return self.wait(60)
+
+    def workers(self, port: int) -> list[psutil.Process]:
+        """Spark's Python workers that are connected to a broker's port."""
+        out = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                remote = {connection.raddr.port for connection in child.net_connections("tcp") if connection.raddr}
+                if port in remote and "pyspark.daemon" in child.cmdline():
+                    out.append(child)
+        return out
+
+    def wait_for(self, text: str, timeout_s: float = 60) -> None:
+        """Wait until it wrote something."""
+        wait_until(lambda: text in self.text(), timeout_s=timeout_s, what=repr(text), alive=self._check_alive)
+
+    def _check_alive(self) -> None:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"The mirror ended with {self.process.returncode}:\n{self.text()[-4000:]}")
+
+
+def properties(source: str, target: str, more: str = "", *, topics: str, replication_factor: int = 1) -> str:
+    """Return a file that mirrors A to B, quickly."""
+    return f"""
+clusters = A, B
+A.bootstrap.servers = {source}
+B.bootstrap.servers = {target}
+A->B.enabled = true
+topics = {topics}
+replication.factor = {replication_factor}
+offset.storage.replication.factor = {replication_factor}
+offset-syncs.topic.replication.factor = {replication_factor}
+refresh.topics.interval.seconds = 1
+sync.topic.configs.interval.seconds = 1
+{more}
+"""
+
+
+def create_topic(
+    address: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replication: int = 1
+) -> None:
+    """Create a topic and wait until the cluster tells it."""
+    with AdminClient(address) as admin:
+        new = NewTopic(
+            name=name, num_partitions=partitions, replication_factor=replication, configs=dict(configs or {})
+        )
+        admin.create_topics([new]).all().result(30)
+    wait_for_partitions(address, name, partitions)
+
+
+def grow_topic(address: str, name: str, partitions: int) -> None:
+    """Grow a topic and wait until the cluster tells it."""
+    with AdminClient(address) as admin:
+        admin.create_partitions({name: NewPartitions(total_count=partitions)}).all().result(30)
+    wait_for_partitions(address, name, partitions)
+
+
+def wait_for_partitions(address: str, name: str, partitions: int) -> None:
+    """Wait until every partition has a leader."""
+
+    def there() -> bool:
+        try:
+            described = admin.describe_topics([name]).values()[name].result(20)
+        except KafkaApiError:
+            return False
+        return [partition.leader >= 0 for partition in described.partitions] == [True] * partitions
+
+    with AdminClient(address) as admin:
+        wait_until(there, timeout_s=30, what=f"{partitions} partitions of {name}", interval_s=0.1)
+
+
+def set_config(address: str, topic: str, name: str, value: str | None) -> None:
+    """Set one config of a topic incrementally; None deletes it."""
+    operation = AlterConfigOp(ConfigEntry(name, value), OpType.DELETE if value is None else OpType.SET)
+    with AdminClient(address) as admin:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        admin.incremental_alter_configs({resource: [operation]}).all().result(30)
+
+
+def produce(
+    address: str, topic: str, records: Iterable[tuple[int, Seen]], settings: Mapping[str, object] | None = None
+) -> None:
+    """Produce records to partitions, with their own timestamps, and wait until all are acknowledged."""
+    failed: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, **(settings or {})})
+    for partition, record in records:
+        producer.produce(
+            topic,
+            key=record.key,
+            value=record.value,
+            headers=list(record.headers),
+            partition=partition,
+            timestamp=record.timestamp,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert not failed, failed[:3]
+
+
+def read(
+    address: str, topic: str, counts: Mapping[int, int], *, timeout_s: float = 30, read_committed: bool = True
+) -> dict[int, list[Seen]]:
+    """Read partitions from their beginning until each has that many records, and a moment longer."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in counts])
+    out: dict[int, list[Seen]] = {partition: [] for partition in counts}
+    deadline = time.monotonic() + timeout_s
+    settled = None
+    while time.monotonic() < deadline and (settled is None or time.monotonic() < settled):
+        for message in consumer.consume(10_000, timeout=0.2):
+            error = message.error()
+            assert error is None, error
+            headers: Any = tuple(message.headers() or ())
+            out[message.partition() or 0].append(Seen(message.key(), message.value(), headers, message.timestamp()[1]))
+        if settled is None and all(len(out[partition]) >= count for partition, count in counts.items()):
+            settled = time.monotonic() + 0.5
+    consumer.close()
+    return out
+
+
+def topic_configs(address: str, topic: str) -> dict[str, str]:
+    """Return what is set on a topic itself."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    with AdminClient(address) as admin:
+        entries = admin.describe_configs([resource]).values()[resource].result(30).values()
+    return {entry.name: entry.value or "" for entry in entries if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
+def replica_counts(address: str, topic: str) -> list[int]:
+    """Return the number of replicas of each partition."""
+    with AdminClient(address) as admin:
+        described = admin.describe_topics([topic]).values()[topic].result(30)
+    return [len(partition.replicas) for partition in described.partitions]
+
+
+def delete_records(address: str, topic: str, partition: int, *, before: int) -> None:
+    """Purge what stands before an offset."""
+    purger = ConfluentAdmin({"bootstrap.servers": address})
+    for outcome in purger.delete_records([TopicPartition(topic, partition, before)]).values():
+        outcome.result(20)

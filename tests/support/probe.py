@@ -1,0 +1,36 @@
+"""The smallest question a Kafka broker answers, on a bare socket: is it there, and whom does it know?"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Protocol
+
+
+class Cluster(Protocol):
+    """What a test needs of brokers that it did not write: real Apache Kafka or klamm."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses, comma separated."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of everything that belongs to it."""
+
+    def restart(self, node_id: int = 1, *, kill: bool = False) -> None:
+        """Take a node down (in order, or by SIGKILL) and wait until it is back on its port and data."""
+
+
+def brokers_known_by(host: str, port: int) -> int:
+    """Ask Metadata v0 how many brokers a node knows; 0 when it does not answer."""
+    # One impossible topic name: the answer names the brokers, and nothing is created.
+    body = struct.pack(">hhihih", 3, 0, 1, -1, 1, 1) + b"\x00"
+    try:
+        with socket.create_connection((host, port), timeout=2.0) as connection:
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            with connection.makefile("rb") as stream:
+                stream.read(4 + 4)
+                return int(struct.unpack(">i", stream.read(4))[0])
+    except (OSError, struct.error):
+        return 0

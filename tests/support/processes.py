@@ -1,0 +1,138 @@
+"""Child processes that end with their parent, and ports that stay free across a restart."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+# Below Linux's ephemeral range (32768 and up): no outgoing connection takes the port while its broker is down.
+_PORTS = range(20_000, 32_000)
+_random = random.SystemRandom()  # pytest-randomly seeds the module's own generator: parallel runs would collide
+_handed_out: set[int] = set()
+_handed_out_lock = threading.Lock()
+
+
+def free_port() -> int:
+    """Return a port on 127.0.0.1 that nobody listens on and that this process has not handed out before."""
+    with _handed_out_lock:
+        for _ in range(1_000):
+            port = _random.choice(_PORTS)
+            if port not in _handed_out and _is_free(port):
+                _handed_out.add(port)
+                return port
+    raise RuntimeError(f"No free port in {_PORTS}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def start_process(
+    command: Sequence[str | Path],
+    *,
+    log: Path | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process that the kernel kills when the calling *thread* ends (Linux), so call it from the main thread.
+
+    Args:
+        command: Program and arguments.
+        log: File that stderr (and stdout, unless ``stdout`` says otherwise) is appended to; None: discarded.
+        stdin: As in ``subprocess``.
+        stdout: As in ``subprocess``; None: to ``log``.
+        env: Whole environment; None: inherited.
+        cwd: Working directory; None: inherited.
+    """
+    sink: IO[bytes] | int = log.open("ab") if log is not None else subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            [str(part) for part in command],
+            stdin=stdin,
+            stdout=sink if stdout is None else stdout,
+            stderr=sink,
+            env=dict(env) if env is not None else None,
+            cwd=cwd,
+            preexec_fn=die_with_this_thread(),  # noqa: PLW1509 - two system calls
+        )
+    finally:
+        if not isinstance(sink, int):
+            sink.close()
+
+
+def die_with_this_thread() -> Callable[[], None] | None:
+    """Return what a child runs before its program, so that it is killed with the calling thread; None: not on Linux."""
+    if sys.platform != "linux":
+        return None
+    parent = os.getpid()
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def hook() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before the request was in place
+            os._exit(1)
+
+    return hook
+
+
+def stop_process(process: subprocess.Popen[bytes], *, grace_s: float = 20.0) -> int:
+    """Ask a process to end (SIGTERM), kill it when ``grace_s`` seconds were not enough; return its exit status."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    return process.wait()
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    *,
+    timeout_s: float,
+    what: str,
+    interval_s: float = 0.02,
+    alive: Callable[[], None] = lambda: None,
+) -> None:
+    """Poll another process's state (the one place where polling is right) until ``condition`` holds.
+
+    Args:
+        condition: Called until it returns True.
+        timeout_s: Seconds before giving up.
+        what: Names what was waited for in the error.
+        interval_s: Seconds between two calls.
+        alive: Called between; raises when waiting has become pointless.
+
+    Raises:
+        TimeoutError: ``condition`` did not hold in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        alive()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Waited {timeout_s:.0f} s in vain for {what}")
+        time.sleep(interval_s)

@@ -1,0 +1,98 @@
+"""Logging in over the wire, certificates made on the spot, and settings for brokers that ask who is there."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+PASSWORDS = {"admin": "admin-secret", "alice": "alice-secret", "mallory": "mallory-secret"}
+
+
+def sasl_settings(*, listener: str = "sasl_plaintext", authorizer: bool = False) -> dict[str, str]:
+    """Return broker settings: users by PLAIN, SCRAM enabled, ``admin`` above all ACLs."""
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        f"listener.name.{listener}.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {users};",
+        "super.users": "User:admin",
+        "connection.failed.authentication.delay.ms": "20",
+    }
+    if authorizer:
+        settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    return settings
+
+
+def log_in(address: str, user: str, password: str | None = None) -> WireClient:
+    """Return a connection that has logged in by PLAIN; one of several addresses is enough."""
+    client = WireClient(address.split(",", maxsplit=1)[0])
+    handshake = client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
+    assert handshake.error_code == 0
+    token = f"\x00{user}\x00{PASSWORDS[user] if password is None else password}".encode()
+    answer = client.ask(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse, 2)
+    assert answer.error_code == 0, answer.error_message
+    return client
+
+
+def client_properties(path: Path, properties: Mapping[str, str]) -> Path:
+    """Write a properties file for Kafka's tools."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificates:
+    """A certificate authority and what it has signed, as PEM files."""
+
+    directory: Path
+
+    @classmethod
+    def create(cls, directory: Path) -> Certificates:
+        """Make the authority."""
+        made = cls(directory=directory)
+        made._openssl(
+            "req", "-x509", *_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=klamm CA"
+        )
+        return made
+
+    @property
+    def authority(self) -> Path:
+        """Return the authority's certificate."""
+        return self.directory / "ca.pem"
+
+    def issue(self, name: str, subject: str) -> Path:
+        """Return a file with key and certificate for 127.0.0.1 and localhost; ``subject`` is like ``/O=klamm/CN=a``."""
+        extensions = self.directory / f"{name}.ext"
+        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self._openssl("req", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
+        self._openssl(
+            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-out", f"{name}.crt", "-extfile", f"{name}.ext",
+        )  # fmt: skip
+        store = self.directory / f"{name}.pem"
+        store.write_text((self.directory / f"{name}.key").read_text() + (self.directory / f"{name}.crt").read_text())
+        return store
+
+    def certificate_of(self, name: str) -> Path:
+        """Return the certificate alone."""
+        return self.directory / f"{name}.crt"
+
+    def key_of(self, name: str) -> Path:
+        """Return the key alone."""
+        return self.directory / f"{name}.key"
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.directory, check=True, capture_output=True)
+
+
+_KEY = ("-newkey", "rsa:2048", "-nodes")

@@ -1,0 +1,248 @@
+"""A blocking client of one connection, one request at a time: it knows exactly what was answered and what was not."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.primitives import skip_tagged_fields
+from klamm.protocol.records import RecordBatch, iter_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+    from uuid import UUID
+
+    from klamm.protocol.schema import Message
+
+AnyResponse = TypeVar("AnyResponse", bound="Message")
+
+SET: Final = 0
+APPEND: Final = 2
+SUBTRACT: Final = 3
+
+_TOPIC: Final = 2
+_LATEST: Final = -1
+_COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+_HEADER: Final = struct.Struct(">ihhih")
+_CLIENT_ID: Final = b"wire"
+_MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
+
+
+class RefusedError(RuntimeError):
+    """The broker answered with an error code."""
+
+    def __init__(self, what: str, error_code: int, error_message: str | None = None) -> None:
+        super().__init__(f"{what}: error code {error_code} {error_message or ''}".rstrip())
+        self.error_code = error_code
+
+
+class WireClient:
+    """One connection to one broker. An ``OSError`` from any method means: no answer, and nobody knows what happened."""
+
+    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = self._socket.makefile("rb")
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+        self._socket.close()
+
+    def ask(self, request: Message, answer: type[AnyResponse], version: int) -> AnyResponse:
+        """Send a request and wait for its answer.
+
+        Raises:
+            OSError: The connection broke before the answer was here.
+        """
+        self._correlation_id += 1
+        self._socket.sendall(request_frame(request, version, correlation_id=self._correlation_id))
+        body = self._read(struct.unpack(">i", self._read(4))[0])
+        assert struct.unpack_from(">i", body)[0] == self._correlation_id
+        offset = skip_tagged_fields(memoryview(body), 4, len(body)) if answer.is_flexible(version) else 4
+        return decode(answer, version, body, offset)
+
+    def time_raw(self, request: Message, version: int) -> float:
+        """Return how many seconds passed from sending a request to the last byte of its answer."""
+        self._correlation_id += 1
+        frame = request_frame(request, version, correlation_id=self._correlation_id)
+        began = time.perf_counter()
+        self._socket.sendall(frame)
+        self._read(struct.unpack(">i", self._read(4))[0])
+        return time.perf_counter() - began
+
+    def _read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise ConnectionResetError("The broker closed the connection")
+        return data
+
+    def create_topic(self, name: str, *, partitions: int = 1) -> UUID:
+        """Create a topic and return its id."""
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+        )
+        answer = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), CreateTopicsResponse, 7)
+        (result,) = answer.topics
+        _check(f"Creating {name}", result.error_code, result.error_message)
+        return result.topic_id
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        topic = DeleteTopicsRequest.DeleteTopicState(name=name)
+        (result,) = self.ask(DeleteTopicsRequest(topics=[topic], timeout_ms=10_000), DeleteTopicsResponse, 6).responses
+        _check(f"Deleting {name}", result.error_code, result.error_message)
+
+    def topic_ids(self) -> Mapping[str, UUID]:
+        """Return the id of every topic."""
+        answer = self.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse, 12)
+        return {topic.name or "": topic.topic_id for topic in answer.topics}
+
+    def new_producer_id(self) -> tuple[int, int]:
+        """Return a producer id and epoch for an idempotent producer without transactions.
+
+        A broker that has just started may ask for patience (COORDINATOR_LOAD_IN_PROGRESS): it gets ten seconds.
+        """
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        for _ in range(100):
+            answer = self.ask(request, InitProducerIdResponse, 4)
+            if answer.error_code != _COORDINATOR_LOAD_IN_PROGRESS:
+                break
+            time.sleep(0.1)
+        _check("InitProducerId", answer.error_code)
+        return answer.producer_id, answer.producer_epoch
+
+    def produce(self, topic: str, partition: int, batch: bytes | bytearray) -> int:
+        """Append one batch with acks=all and return its base offset.
+
+        Raises:
+            RefusedError: The broker would not have it.
+        """
+        data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=10_000,
+            topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+        )
+        ((result,),) = (topic.partition_responses for topic in self.ask(request, ProduceResponse, 9).responses)
+        _check(f"Produce to {topic}-{partition}", result.error_code, result.error_message)
+        return int(result.base_offset)
+
+    def fetch(self, topic: str, partition: int, offset: int) -> tuple[Sequence[RecordBatch], int]:
+        """Return whole batches from (about) an offset on, and the high watermark."""
+        wanted = FetchRequest.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=_MAX_FETCH_BYTES,
+        )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=_MAX_FETCH_BYTES,
+            session_id=0,
+            session_epoch=-1,
+            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+            forgotten_topics_data=[],
+        )
+        answer = self.ask(request, FetchResponse, 12)
+        _check("Fetch", answer.error_code)
+        ((result,),) = (topic.partitions for topic in answer.responses)
+        _check(f"Fetch of {topic}-{partition} at {offset}", result.error_code)
+        return tuple(iter_batches(result.records or b"", allow_partial_tail=True)), int(result.high_watermark)
+
+    def read_to_end(self, topic: str, partition: int, offset: int = 0) -> Iterator[RecordBatch]:
+        """Yield every batch from the one that holds ``offset`` up to the high watermark."""
+        while True:
+            batches, high_watermark = self.fetch(topic, partition, offset)
+            yield from batches
+            offset = batches[-1].last_offset + 1 if batches else offset
+            if offset >= high_watermark:
+                return
+            assert batches, f"Nothing at offset {offset} of {topic}-{partition}, though it ends at {high_watermark}"
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """Return the offset that the next record will have."""
+        wanted = ListOffsetsRequest.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=-1, timestamp=_LATEST
+        )
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=0,
+            topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])],
+        )
+        ((result,),) = (found.partitions for found in self.ask(request, ListOffsetsResponse, 7).topics)
+        _check(f"End of {topic}-{partition}", result.error_code)
+        return int(result.offset)
+
+    def alter_topic(self, name: str, changes: Sequence[tuple[str, int, str | None]]) -> None:
+        """Apply (config name, operation, value) to a topic by one IncrementalAlterConfigs."""
+        answer = self.ask(alter_topic_request(name, changes), IncrementalAlterConfigsResponse, 1)
+        (result,) = answer.responses
+        _check(f"Altering {name}", result.error_code, result.error_message)
+
+    def topic_configs(self, name: str) -> Mapping[str, str | None]:
+        """Return the effective configs of a topic."""
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC, resource_name=name, configuration_keys=None
+        )
+        (result,) = self.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, 4).results
+        _check(f"Describing {name}", result.error_code, result.error_message)
+        return {config.name: config.value for config in result.configs}
+
+
+def request_frame(request: Message, version: int, *, correlation_id: int = 1) -> bytes:
+    """Return a whole request as it goes over the wire: length, header, body."""
+    tags = b"\x00" if request.is_flexible(version) else b""
+    body = tags + bytes(encode(request, version))
+    size = _HEADER.size - 4 + len(_CLIENT_ID) + len(body)
+    return _HEADER.pack(size, request.API_KEY, version, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + body
+
+
+def alter_topic_request(name: str, changes: Sequence[tuple[str, int, str | None]]) -> IncrementalAlterConfigsRequest:
+    """Build an IncrementalAlterConfigs of one topic from (config name, operation, value)."""
+    configs = [
+        IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
+        for key, operation, value in changes
+    ]
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=_TOPIC, resource_name=name, configs=configs
+    )
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def _check(what: str, error_code: int, error_message: str | None = None) -> None:
+    if error_code != 0:
+        raise RefusedError(what, error_code, error_message)

@@ -1,0 +1,383 @@
+"""The admin client on a stub broker: what it sends, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    AlterConfigsOptions,
+    ClientConfigEntity,
+    ClientConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    EntityFilter,
+    EntityType,
+    FilterComponent,
+    NewPartitions,
+    NewTopic,
+    OpType,
+    ResourceType,
+)
+from klamm.protocol.errors import (
+    ErrorCode,
+    InvalidConfigError,
+    InvalidRequestError,
+    KafkaApiError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.protocol.messages.create_partitions import CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.support.stub_broker import CLOSE, NODE_ID, SILENCE, StubBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.stub_broker import Answer, Request
+
+TOPIC = ConfigResource(ResourceType.TOPIC, "stub")
+OTHER = ConfigResource(ResourceType.TOPIC, "other")
+SET = [AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)]
+VERSIONS = {19: (2, 7), 32: (1, 4), 33: (0, 2), 37: (0, 3), 44: (0, 1), 50: (0, 0), 51: (0, 0)}
+
+
+@pytest.fixture
+def broker() -> Iterator[StubBroker]:
+    with StubBroker(versions=VERSIONS, features={"client.configs": (1, 1)}) as stub:
+        yield stub
+
+
+@pytest.fixture
+def admin(broker: StubBroker) -> Iterator[AdminClient]:
+    with AdminClient(broker.bootstrap_servers, timeout_ms=5_000) as client:
+        yield client
+
+
+Altered = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+
+
+def altered(code: ErrorCode = ErrorCode.NONE, name: str = "stub") -> Altered:
+    message = None if code is ErrorCode.NONE else "no"
+    return Altered(error_code=code, error_message=message, resource_type=2, resource_name=name)
+
+
+def test_each_resource_has_its_own_outcome(broker: StubBroker, admin: AdminClient) -> None:
+    """K339-27, K339-29."""
+    answers = [altered(), altered(ErrorCode.INVALID_CONFIG, "other")]
+    broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=answers))
+    outcomes = admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).values()
+    assert outcomes[TOPIC].result(5) is None
+    with pytest.raises(InvalidConfigError, match="no"):
+        outcomes[OTHER].result(5)
+
+
+def test_what_is_sent_is_what_was_asked(broker: StubBroker, admin: AdminClient) -> None:
+    """K339-27."""
+    broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
+    ops = [
+        AlterConfigOp(ConfigEntry("a", "1"), OpType.APPEND),
+        AlterConfigOp(ConfigEntry("b", None), OpType.REMOVE),
+    ]
+    admin.incremental_alter_configs({TOPIC: ops}, AlterConfigsOptions(validate_only=True)).all().result(5)
+    (request,) = broker.requests(44)
+    assert request.api_version == 1
+    sent = request.read(IncrementalAlterConfigsRequest)
+    assert isinstance(sent, IncrementalAlterConfigsRequest)
+    assert sent.validate_only
+    (resource,) = sent.resources
+    assert (resource.resource_type, resource.resource_name) == (2, "stub")
+    assert [(config.name, config.config_operation, config.value) for config in resource.configs] == [
+        ("a", 2, "1"),
+        ("b", 1, None),
+    ]
+
+
+def test_without_the_api_the_call_fails_and_nothing_falls_back() -> None:
+    """K339-40."""
+    versions = {key: value for key, value in VERSIONS.items() if key != 44}
+    with (
+        StubBroker(versions=versions) as broker,
+        AdminClient(broker.bootstrap_servers, timeout_ms=5_000) as admin,
+        pytest.raises(UnsupportedVersionError, match="IncrementalAlterConfigsRequest"),
+    ):
+        admin.incremental_alter_configs({TOPIC: SET}).all().result(5)
+    assert broker.requests(44) == broker.requests(33) == []
+
+
+def test_a_brokers_own_configs_are_asked_of_that_broker(broker: StubBroker, admin: AdminClient) -> None:
+    """K339-37."""
+    own = ConfigResource(ResourceType.BROKER, str(NODE_ID))
+    away = ConfigResource(ResourceType.BROKER, "99")
+    defaults = ConfigResource(ResourceType.BROKER, "")
+
+    def answer(request: Request) -> Answer:
+        sent = request.read(IncrementalAlterConfigsRequest)
+        assert isinstance(sent, IncrementalAlterConfigsRequest)
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                Altered(error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name)
+                for resource in sent.resources
+            ]
+        )
+
+    broker.answer(44, answer)
+    outcomes = admin.incremental_alter_configs({own: SET, defaults: SET, away: SET}).values()
+    assert outcomes[own].result(5) is outcomes[defaults].result(5) is None
+    assert len(broker.requests(44)) == 2
+    with pytest.raises(ConnectionError, match="no broker 99"):
+        outcomes[away].result(5)
+
+
+def test_a_resource_that_the_broker_forgets_fails(broker: StubBroker, admin: AdminClient) -> None:
+    """K339-20."""
+    broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
+    with pytest.raises(KafkaApiError, match="left this one out"):
+        admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).all().result(5)
+
+
+def test_replacing_all_configs_is_deprecated_under_its_old_name(broker: StubBroker, admin: AdminClient) -> None:
+    """K339-25, K339-26."""
+    done = AlterConfigsResponse.AlterConfigsResourceResponse(error_message=None, resource_type=2, resource_name="stub")
+    broker.answer(33, lambda _: AlterConfigsResponse(responses=[done]))
+    with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
+        result = admin.alter_configs({TOPIC: [ConfigEntry("retention.ms", "1")]})
+    result.all().result(5)
+    admin.replace_all_configs({TOPIC: [ConfigEntry("retention.ms", "1")]}).all().result(5)
+    for request in broker.requests(33):
+        sent = request.read(AlterConfigsRequest)
+        assert isinstance(sent, AlterConfigsRequest)
+        assert [(config.name, config.value) for config in sent.resources[0].configs] == [("retention.ms", "1")]
+
+
+def test_a_denied_resource_is_an_error_not_an_empty_description(broker: StubBroker, admin: AdminClient) -> None:
+    entry = DescribeConfigsResponse.DescribeConfigsResourceResult(
+        name="retention.ms",
+        value="1",
+        config_source=1,
+        synonyms=[DescribeConfigsResponse.DescribeConfigsSynonym(name="retention.ms", value="1", source=1)],
+    )
+    results = [
+        DescribeConfigsResponse.DescribeConfigsResult(
+            error_message="", resource_type=2, resource_name="stub", configs=[entry]
+        ),
+        DescribeConfigsResponse.DescribeConfigsResult(error_code=29, resource_type=2, resource_name="other"),
+    ]
+    broker.answer(32, lambda _: DescribeConfigsResponse(results=results))
+    outcomes = admin.describe_configs({TOPIC: ["retention.ms"], OTHER: None}, include_synonyms=True).values()
+    described = outcomes[TOPIC].result(5)["retention.ms"]
+    assert (described.value, described.source, len(described.synonyms)) == ("1", 1, 1)
+    with pytest.raises(KafkaApiError) as caught:
+        outcomes[OTHER].result(5)
+    assert caught.value.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    sent = broker.requests(32)[0].read(DescribeConfigsRequest)
+    assert isinstance(sent, DescribeConfigsRequest)
+    assert [resource.configuration_keys for resource in sent.resources] == [["retention.ms"], None]
+
+
+def test_topics_are_made_each_on_its_own(broker: StubBroker, admin: AdminClient) -> None:
+    """K108-05."""
+    results = [
+        CreateTopicsResponse.CreatableTopicResult(name="new", error_message=None, num_partitions=3),
+        CreateTopicsResponse.CreatableTopicResult(name="stub", error_code=36, error_message="exists"),
+    ]
+    broker.answer(19, lambda _: CreateTopicsResponse(topics=results))
+    topics = [
+        NewTopic(name="new", num_partitions=3, configs={"retention.ms": "1"}),
+        NewTopic(name="stub", replicas_assignments={1: (7,), 0: (7,)}),
+    ]
+    outcomes = admin.create_topics(topics, validate_only=True).values()
+    assert outcomes["new"].result(5).num_partitions == 3
+    with pytest.raises(TopicAlreadyExistsError, match="exists"):
+        outcomes["stub"].result(5)
+    sent = broker.requests(19)[0].read(CreateTopicsRequest)
+    assert isinstance(sent, CreateTopicsRequest)
+    assert sent.validate_only
+    assert [(config.name, config.value) for config in sent.topics[0].configs] == [("retention.ms", "1")]
+    assert [assignment.partition_index for assignment in sent.topics[1].assignments] == [0, 1]
+    assert sent.topics[1].num_partitions == sent.topics[1].replication_factor == -1
+
+
+def test_a_controller_that_has_moved_is_looked_up_anew(broker: StubBroker, admin: AdminClient) -> None:
+    codes = iter([ErrorCode.NOT_CONTROLLER, ErrorCode.NONE])
+
+    def answer(_: Request) -> Answer:
+        result = CreatePartitionsResponse.CreatePartitionsTopicResult(name="stub", error_code=next(codes))
+        return CreatePartitionsResponse(results=[result])
+
+    broker.answer(37, answer)
+    admin.create_partitions({"stub": NewPartitions(total_count=2)}).all().result(5)
+    assert len(broker.requests(37)) == 2
+
+
+def test_a_connection_that_breaks_is_tried_again(broker: StubBroker, admin: AdminClient) -> None:
+    answers = iter([CLOSE, CLOSE, IncrementalAlterConfigsResponse(responses=[altered()])])
+    broker.answer(44, lambda _: next(answers))
+    admin.incremental_alter_configs({TOPIC: SET}).all().result(5)
+    assert len(broker.requests(44)) == 3
+
+
+def test_an_answer_that_never_comes_is_a_timeout(broker: StubBroker, admin: AdminClient) -> None:
+    broker.answer(44, lambda _: SILENCE)
+    with pytest.raises(TimeoutError, match="300 ms"):
+        admin.incremental_alter_configs({TOPIC: SET}, AlterConfigsOptions(timeout_ms=300)).all().result(5)
+
+
+def test_a_topic_that_is_not_there_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
+    outcomes = admin.describe_topics(["stub", "none"]).values()
+    assert outcomes["stub"].result(5).partitions[0].leader == NODE_ID
+    with pytest.raises(UnknownTopicOrPartitionError):
+        outcomes["none"].result(5)
+
+
+def test_topics_are_listed_by_name(admin: AdminClient) -> None:
+    assert list(admin.list_topics().result(5)) == ["stub"]
+
+
+def test_the_cluster_is_described_with_its_features(broker: StubBroker, admin: AdminClient) -> None:
+    cluster = admin.describe_cluster().result(5)
+    assert (cluster.cluster_id, cluster.controller_id, cluster.nodes[0].port) == ("stub", NODE_ID, broker.port)
+    assert dict(cluster.features) == {"client.configs": (1, 1)}
+
+
+def test_client_configs_are_altered_per_entity(broker: StubBroker, admin: AdminClient) -> None:
+    """K649-81."""
+    alice, app1 = ClientConfigEntity.of_user("alice"), ClientConfigEntity.of_client("alice", None)
+    entity = AlterClientConfigsResponse.EntityData
+    broker.answer(
+        51,
+        lambda _: AlterClientConfigsResponse(
+            entries=[
+                AlterClientConfigsResponse.EntryData(
+                    error_message=None, entity=[entity(entity_type="user", entity_name="alice")]
+                ),
+                AlterClientConfigsResponse.EntryData(
+                    error_code=42,
+                    error_message="no",
+                    entity=[
+                        entity(entity_type="user", entity_name="alice"),
+                        entity(entity_type="client-id", entity_name=None),
+                    ],
+                ),
+            ]
+        ),
+    )
+    outcomes = admin.alter_client_configs(
+        {alice: [ClientConfigOp("acks", "all")], app1: [ClientConfigOp("acks", None)]}, validate_only=True
+    ).values()
+    assert outcomes[alice].result(5) is None
+    with pytest.raises(InvalidRequestError, match="no"):
+        outcomes[app1].result(5)
+    sent = broker.requests(51)[0].read(AlterClientConfigsRequest)
+    assert isinstance(sent, AlterClientConfigsRequest)
+    assert sent.validate_only
+    assert [[(op.key, op.value, op.remove) for op in entry.ops] for entry in sent.entries] == [
+        [("acks", "all", False)],
+        [("acks", "", True)],
+    ]
+
+
+EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)
+
+
+def test_client_configs_are_described_with_who_registered(broker: StubBroker, admin: AdminClient) -> None:
+    """K649-22, K649-81."""
+    response = DescribeClientConfigsResponse
+    broker.answer(
+        50,
+        lambda _: response(
+            error_message=None,
+            entries=[
+                response.EntryData(
+                    entity=[
+                        response.EntityData(
+                            entity_type="user",
+                            entity_name="alice",
+                            entity_compatibility=[
+                                response.VersionData(client_information="a/1", supported_configs=["acks"])
+                            ],
+                        )
+                    ],
+                    values=[response.ValueData(key="acks", value="all")],
+                )
+            ],
+        ),
+    )
+    (described,) = admin.describe_client_configs(EVERY_USER).result(5)
+    assert described.entity == ClientConfigEntity.of_user("alice")
+    assert dict(described.configs) == {"acks": "all"}
+    (compatibility,) = described.compatibility
+    assert (compatibility.client_information, compatibility.supported_configs) == ("a/1", ("acks",))
+
+
+def test_a_refused_filter_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
+    refusal = DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None)
+    broker.answer(50, lambda _: refusal)
+    with pytest.raises(InvalidRequestError, match="no"):
+        admin.describe_client_configs(EVERY_USER).result(5)
+
+
+def test_a_broker_without_the_feature_never_sees_keys_50_and_51() -> None:
+    """O649-A."""
+    alice = ClientConfigEntity.of_user("alice")
+    with StubBroker(versions=VERSIONS) as broker, AdminClient(broker.bootstrap_servers, timeout_ms=5_000) as admin:
+        with pytest.raises(UnsupportedVersionError, match=r"client\.configs"):
+            admin.describe_client_configs(EVERY_USER).result(5)
+        with pytest.raises(UnsupportedVersionError, match=r"client\.configs"):
+            admin.alter_client_configs({alice: [ClientConfigOp("acks", "all")]}).all().result(5)
+    assert broker.requests(50) == broker.requests(51) == []
+
+
+def test_several_threads_may_ask_at_once(broker: StubBroker, admin: AdminClient) -> None:
+    broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
+    errors: list[BaseException | None] = []
+
+    def ask() -> None:
+        errors.extend(admin.incremental_alter_configs({TOPIC: SET}).all().exception(10) for _ in range(10))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [None] * 40
+
+
+def test_closing_fails_what_is_under_way_and_refuses_what_comes_after(broker: StubBroker) -> None:
+    broker.answer(44, lambda _: SILENCE)
+    admin = AdminClient(broker.bootstrap_servers)
+    result = admin.incremental_alter_configs({TOPIC: SET})
+    broker.wait_for(lambda: bool(broker.requests(44)))
+    admin.close()
+    admin.close()
+    with pytest.raises(ConnectionError):
+        result.all().result(5)
+    with pytest.raises(RuntimeError, match="closed"):
+        admin.describe_cluster()
+
+
+def test_an_unknown_setting_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no_such_setting"):
+        AdminClient("127.0.0.1:1", no_such_setting=1)
+
+
+def test_a_broker_that_never_says_a_word_is_a_timeout_that_says_so(broker: StubBroker) -> None:
+    broker.answer(18, lambda _: SILENCE)
+    with (
+        AdminClient(broker.bootstrap_servers, timeout_ms=300) as admin,
+        pytest.raises(TimeoutError, match="300 ms"),
+    ):
+        admin.describe_cluster().result(5)

@@ -1,0 +1,118 @@
+"""Listing what a cluster has, page by page and broker by broker, from new brokers and old ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.admin import AdminClient, ResourceType
+from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError, UnsupportedVersionError
+from klamm.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from klamm.protocol.messages.list_config_resources import ListConfigResourcesResponse
+from klamm.protocol.messages.list_groups import ListGroupsResponse
+from tests.support.stub_broker import Request, StubBroker
+
+Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+
+
+def page(name: str, partitions: list[int], following: tuple[str, int] | None = None) -> DescribeTopicPartitionsResponse:
+    cursor = following and DescribeTopicPartitionsResponse.Cursor(topic_name=following[0], partition_index=following[1])
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            Topic(
+                name=name,
+                partitions=[
+                    Partition(partition_index=index, leader_id=1, replica_nodes=[1, 2], eligible_leader_replicas=[2])
+                    for index in partitions
+                ],
+            )
+        ],
+        next_cursor=cursor or None,
+    )
+
+
+def test_topics_are_described_page_by_page_until_the_broker_has_no_more() -> None:
+    # given
+    pages = [page("a", [0, 1], ("b", 0)), page("b", [0], ("b", 1)), page("b", [1])]
+    with StubBroker(versions={75: (0, 0)}) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        broker.answer(75, lambda _: pages.pop(0))
+        # when
+        result = admin.describe_topics(["b", "a"], include_eligible_leaders=True, partition_limit=2).all().result()
+        # then
+        assert {name: [one.partition for one in topic.partitions] for name, topic in result.items()} == {
+            "a": [0, 1],
+            "b": [0, 1],
+        }
+        assert result["a"].partitions[0].eligible_leader_replicas == (2,)
+        asked = [request.read(DescribeTopicPartitionsRequest) for request in broker.requests(75)]
+    # then
+    cursors = []
+    for request in asked:
+        assert isinstance(request, DescribeTopicPartitionsRequest)
+        assert request.response_partition_limit == 2
+        cursors.append(request.cursor and (request.cursor.topic_name, request.cursor.partition_index))
+    assert cursors == [None, ("b", 0), ("b", 1)]
+
+
+def test_a_topic_that_is_not_there_fails_alone() -> None:
+    # given
+    answer = page("a", [0])
+    answer.topics.append(Topic(name="b", error_code=3))
+    with StubBroker(versions={75: (0, 0)}) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        broker.answer(75, lambda _: answer)
+        # when
+        futures = admin.describe_topics(["a", "b"], include_eligible_leaders=True).values()
+        # then
+        assert futures["a"].result().name == "a"
+        assert isinstance(futures["b"].exception(), UnknownTopicOrPartitionError)
+
+
+def test_a_broker_that_knows_no_eligible_leaders_is_asked_for_metadata() -> None:
+    with StubBroker() as broker, AdminClient(broker.bootstrap_servers) as admin:
+        # when
+        described = admin.describe_topics(["stub"], include_eligible_leaders=True).all().result()["stub"]
+    # then
+    assert described.partitions[0].eligible_leader_replicas is None
+
+
+def test_config_resources_are_listed_by_type() -> None:
+    # given
+    found = ListConfigResourcesResponse.ConfigResource
+    answer = ListConfigResourcesResponse(
+        config_resources=[
+            found(resource_name=name, resource_type=kind) for name, kind in (("g2", 32), ("m", 16), ("g1", 32))
+        ]
+    )
+    with StubBroker(versions={74: (0, 1)}) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        broker.answer(74, lambda _: answer)
+        # then
+        assert admin.list_config_resources(ResourceType.GROUP).result() == ("g1", "g2")
+
+
+def test_an_older_broker_lists_client_metrics_and_nothing_else() -> None:
+    with StubBroker(versions={74: (0, 0)}) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        # given
+        broker.answer(74, lambda _: ListConfigResourcesResponse())
+        # then
+        assert admin.list_config_resources(ResourceType.CLIENT_METRICS).result() == ()
+        with pytest.raises(UnsupportedVersionError):
+            admin.list_config_resources(ResourceType.GROUP).result()
+
+
+def test_groups_are_listed_by_id_and_a_refusal_is_no_empty_list() -> None:
+    # given
+    groups = [ListGroupsResponse.ListedGroup(group_id=name, protocol_type="consumer") for name in ("b", "a")]
+    answers = [ListGroupsResponse(groups=groups), ListGroupsResponse(error_code=31)]
+
+    def answer(_: Request) -> ListGroupsResponse:
+        return answers.pop(0)
+
+    with StubBroker(versions={16: (0, 4)}) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        broker.answer(16, answer)
+        # then
+        assert [(group.group_id, group.state) for group in admin.list_groups().result()] == [("a", None), ("b", None)]
+        with pytest.raises(KafkaApiError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            admin.list_groups().result()

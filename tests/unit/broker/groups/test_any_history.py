@@ -1,0 +1,154 @@
+"""What holds of a group whatever its clients do, and in whatever order."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, SyncReply
+from klamm.broker.groups.snapshot import from_payload, to_payload
+from klamm.protocol.errors import ErrorCode
+from tests.support.groups import GroupScene, attempt
+
+member_ids = st.sampled_from(["m1", "m2", "m3", "s1", "s2", ""])
+instance_ids = st.sampled_from([None, None, None, "i1", "i2"])
+protocols = st.sampled_from([(("range", b"a"),), (("range", b"b"), ("sticky", b"")), (("sticky", b""), ("range", b""))])
+timeouts = st.sampled_from([0, 6_000, 30_000])
+
+
+class AnyHistory(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene = GroupScene(max_size=4)
+        self.group = self.scene.group
+        self.joins: list[list[JoinReply]] = []
+        self.syncs: list[list[SyncReply]] = []
+        self.new_ids = iter(range(10**9))
+        self.highest_generation = 0
+
+    def replies(self) -> list[int]:
+        return [len(replies) for replies in self.joins] + [len(replies) for replies in self.syncs]
+
+    @rule(
+        member_id=member_ids,
+        instance_id=instance_ids,
+        protocols=protocols,
+        session=st.sampled_from([6_000, 30_000]),
+        rebalance=timeouts,
+        version=st.sampled_from([3, 4, 9]),
+    )
+    def join(  # noqa: PLR0917 - a request has many fields
+        self,
+        member_id: str,
+        instance_id: str | None,
+        protocols: tuple[tuple[str, bytes], ...],
+        session: int,
+        rebalance: int,
+        version: int,
+    ) -> None:
+        known = [*self.group.roster.pending, *(member.member_id for member in self.group.roster)]
+        number = next(self.new_ids)
+        if member_id and known:
+            member_id = known[number % len(known)]
+        self.joins.append(
+            self.scene.send_join(
+                attempt(
+                    member_id,
+                    instance_id,
+                    protocols=protocols,
+                    session_timeout_ms=session,
+                    rebalance_timeout_ms=rebalance,
+                    new_member_id=f"n{number}",
+                    version=version,
+                )
+            )
+        )
+
+    @rule(index=st.integers(0, 9), is_current=st.booleans())
+    def sync(self, index: int, is_current: bool) -> None:
+        members = [member.member_id for member in self.group.roster]
+        member_id = members[index % len(members)] if members else "nobody"
+        generation_id = self.group.generation_id - (not is_current)
+        shares = {other: other.encode() for other in members}
+        self.syncs.append(
+            self.scene.send_sync(member_id, generation_id, shares, protocol_type=None, protocol_name=None)
+        )
+
+    @rule(index=st.integers(0, 9))
+    def heartbeat(self, index: int) -> None:
+        members = [member.member_id for member in self.group.roster]
+        if members:
+            code = self.scene.heartbeat(members[index % len(members)], self.group.generation_id)
+            assert code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
+
+    @rule(index=st.integers(0, 9), instance_id=instance_ids)
+    def leave(self, index: int, instance_id: str | None) -> None:
+        members = [*(member.member_id for member in self.group.roster), *self.group.roster.pending, "nobody"]
+        identity = MemberIdentity(
+            member_id=members[index % len(members)] if instance_id is None else "", group_instance_id=instance_id
+        )
+        self.group.leave([identity], self.scene.now)
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 3.0, 10.0, 400.0]))
+    def wait(self, seconds: float) -> None:
+        self.scene.wait(seconds)
+
+    @rule()
+    def restart(self) -> None:
+        """Only at rest: that is when groups are stored."""
+        if self.group.state in {GroupState.STABLE, GroupState.EMPTY} and not self.group.roster.pending:
+            again = from_payload("group", to_payload(self.group), self.group._limits, self.scene.now)
+            assert to_payload(again) == to_payload(self.group)
+
+    @invariant()
+    def nobody_is_answered_twice(self) -> None:
+        assert all(count <= 1 for count in self.replies())
+
+    @invariant()
+    def parked_requests_are_as_many_as_unanswered_ones(self) -> None:
+        roster = self.group.roster
+        assert sum(not replies for replies in self.joins) == roster.joining_count
+        parked_syncs = sum(roster.is_waiting(m.member_id) and not roster.has_parked_join(m.member_id) for m in roster)
+        assert sum(not replies for replies in self.syncs) == parked_syncs
+
+    @invariant()
+    def the_state_fits_the_members(self) -> None:
+        roster = self.group.roster
+        state = self.group.state
+        assert state is not GroupState.EMPTY or not roster
+        assert bool(roster) or state in {GroupState.EMPTY, GroupState.PREPARING_REBALANCE}
+        assert roster.leader_id in roster if roster else roster.leader_id is None
+        if state in {GroupState.COMPLETING_REBALANCE, GroupState.STABLE}:
+            assert not roster.joining_count
+            assert all(self.group.protocol_name in dict(member.protocols) for member in roster)
+        if state is not GroupState.COMPLETING_REBALANCE:
+            assert not any(roster.is_waiting(m.member_id) and not roster.has_parked_join(m.member_id) for m in roster)
+
+    @invariant()
+    def generations_only_grow(self) -> None:
+        assert self.group.generation_id >= self.highest_generation
+        self.highest_generation = self.group.generation_id
+
+    @invariant()
+    def the_group_never_sleeps_through_a_deadline(self) -> None:
+        deadlines = [
+            *self.group.roster.pending.values(),
+            *(member.expires_at for member in self.group.roster),
+            self.group._join_deadline,
+            self.group._sync_deadline,
+        ]
+        assert self.group.wake_at <= min(deadlines)
+
+    def teardown(self) -> None:
+        """Silence ends everything: nobody waits for ever."""
+        self.scene.wait(10_000)
+        assert self.group.state is GroupState.EMPTY
+        assert self.group.wake_at == math.inf
+        assert all(count == 1 for count in self.replies())
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(deadline=None, stateful_step_count=40)

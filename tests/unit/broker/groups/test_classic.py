@@ -1,0 +1,634 @@
+"""Requests to a group of the classic protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.groups.classic import MAX_PENDING_MEMBERS
+from klamm.broker.groups.model import GroupState, JoinedMember, JoinReply, MemberIdentity, SyncReply
+from klamm.protocol.errors import ErrorCode
+from tests.support.groups import GroupScene, attempt
+
+BOTH = (("range", b"r"), ("sticky", b"s"))
+
+
+def gone(member_id: str, instance_id: str | None = None) -> MemberIdentity:
+    return MemberIdentity(member_id=member_id, group_instance_id=instance_id)
+
+
+# ---- joining
+
+
+def test_a_new_dynamic_member_is_sent_back_with_an_id() -> None:
+    """KIP-394."""
+    scene = GroupScene()
+
+    assert scene.send_join(attempt(new_member_id="m1")) == [
+        JoinReply(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m1")
+    ]
+    assert scene.state is GroupState.EMPTY
+
+
+def test_an_old_client_is_taken_in_at_once() -> None:
+    scene = GroupScene()
+
+    joined = scene.send_join(attempt(new_member_id="m1", version=3))
+    scene.wait(3)
+
+    assert joined[0].member_id == "m1"
+    assert joined[0].generation_id == 1
+
+
+def test_the_first_member_leads_and_alone_learns_who_is_there() -> None:
+    scene = GroupScene()
+    first = scene.new_dynamic("m1", protocols=(("range", b"one"),))
+    second = scene.new_dynamic("m2", protocols=(("range", b"two"),))
+
+    scene.wait(6)
+
+    assert first == [
+        JoinReply(
+            member_id="m1",
+            generation_id=1,
+            protocol_type="consumer",
+            protocol_name="range",
+            leader="m1",
+            members=(
+                JoinedMember(member_id="m1", group_instance_id=None, metadata=b"one"),
+                JoinedMember(member_id="m2", group_instance_id=None, metadata=b"two"),
+            ),
+        )
+    ]
+    assert second == [
+        JoinReply(member_id="m2", generation_id=1, protocol_type="consumer", protocol_name="range", leader="m1")
+    ]
+    assert scene.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_an_unknown_member_id_is_refused() -> None:
+    scene = GroupScene()
+
+    assert scene.send_join(attempt("stranger")) == [
+        JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id="stranger")
+    ]
+
+
+def test_an_id_that_was_given_out_cannot_be_used_by_a_static_member() -> None:
+    scene = GroupScene()
+    scene.send_join(attempt(new_member_id="m1"))
+
+    assert scene.send_join(attempt("m1", "instance"))[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("change", [{"protocols": ()}, {"protocol_type": ""}], ids=["no protocol", "no protocol type"])
+def test_a_first_member_without_protocol_is_refused(change: dict[str, object]) -> None:
+    scene = GroupScene()
+
+    reply = scene.send_join(attempt(**change))  # type: ignore[arg-type]
+
+    assert reply == [JoinReply(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)]
+    assert scene.group.is_blank
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"protocols": (("sticky", b""),)}, {"protocol_type": "connect"}],
+    ids=["another protocol", "another protocol type"],
+)
+def test_a_member_that_the_others_cannot_talk_to_is_refused(change: dict[str, object]) -> None:
+    scene = GroupScene()
+    scene.stable("m1")
+
+    assert scene.send_join(attempt(**change))[0].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
+
+
+def test_an_empty_group_takes_any_protocol_type() -> None:
+    scene = GroupScene()
+    scene.stable("m1")
+    scene.group.leave([gone("m1")], scene.now)
+
+    scene.new_dynamic("m2", protocol_type="connect", protocols=(("default", b""),))
+    scene.wait(3)
+
+    assert scene.group.protocol_type == "connect"
+    assert scene.group.protocol_name == "default"
+
+
+def test_the_members_vote_among_the_protocols_that_all_support() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1", protocols=(("only-one", b""), ("range", b"")))
+    scene.new_dynamic("m2", protocols=(("sticky", b""), ("range", b""), ("also", b"")))
+    scene.new_dynamic("m3", protocols=(("sticky", b""), ("range", b"")))
+    scene.wait(9)
+    assert scene.group.protocol_name == "range"
+
+
+def test_the_majority_wins_the_vote_and_the_oldest_member_breaks_a_tie() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1", protocols=BOTH)
+    scene.new_dynamic("m2", protocols=tuple(reversed(BOTH)))
+    scene.wait(6)
+    assert scene.group.protocol_name == "range"
+
+    scene.new_dynamic("m3", protocols=tuple(reversed(BOTH)))
+    for member_id, protocols in (("m1", BOTH), ("m2", tuple(reversed(BOTH)))):
+        scene.send_join(attempt(member_id, protocols=protocols))
+    assert scene.group.protocol_name == "sticky"
+
+
+def test_a_group_that_is_full_takes_nobody_else() -> None:
+    scene = GroupScene(max_size=2)
+    scene.stable("m1", "m2")
+
+    reply = scene.send_join(attempt(new_member_id="m3"))
+
+    assert reply == [JoinReply(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED)]
+    assert scene.send_join(attempt("m2"))[0].error_code == ErrorCode.NONE
+
+
+def test_a_pending_member_that_finds_the_group_full_loses_its_id() -> None:
+    scene = GroupScene(max_size=1)
+    scene.new_dynamic("m1")
+    scene.send_join(attempt(new_member_id="m2"))
+
+    assert scene.send_join(attempt("m2"))[0].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert "m2" not in scene.group.roster.pending
+
+
+def test_ids_are_not_given_out_without_end() -> None:
+    scene = GroupScene()
+    for number in range(MAX_PENDING_MEMBERS):
+        scene.send_join(attempt(new_member_id=str(number)))
+
+    assert scene.send_join(attempt(new_member_id="m1"))[0].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    scene.wait(11)
+    assert scene.send_join(attempt(new_member_id="m1"))[0].error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+# ---- joining again
+
+
+def test_a_follower_that_joins_again_unchanged_gets_the_generation_it_has() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+
+    reply = scene.send_join(attempt("m2"))
+
+    assert reply[0].generation_id == generation_id
+    assert reply[0].members == ()
+    assert scene.state is GroupState.STABLE
+
+
+def test_a_leader_that_joins_again_asks_for_a_rebalance() -> None:
+    scene = GroupScene()
+    scene.stable("m1", "m2")
+
+    assert scene.send_join(attempt("m1")) == []
+    assert scene.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_member_with_another_subscription_starts_a_rebalance() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+
+    again = scene.send_join(attempt("m2", protocols=(("range", b"other topics"),)))
+    assert scene.heartbeat("m1", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
+    leader = scene.send_join(attempt("m1"))
+
+    assert again[0].generation_id == leader[0].generation_id == generation_id + 1
+    assert leader[0].members[1].metadata == b"other topics"
+
+
+@pytest.mark.parametrize("member_id", ["m1", "m2"], ids=["leader", "follower"])
+def test_a_changed_session_timeout_alone_disturbs_nobody(member_id: str) -> None:
+    """K649-78."""
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+    scene.group.take_unsaved()
+
+    reply = scene.send_join(attempt(member_id, session_timeout_ms=30_000))
+
+    assert reply[0].generation_id == generation_id
+    assert reply[0].skip_assignment is (member_id == "m1")
+    assert scene.state is GroupState.STABLE
+    assert scene.group.take_unsaved()
+    scene.wait(9)
+    other = "m2" if member_id == "m1" else "m1"
+    assert scene.heartbeat(other, generation_id) == ErrorCode.NONE
+    scene.wait(9)
+    assert scene.heartbeat(other, generation_id) == ErrorCode.NONE
+    scene.wait(9)
+    assert scene.heartbeat(member_id, generation_id) == ErrorCode.NONE
+
+
+def test_a_leader_with_a_changed_session_timeout_keeps_its_share() -> None:
+    """K649-78: an old leader that cannot skip the assignment computes one, which changes nothing."""
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+
+    reply = scene.send_join(attempt("m1", session_timeout_ms=30_000, version=5))
+    synced = scene.send_sync("m1", generation_id, {"m1": b"all of it"})
+
+    assert [member.member_id for member in reply[0].members] == ["m1", "m2"]
+    assert not reply[0].skip_assignment
+    assert synced[0].assignment == b"share of m1"
+
+
+def test_a_changed_subscription_and_session_timeout_do_rebalance() -> None:
+    scene = GroupScene()
+    scene.stable("m1", "m2")
+
+    scene.send_join(attempt("m2", session_timeout_ms=30_000, protocols=(("range", b"other"),)))
+
+    assert scene.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_member_that_repeats_its_join_before_the_assignment_gets_the_same_answer() -> None:
+    scene = GroupScene()
+    first = scene.new_dynamic("m1")
+    scene.wait(3)
+
+    assert scene.send_join(attempt("m1")) == first
+
+
+def test_a_member_that_changes_its_mind_before_the_assignment_starts_over() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1")
+    scene.new_dynamic("m2")
+    scene.wait(6)
+    waiting = scene.send_sync("m2", 1)
+
+    scene.send_join(attempt("m1", protocols=(("range", b"other"),)))
+
+    assert waiting == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
+    assert scene.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_join_that_replaces_a_parked_one_sends_that_away() -> None:
+    scene = GroupScene()
+    scene.stable("m1", "m2")
+    parked = scene.send_join(attempt("m1"))
+
+    scene.send_join(attempt("m1"))
+
+    assert parked == [JoinReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id="m1")]
+
+
+# ---- static members (KIP-345)
+
+
+def test_a_static_member_joins_without_asking_for_an_id() -> None:
+    scene = GroupScene()
+
+    joined = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    scene.wait(3)
+
+    assert joined[0].member_id == "s1"
+    assert joined[0].members[0].group_instance_id == "i1"
+
+
+def static_pair(scene: GroupScene) -> int:
+    scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    scene.send_join(attempt(instance_id="i2", new_member_id="s2"))
+    scene.wait(6)
+    scene.sync_all(1, "s1", "s2")
+    scene.group.take_unsaved()
+    return 1
+
+
+def test_a_restarted_static_follower_takes_its_place_without_a_rebalance() -> None:
+    scene = GroupScene()
+    generation_id = static_pair(scene)
+
+    joined = scene.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
+    synced = scene.send_sync("s2-again", generation_id, instance_id="i2")
+
+    assert joined[0].generation_id == generation_id
+    assert not joined[0].skip_assignment
+    assert synced[0].assignment == b"share of s2"
+    assert scene.state is GroupState.STABLE
+    assert scene.group.take_unsaved()
+
+
+def test_a_restarted_static_leader_is_told_to_skip_the_assignment() -> None:
+    """KIP-814."""
+    scene = GroupScene()
+    generation_id = static_pair(scene)
+
+    joined = scene.send_join(attempt(instance_id="i1", new_member_id="s1-again"))
+
+    assert joined[0].leader == joined[0].member_id == "s1-again"
+    assert joined[0].skip_assignment
+    assert [member.member_id for member in joined[0].members] == ["s2", "s1-again"]
+    assert joined[0].generation_id == generation_id
+    assert scene.group.roster.leader_id == "s1-again"
+
+
+def test_an_old_restarted_static_leader_reads_the_id_it_had_so_that_it_does_not_assign() -> None:
+    scene = GroupScene()
+    static_pair(scene)
+
+    joined = scene.send_join(attempt(instance_id="i1", new_member_id="s1-again", version=5))
+
+    assert joined[0].leader == "s1"
+    assert joined[0].members == ()
+    assert scene.group.roster.leader_id == "s1-again"
+
+
+def test_a_restarted_static_member_whose_protocol_changes_the_vote_rebalances() -> None:
+    scene = GroupScene()
+    scene.send_join(attempt(instance_id="i1", new_member_id="s1", protocols=BOTH))
+    scene.wait(3)
+    scene.sync_all(1, "s1")
+
+    parked = scene.send_join(attempt(instance_id="i1", new_member_id="s1b", protocols=tuple(reversed(BOTH))))
+
+    assert parked[0].generation_id == 2
+    assert scene.group.protocol_name == "sticky"
+
+
+def test_what_a_replaced_static_member_still_asks_is_fenced() -> None:
+    scene = GroupScene()
+    generation_id = static_pair(scene)
+    scene.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
+
+    assert scene.heartbeat("s2", generation_id, "i2") == ErrorCode.FENCED_INSTANCE_ID
+    assert scene.commit("s2", generation_id, "i2") == ErrorCode.FENCED_INSTANCE_ID
+    assert scene.send_sync("s2", generation_id, instance_id="i2")[0].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert scene.send_join(attempt("s2", "i2"))[0].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert scene.group.leave([gone("s2", "i2")], scene.now) == (ErrorCode.FENCED_INSTANCE_ID,)
+    assert scene.heartbeat("s2", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_parked_requests_of_a_replaced_static_member_are_fenced() -> None:
+    scene = GroupScene()
+    parked = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+
+    scene.send_join(attempt(instance_id="i1", new_member_id="s1-again"))
+
+    assert parked == [JoinReply(error_code=ErrorCode.FENCED_INSTANCE_ID, member_id="s1")]
+
+
+def test_a_parked_sync_of_a_replaced_static_member_is_fenced_and_the_group_rebalances() -> None:
+    scene = GroupScene()
+    scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    scene.send_join(attempt(instance_id="i2", new_member_id="s2"))
+    scene.wait(6)
+    parked = scene.send_sync("s2", 1, instance_id="i2")
+
+    scene.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
+
+    assert parked == [SyncReply(error_code=ErrorCode.FENCED_INSTANCE_ID)]
+    assert scene.state is GroupState.PREPARING_REBALANCE
+
+
+def test_an_instance_that_nobody_holds_is_unknown() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1")
+
+    assert scene.heartbeat("m1", generation_id, "nobody") == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# ---- syncing
+
+
+def test_followers_wait_for_the_leader_and_then_get_their_shares() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1")
+    scene.new_dynamic("m2")
+    scene.wait(6)
+
+    follower = scene.send_sync("m2", 1)
+    assert follower == []
+    leader = scene.send_sync("m1", 1, {"m1": b"one", "m2": b"two", "stranger": b"three"})
+
+    assert leader == [SyncReply(protocol_type="consumer", protocol_name="range", assignment=b"one")]
+    assert follower == [SyncReply(protocol_type="consumer", protocol_name="range", assignment=b"two")]
+    assert scene.state is GroupState.STABLE
+    assert scene.group.take_unsaved()
+
+
+def test_a_member_that_the_leader_forgot_gets_an_empty_share() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1")
+    scene.new_dynamic("m2")
+    scene.wait(6)
+    scene.send_sync("m1", 1, {"m1": b"one"})
+
+    assert scene.send_sync("m2", 1)[0] == SyncReply(protocol_type="consumer", protocol_name="range")
+
+
+def test_a_late_follower_gets_its_share_from_the_stable_group() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+
+    assert scene.send_sync("m2", generation_id)[0].assignment == b"share of m2"
+
+
+@pytest.mark.parametrize(
+    ("member_id", "generation_id", "protocol_type", "protocol_name", "error_code"),
+    [
+        ("stranger", 1, "consumer", "range", ErrorCode.UNKNOWN_MEMBER_ID),
+        ("m1", 2, "consumer", "range", ErrorCode.ILLEGAL_GENERATION),
+        ("m1", 0, "consumer", "range", ErrorCode.ILLEGAL_GENERATION),
+        ("m1", 1, "connect", "range", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ("m1", 1, "consumer", "sticky", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ("m1", 1, None, None, ErrorCode.NONE),
+    ],
+)
+def test_a_sync_must_come_from_this_generation(
+    member_id: str,
+    generation_id: int,
+    protocol_type: str | None,
+    protocol_name: str | None,
+    error_code: ErrorCode,
+) -> None:
+    """KIP-559 for the protocol, which versions before 5 do not send."""
+    scene = GroupScene()
+    scene.stable("m1")
+
+    reply = scene.send_sync(member_id, generation_id, protocol_type=protocol_type, protocol_name=protocol_name)
+
+    assert reply[0].error_code == error_code
+
+
+def test_a_sync_during_a_rebalance_is_sent_back_to_join() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+    scene.new_dynamic("m3")
+
+    assert scene.send_sync("m2", generation_id) == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
+
+
+def test_a_sync_that_replaces_a_parked_one_sends_that_away() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1")
+    scene.new_dynamic("m2")
+    scene.wait(6)
+    parked = scene.send_sync("m2", 1)
+
+    scene.send_sync("m2", 1)
+
+    assert parked == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
+
+
+# ---- heartbeats and commits
+
+
+def test_heartbeats_are_checked_for_member_and_generation() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1")
+
+    assert scene.heartbeat("m1", generation_id) == ErrorCode.NONE
+    assert scene.heartbeat("m1", generation_id - 1) == ErrorCode.ILLEGAL_GENERATION
+    assert scene.heartbeat("stranger", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_heartbeats_are_welcome_before_the_assignment() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1")
+    scene.wait(3)
+
+    assert scene.heartbeat("m1", 1) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("member_id", "generation_id", "error_code"),
+    [
+        ("m1", 1, ErrorCode.NONE),
+        ("m1", 0, ErrorCode.ILLEGAL_GENERATION),
+        ("m1", -1, ErrorCode.ILLEGAL_GENERATION),
+        ("stranger", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_group_with_members_takes_commits_from_its_members_only(
+    member_id: str, generation_id: int, error_code: ErrorCode
+) -> None:
+    scene = GroupScene()
+    scene.stable("m1")
+
+    assert scene.commit(member_id, generation_id) == error_code
+
+
+def test_an_empty_group_takes_commits_from_outside_and_not_from_former_members() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1")
+    scene.group.leave([gone("m1")], scene.now)
+
+    assert scene.commit("", -1) == ErrorCode.NONE
+    assert scene.commit("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_may_commit_what_it_had_while_others_join_but_not_between_join_and_sync() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+    scene.new_dynamic("m3")
+    assert scene.commit("m1", generation_id) == ErrorCode.NONE
+
+    for member_id in ("m1", "m2"):
+        scene.send_join(attempt(member_id))
+
+    assert scene.commit("m1", generation_id) == ErrorCode.ILLEGAL_GENERATION
+    assert scene.commit("m1", generation_id + 1) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_commit_is_a_sign_of_life() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1")
+
+    for _ in range(4):
+        scene.wait(8)
+        assert scene.commit("m1", generation_id) == ErrorCode.NONE
+
+
+# ---- leaving
+
+
+def test_the_others_rebalance_when_a_member_leaves() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2", "m3")
+
+    assert scene.group.leave([gone("m1")], scene.now) == (ErrorCode.NONE,)
+
+    assert scene.heartbeat("m2", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    joined = [scene.send_join(attempt(member_id)) for member_id in ("m3", "m2")]
+    assert {replies[0].leader for replies in joined} == {"m2"}
+
+
+def test_the_group_is_empty_and_stored_when_its_last_member_leaves() -> None:
+    scene = GroupScene()
+    generation_id = scene.stable("m1")
+    scene.group.take_unsaved()
+
+    scene.group.leave([gone("m1")], scene.now)
+
+    assert scene.state is GroupState.EMPTY
+    assert scene.group.generation_id == generation_id + 1
+    assert scene.group.protocol_type == "consumer"
+    assert scene.group.protocol_name is None
+    assert scene.group.take_unsaved()
+
+
+def test_several_members_leave_at_once_each_with_its_own_answer() -> None:
+    scene = GroupScene()
+    static_pair(scene)
+    scene.send_join(attempt(new_member_id="pending"))
+
+    codes = scene.group.leave(
+        [gone("", "i1"), gone("", "nobody"), gone("stranger"), gone("pending"), gone("s2", "i2"), gone("")], scene.now
+    )
+
+    assert codes == (
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    )
+    assert scene.state is GroupState.EMPTY
+
+
+def test_an_id_that_was_never_used_leaves_without_disturbing_a_stable_group() -> None:
+    scene = GroupScene()
+    scene.stable("m1")
+    scene.send_join(attempt(new_member_id="m2"))
+
+    assert scene.group.leave([gone("m2")], scene.now) == (ErrorCode.NONE,)
+    assert scene.state is GroupState.STABLE
+
+
+def test_a_rebalance_that_waited_for_a_member_goes_on_when_that_leaves() -> None:
+    scene = GroupScene()
+    scene.stable("m1", "m2")
+    parked = scene.send_join(attempt("m1"))
+
+    scene.group.leave([gone("m2")], scene.now)
+
+    assert [member.member_id for member in parked[0].members] == ["m1"]
+
+
+def test_a_parked_join_of_a_member_that_is_removed_is_answered() -> None:
+    scene = GroupScene()
+    parked = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+
+    scene.group.leave([gone("", "i1")], scene.now)
+
+    assert parked == [JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)]
+
+
+def test_everyone_who_waits_is_sent_away_when_the_group_is_disbanded() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1")
+    scene.new_dynamic("m2")
+    scene.wait(6)
+    parked_sync = scene.send_sync("m2", 1)
+    parked_join = scene.new_dynamic("m3")
+
+    scene.group.disband(ErrorCode.NOT_COORDINATOR)
+
+    assert parked_sync[-1].error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert parked_join == [JoinReply(error_code=ErrorCode.NOT_COORDINATOR, member_id="m3")]

@@ -1,0 +1,688 @@
+"""Groups over the real metadata store, on a real event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from klamm.broker.groups.commits import Committer
+from klamm.broker.groups.coordinator import (
+    MAX_ASSIGNMENT_BYTES,
+    MAX_MEMBER_METADATA_BYTES,
+    GroupCoordinator,
+)
+from klamm.broker.groups.errors import (
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    InvalidGroupIdError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
+from klamm.broker.groups.offsets import OffsetToCommit
+from klamm.broker.groups.registry import MAX_ID_BYTES
+from klamm.protocol.errors import ErrorCode
+from klamm.storage.changes import DropTopic, PutGroup
+from klamm.storage.errors import DataDirectoryError
+from klamm.storage.metadata import MetadataStore
+from klamm.storage.schema import connect_sqlite
+from tests.support.groups import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+    from pathlib import Path
+
+    from klamm.storage.schema import Database
+
+CONFIG = {
+    "group.min.session.timeout.ms": 6_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "offset.metadata.max.bytes": 10,
+    "offsets.retention.minutes": 60,
+    "offsets.retention.check.interval.ms": 600_000,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.max.size": 100,
+}
+
+
+@dataclass(frozen=True)
+class FakeTopic:
+    topic_id: UUID
+    name: str
+    partition_count: int = 3
+
+    def has_partition(self, partition: int, /) -> bool:
+        return 0 <= partition < self.partition_count
+
+
+class FakeTopics:
+    def __init__(self) -> None:
+        self.topics = [FakeTopic(UUID(int=1), "a"), FakeTopic(UUID(int=2), "b")]
+
+    def get(self, name: str, /) -> FakeTopic | None:
+        return next((topic for topic in self.topics if topic.name == name), None)
+
+    def by_id(self, topic_id: UUID, /) -> FakeTopic | None:
+        return next((topic for topic in self.topics if topic.topic_id == topic_id), None)
+
+
+class Clock:
+    """Real time, plus what a test skips."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() + self.skipped_s
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + round(self.now() * 1000)
+
+
+class Disk:
+    """Real SQLite whose next commits fail as often as told, or wait as long as told."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def connect(self, path: Path) -> Database:
+        return DiskConnection(path, self)
+
+
+class DiskConnection:
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._real = connect_sqlite(path)
+        self._disk = disk
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Iterable[Sequence[Any]]:
+        if sql == "COMMIT" and self._disk.failures > 0:
+            self._disk.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._real.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
+        return self._real.executemany(sql, parameters)
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class Scene:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.disk = Disk()
+        self.clock = Clock()
+        self.topics = FakeTopics()
+        self.config = dict(CONFIG)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[GroupCoordinator]:
+        store = MetadataStore.open(self.path / "metadata.sqlite", connect=self.disk.connect)
+        coordinator = GroupCoordinator(
+            store, self.config.__getitem__, self.topics, now=self.clock.now, wall_ms=self.clock.wall_ms
+        )
+        store.on_failure = lambda _: coordinator.reload()
+        await coordinator.start()
+        self.store = store
+        try:
+            yield coordinator
+        finally:
+            await coordinator.stop()
+            await store.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 20))
+
+
+async def join(groups: GroupCoordinator, group_id: str = "g", **settings: Any) -> JoinReply:
+    first = await groups.join(group_id, attempt(**settings))
+    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    return await groups.join(group_id, attempt(first.member_id, **settings))
+
+
+def sync_attempt(member_id: str, generation_id: int, **shares: bytes) -> SyncAttempt:
+    return SyncAttempt(
+        member_id=member_id,
+        group_instance_id=None,
+        generation_id=generation_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=((member_id, shares["own"]),) if shares else (),
+    )
+
+
+async def stable(groups: GroupCoordinator, group_id: str = "g", **settings: Any) -> JoinReply:
+    joined = await join(groups, group_id, **settings)
+    synced = await groups.sync(group_id, sync_attempt(joined.member_id, joined.generation_id, own=b"share"))
+    assert synced.error_code == ErrorCode.NONE
+    return joined
+
+
+def offset(topic: str = "a", partition: int = 0, value: int = 7, metadata: str = "") -> OffsetToCommit:
+    return OffsetToCommit(topic=topic, partition=partition, offset=value, leader_epoch=0, metadata=metadata)
+
+
+async def commit(groups: GroupCoordinator, *offsets: OffsetToCommit, **by: Any) -> tuple[ErrorCode, ...]:
+    return await groups.offsets.commit(Committer(**{"group_id": "g", **by}), offsets, api_version=9)
+
+
+async def fetch(groups: GroupCoordinator, group_id: str = "g") -> dict[tuple[str, int], int]:
+    fetched = await groups.offsets.fetch(group_id, None)
+    return {(name, partition): row.offset for name, rows in fetched for partition, row in rows if row is not None}
+
+
+# ---- members
+
+
+def test_a_group_carries_on_after_a_restart(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
+        async with scene.running() as groups:
+            await groups.heartbeat("g", joined.member_id, None, joined.generation_id)
+            assert await commit(groups, offset(value=8), member_id=joined.member_id, generation_id=1) == (
+                ErrorCode.NONE,
+            )
+            assert await fetch(groups) == {("a", 0): 8}
+            synced = await groups.sync("g", sync_attempt(joined.member_id, 1))
+            assert synced.assignment == b"share"
+
+    run(main())
+
+
+def test_a_rebalance_that_a_restart_cuts_short_starts_from_the_last_generation(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            parked = asyncio.create_task(join(groups, protocols=(("range", b"other"),)))
+            await asyncio.sleep(0.01)
+            with pytest.raises(RebalanceInProgressError):
+                await groups.heartbeat("g", joined.member_id, None, 1)
+        assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
+        async with scene.running() as groups:
+            await groups.heartbeat("g", joined.member_id, None, 1)
+            assert groups.describe("g").state is GroupState.STABLE
+
+    run(main())
+
+
+def test_nobody_begins_to_wait_on_a_coordinator_that_stops(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            await groups.stop()
+            unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert (await groups.join("g", attempt(joined.member_id))).error_code == unavailable
+            assert (await groups.sync("g", sync_attempt(joined.member_id, 1))).error_code == unavailable
+
+    run(main())
+
+
+def test_an_assignment_is_on_disk_before_anyone_acts_on_it(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await join(groups)
+            await groups.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
+            assert b'"generation_id":1' in scene.store.load_groups()[0].payload
+
+    run(main())
+
+
+def test_a_silent_member_is_removed_by_time_alone(scene: Scene) -> None:
+    async def main() -> None:
+        scene.config["group.min.session.timeout.ms"] = 1
+        async with scene.running() as groups:
+            await stable(groups, session_timeout_ms=300)
+            while groups.describe("g").state is not GroupState.EMPTY:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+        async with scene.running() as groups:
+            assert groups.describe("g").state is GroupState.EMPTY
+
+    run(main())
+
+
+def test_a_longer_session_prolongs_the_life_of_a_member(scene: Scene) -> None:
+    """K649-78."""
+
+    async def main() -> None:
+        scene.config["group.min.session.timeout.ms"] = 1
+        async with scene.running() as groups:
+            joined = await stable(groups, session_timeout_ms=500)
+            again = await groups.join("g", attempt(joined.member_id, session_timeout_ms=30_000))
+            assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
+            await asyncio.sleep(0.7)
+            await groups.heartbeat("g", joined.member_id, None, 1)
+            assert b'"session_timeout_ms":30000' in scene.store.load_groups()[0].payload
+
+    run(main())
+
+
+def test_a_client_that_goes_while_its_join_is_parked_harms_nobody(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            gone = asyncio.create_task(join(groups))
+            await asyncio.sleep(0.01)
+            gone.cancel()
+            assert (await groups.join("g", attempt(joined.member_id))).generation_id == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("group_id", "change", "error_code"),
+    [
+        ("", {}, ErrorCode.INVALID_GROUP_ID),
+        ("x" * (MAX_ID_BYTES + 1), {}, ErrorCode.INVALID_GROUP_ID),
+        ("g", {"session_timeout_ms": 5_999}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ("g", {"session_timeout_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ("g", {"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("g", {"instance_id": "ä" * MAX_ID_BYTES}, ErrorCode.INVALID_REQUEST),
+        ("g", {"protocols": (("range", b"x" * MAX_MEMBER_METADATA_BYTES),)}, ErrorCode.INVALID_REQUEST),
+        ("g", {"protocols": (("", b""),) * 20_000}, ErrorCode.INVALID_REQUEST),
+    ],
+    ids=[
+        "no group",
+        "long group",
+        "short session",
+        "long session",
+        "no such group",
+        "long instance",
+        "large metadata",
+        "many protocols",
+    ],
+)
+def test_a_join_beyond_the_limits_is_refused_and_nothing_is_kept(
+    scene: Scene, group_id: str, change: dict[str, Any], error_code: ErrorCode
+) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            reply = await groups.join(group_id, attempt(**change))
+            assert reply == JoinReply(error_code=error_code, member_id=change.get("member_id", ""))
+            assert groups.list_groups() == []
+
+    run(main())
+
+
+def test_member_ids_tell_whose_they_are(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            dynamic = await groups.join("g", attempt())
+            static = await groups.join("s", attempt(instance_id="i"))
+            assert dynamic.member_id.startswith("client-")
+            assert static.member_id.startswith("i-")
+
+    run(main())
+
+
+def test_requests_to_a_group_that_does_not_exist_are_told_so(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            assert await groups.sync("g", sync_attempt("m", 1)) == SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            identities = [MemberIdentity(member_id="m", group_instance_id=None)] * 2
+            assert await groups.leave("g", identities) == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
+            with pytest.raises(UnknownMemberIdError):
+                await groups.heartbeat("g", "m", None, 1)
+            assert await groups.sync("", sync_attempt("m", 1)) == SyncReply(error_code=ErrorCode.INVALID_GROUP_ID)
+            with pytest.raises(InvalidGroupIdError):
+                await groups.leave("", identities)
+            with pytest.raises(InvalidGroupIdError):
+                await groups.heartbeat("", "m", None, 1)
+
+    run(main())
+
+
+def test_an_assignment_beyond_the_limit_is_refused(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await join(groups)
+            too_much = sync_attempt(joined.member_id, 1, own=bytes(MAX_ASSIGNMENT_BYTES + 1))
+            assert (await groups.sync("g", too_much)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(main())
+
+
+# ---- offsets
+
+
+def test_committed_offsets_are_there_after_a_restart(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            codes = await commit(groups, offset(value=1), offset("b", 2, 5, "note"))
+            assert codes == (ErrorCode.NONE, ErrorCode.NONE)
+        async with scene.running() as groups:
+            assert await fetch(groups) == {("a", 0): 1, ("b", 2): 5}
+            ((_, ((_, row),)),) = await groups.offsets.fetch("g", [("b", [2])])
+            assert row is not None
+            assert (row.metadata, row.leader_epoch) == ("note", 0)
+            assert groups.describe("g").protocol_type == ""
+
+    run(main())
+
+
+def test_what_is_asked_for_and_not_committed_is_answered_with_nothing(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await commit(groups, offset())
+            assert await groups.offsets.fetch("g", [("a", [1]), ("nowhere", [0])]) == (
+                ("a", ((1, None),)),
+                ("nowhere", ((0, None),)),
+            )
+            assert await groups.offsets.fetch("unknown", [("a", [0])]) == (("a", ((0, None),)),)
+            assert await groups.offsets.fetch("unknown", None) == ()
+
+    run(main())
+
+
+def test_bad_partitions_and_metadata_never_fail_their_neighbours(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            codes = await commit(
+                groups,
+                offset("nowhere"),
+                offset("a", 3),
+                offset("a", -1),
+                offset("a", 0, metadata="x" * 11),
+                offset("a", 1, metadata="x" * 10),
+                offset("a", 2, metadata="\N{GRINNING FACE}" * 6),
+                offset("b", 0, metadata="\N{GRINNING FACE}" * 5),
+            )
+            unknown, large, none = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                ErrorCode.NONE,
+            )
+            assert codes == (unknown, unknown, unknown, large, none, large, none)
+            assert await fetch(groups) == {("a", 1): 7, ("b", 0): 7}
+
+    run(main())
+
+
+def test_unknown_topics_are_refused_before_the_group_is_asked(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            codes = await commit(groups, offset("nowhere"), member_id="stranger", generation_id=4)
+            assert codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
+            codes = await commit(groups, offset("nowhere"), offset("a"), member_id="stranger", generation_id=4)
+            assert codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("version", "error_code"), [(8, "ILLEGAL_GENERATION"), (9, "GROUP_ID_NOT_FOUND")])
+def test_a_commit_to_a_group_that_is_gone_says_so_as_its_version_can(
+    scene: Scene, version: int, error_code: str
+) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            by = Committer(group_id="g", member_id="m", generation_id=3)
+            codes = await groups.offsets.commit(by, [offset()], api_version=version)
+            assert codes == (ErrorCode[error_code],)
+
+    run(main())
+
+
+def test_an_outsider_cannot_move_the_offsets_of_a_group_at_work(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            await commit(groups, offset(value=9), member_id=joined.member_id, generation_id=1)
+            assert await commit(groups, offset(value=0)) == (ErrorCode.UNKNOWN_MEMBER_ID,)
+            assert await fetch(groups) == {("a", 0): 9}
+
+    run(main())
+
+
+def test_a_topic_made_anew_inherits_no_offsets(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await commit(groups, offset("a"), offset("b"))
+            scene.topics.topics[0] = FakeTopic(UUID(int=3), "a")
+            groups.forget_topic(UUID(int=1))
+            await scene.store.submit((DropTopic(topic_id=UUID(int=1)),))
+            assert await fetch(groups) == {("b", 0): 7}
+            assert await groups.offsets.fetch("g", [("a", [0])]) == (("a", ((0, None),)),)
+        async with scene.running() as groups:
+            assert await fetch(groups) == {("b", 0): 7}
+
+    run(main())
+
+
+def test_thousands_of_commits_share_the_disk(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await asyncio.gather(*(commit(groups, offset(value=n), group_id=f"g{n % 50}") for n in range(2000)))
+            assert scene.store.commits < 20
+            assert len(scene.store.load_group_offsets()) == 50
+
+    run(main())
+
+
+def test_offsets_are_deleted_unless_the_group_uses_them(scene: Scene) -> None:
+    """KIP-496."""
+    subscription = b"\0\0\0\0\0\1\0\1a"
+
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups, protocols=(("range", subscription),))
+            by = {"member_id": joined.member_id, "generation_id": 1}
+            await commit(groups, offset("a"), offset("b"), offset("b", 1), **by)
+            codes = await groups.offsets.delete("g", [("a", 0), ("b", 0), ("b", 2), ("b", 9), ("nowhere", 0)])
+            assert codes == (
+                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                ErrorCode.NONE,
+                ErrorCode.NONE,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+        async with scene.running() as groups:
+            assert await fetch(groups) == {("a", 0): 7, ("b", 1): 7}
+
+    run(main())
+
+
+def test_offsets_of_a_group_at_work_that_is_no_consumer_group_stay(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await join(groups, protocol_type="connect", protocols=(("default", b""),))
+            with pytest.raises(NonEmptyGroupError):
+                await groups.offsets.delete("g", [("a", 0)])
+            with pytest.raises(GroupIdNotFoundError):
+                await groups.offsets.delete("unknown", [("a", 0)])
+
+    run(main())
+
+
+def test_old_offsets_expire_and_their_group_with_them(scene: Scene) -> None:
+    """KIP-211."""
+
+    async def main() -> None:
+        scene.config["offsets.retention.check.interval.ms"] = 20
+        async with scene.running() as groups:
+            await commit(groups, offset())
+            await asyncio.sleep(0.1)
+            assert await fetch(groups) == {("a", 0): 7}
+            scene.clock.skipped_s = 3601
+            await asyncio.sleep(0.1)
+            assert groups.list_groups() == []
+        async with scene.running() as groups:
+            assert await fetch(groups) == {}
+
+    run(main())
+
+
+def test_offsets_of_topics_that_are_gone_are_swept_from_memory(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await commit(groups, offset("a"))
+            scene.topics.topics = []
+            groups.offsets.expire()
+            assert groups.list_groups() == []
+
+    run(main())
+
+
+# ---- administration
+
+
+def test_groups_are_listed_by_state_and_type_whatever_their_case(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await stable(groups, "s")
+            await commit(groups, offset(), group_id="e")
+
+            def listed(**filters: Any) -> list[str]:
+                return sorted(group.group_id for group in groups.list_groups(**filters))
+
+            assert listed() == ["e", "s"]
+            assert listed(states=["stable"]) == ["s"]
+            assert listed(states=[" EMPTY ", "Dead"]) == ["e"]
+            assert listed(states=["nonsense"]) == []
+            assert listed(types=["Classic", "consumer"]) == ["e", "s"]
+            assert listed(types=["consumer"]) == []
+
+    run(main())
+
+
+def test_a_stable_group_is_described_with_its_protocol(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            group = groups.describe("g")
+            assert (group.state, group.protocol_type, group.protocol_name) == (GroupState.STABLE, "consumer", "range")
+            (member,) = group.members
+            assert (member.member_id, member.client_id, member.client_host, member.metadata, member.assignment) == (
+                joined.member_id,
+                "client",
+                "/127.0.0.1",
+                b"subscription",
+                b"share",
+            )
+            with pytest.raises(GroupIdNotFoundError, match="Group unknown not found"):
+                groups.describe("unknown")
+
+    run(main())
+
+
+def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
+            with pytest.raises(NonEmptyGroupError):
+                await groups.delete("g")
+            await groups.leave("g", [MemberIdentity(member_id=joined.member_id, group_instance_id=None)])
+            await groups.delete("g")
+            assert await fetch(groups) == {}
+            with pytest.raises(GroupIdNotFoundError):
+                await groups.delete("g")
+        async with scene.running() as groups:
+            assert groups.list_groups() == []
+            assert await fetch(groups) == {}
+
+    run(main())
+
+
+# ---- when the disk refuses
+
+
+def test_a_commit_that_cannot_be_written_is_refused_and_forgotten(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            await commit(groups, offset(value=1))
+            scene.disk.failures = 1
+            assert await commit(groups, offset(value=2)) == (ErrorCode.NOT_COORDINATOR,)
+            assert await fetch(groups) == {("a", 0): 1}
+            assert await commit(groups, offset(value=3)) == (ErrorCode.NONE,)
+            assert await fetch(groups) == {("a", 0): 3}
+
+    run(main())
+
+
+def test_an_offset_is_not_shown_before_it_is_on_disk(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            scene.disk.failures = 1
+            committing = asyncio.create_task(commit(groups, offset(value=2)))
+            await asyncio.sleep(0)
+            with pytest.raises(NotCoordinatorError):
+                await groups.offsets.fetch("g", None)
+            assert await committing == (ErrorCode.NOT_COORDINATOR,)
+
+    run(main())
+
+
+def test_an_assignment_that_cannot_be_written_is_not_handed_out(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await join(groups)
+            scene.disk.failures = 1
+            synced = await groups.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
+            assert synced.error_code == ErrorCode.NOT_COORDINATOR
+            with pytest.raises(UnknownMemberIdError):
+                await groups.heartbeat("g", joined.member_id, None, 1)
+            assert (await stable(groups)).generation_id == 1
+
+    run(main())
+
+
+def test_who_waits_while_the_disk_fails_is_told_to_come_again(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running() as groups:
+            joined = await stable(groups)
+            parked = asyncio.create_task(join(groups))
+            await asyncio.sleep(0.01)
+            scene.disk.failures = 1
+            await commit(groups, offset(), group_id="other")
+            assert (await parked).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            await groups.heartbeat("g", joined.member_id, None, 1)
+            with pytest.raises(IllegalGenerationError):
+                await groups.heartbeat("g", joined.member_id, None, 2)
+
+    run(main())
+
+
+def test_a_stored_group_that_cannot_be_read_stops_the_start_by_name(scene: Scene) -> None:
+    async def main() -> None:
+        async with scene.running():
+            await scene.store.submit((PutGroup(group_id="broken", payload=b"{}"),))
+        with pytest.raises(DataDirectoryError, match="'broken'"):
+            async with scene.running():
+                pass
+
+    run(main())
+
+
+def test_a_hundred_members_join_and_leave(scene: Scene) -> None:
+    async def main() -> None:
+        scene.config["group.initial.rebalance.delay.ms"] = 50
+        async with scene.running() as groups:
+            replies = await asyncio.gather(*(join(groups) for _ in range(100)))
+            assert {reply.generation_id for reply in replies} == {1}
+            leader = next(reply for reply in replies if reply.members)
+            shares = tuple((member.member_id, member.member_id.encode()) for member in leader.members)
+            synced = await asyncio.gather(
+                *(groups.sync("g", replace(sync_attempt(reply.member_id, 1), assignments=shares)) for reply in replies)
+            )
+            assert [sync.assignment.decode() for sync in synced] == [reply.member_id for reply in replies]
+            identities = [MemberIdentity(member_id=reply.member_id, group_instance_id=None) for reply in replies]
+            assert set(await groups.leave("g", identities)) == {ErrorCode.NONE}
+            assert groups.describe("g").state is GroupState.EMPTY
+
+    run(main())

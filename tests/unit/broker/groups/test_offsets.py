@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from klamm.broker.groups.model import MemberIdentity
+from klamm.broker.groups.offsets import OffsetTable
+from klamm.storage.changes import DropGroupOffset, PutGroupOffset
+from tests.support.groups import WALL_START_MS, GroupScene
+
+TOPIC, OTHER = UUID(int=1), UUID(int=2)
+DAY_MS = 86_400_000
+
+
+def commit(
+    partition: int = 0,
+    *,
+    topic_id: UUID = TOPIC,
+    group_id: str = "group",
+    at_ms: int = WALL_START_MS,
+    expire_ms: int | None = None,
+    offset: int = 5,
+) -> PutGroupOffset:
+    return PutGroupOffset(
+        group_id=group_id,
+        topic_id=topic_id,
+        partition=partition,
+        offset=offset,
+        leader_epoch=-1,
+        metadata="",
+        commit_timestamp_ms=at_ms,
+        expire_timestamp_ms=expire_ms,
+    )
+
+
+def removal(partition: int = 0, topic_id: UUID = TOPIC) -> DropGroupOffset:
+    return DropGroupOffset(group_id="group", topic_id=topic_id, partition=partition)
+
+
+def expired(
+    table: OffsetTable, scene: GroupScene, at_ms: int, *, in_use: frozenset[UUID] = frozenset()
+) -> list[DropGroupOffset]:
+    return table.expired(scene.group, wall_ms=at_ms, retention_ms=7 * DAY_MS, is_in_use=in_use.__contains__)
+
+
+def test_the_last_commit_counts_also_when_it_goes_back() -> None:
+    table = OffsetTable([commit(offset=9), commit(offset=3)])
+
+    found = table.get("group", TOPIC, 0)
+
+    assert found is not None
+    assert found.offset == 3
+
+
+def test_nothing_is_left_of_what_is_dropped() -> None:
+    table = OffsetTable([commit(), commit(1), commit(topic_id=OTHER), commit(group_id="other")])
+
+    table.drop(removal(0))
+    table.drop(removal(1))
+    table.drop(removal(7))
+    assert set(table.of_group("group")) == {OTHER}
+    table.drop_topic(OTHER)
+    assert list(table.group_ids()) == ["other"]
+    table.drop_group("other")
+    assert table.topic_ids() == frozenset()
+
+
+def test_offsets_that_only_somebody_outside_commits_expire_one_by_one() -> None:
+    """KIP-211."""
+    table = OffsetTable([commit(0), commit(1, at_ms=WALL_START_MS + DAY_MS)])
+    scene = GroupScene()
+
+    assert expired(table, scene, WALL_START_MS + 7 * DAY_MS - 1) == []
+    assert expired(table, scene, WALL_START_MS + 7 * DAY_MS) == [removal(0)]
+
+
+def test_offsets_of_an_empty_group_expire_from_when_it_became_empty() -> None:
+    """KIP-211."""
+    table = OffsetTable([commit(0)])
+    scene = GroupScene()
+    scene.stable("m1")
+    scene.seconds += 5 * 86_400
+    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
+
+    assert expired(table, scene, WALL_START_MS + 12 * DAY_MS) == []
+    assert expired(table, scene, WALL_START_MS + 12 * DAY_MS + 3000) == [removal(0)]
+
+
+def test_a_later_commit_from_outside_lives_as_long_as_any() -> None:
+    table = OffsetTable([commit(0, at_ms=WALL_START_MS + 6 * DAY_MS)])
+    scene = GroupScene()
+    scene.stable("m1")
+    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
+
+    assert expired(table, scene, WALL_START_MS + 8 * DAY_MS) == []
+    assert expired(table, scene, WALL_START_MS + 13 * DAY_MS) == [removal(0)]
+
+
+def test_a_stable_group_keeps_what_it_uses_and_loses_what_it_has_left() -> None:
+    """KIP-211."""
+    table = OffsetTable([commit(0), commit(0, topic_id=OTHER)])
+    scene = GroupScene()
+    scene.stable("m1")
+
+    assert expired(table, scene, WALL_START_MS + 8 * DAY_MS, in_use=frozenset({TOPIC})) == [removal(0, OTHER)]
+
+
+@pytest.mark.parametrize("protocol_type", ["consumer", "connect"])
+def test_nothing_expires_while_a_group_rebalances_or_speaks_another_protocol(protocol_type: str) -> None:
+    table = OffsetTable([commit(0)])
+    scene = GroupScene()
+    if protocol_type == "consumer":
+        scene.new_dynamic("m1")
+    else:
+        scene.new_dynamic("m1", protocol_type="connect")
+        scene.wait(3)
+        scene.send_sync("m1", 1, {"m1": b""}, protocol_type=None, protocol_name=None)
+
+    assert expired(table, scene, WALL_START_MS + 100 * DAY_MS) == []
+
+
+def test_a_retention_that_the_client_named_counts_alone() -> None:
+    table = OffsetTable([commit(0, expire_ms=WALL_START_MS + 1000)])
+
+    assert expired(table, GroupScene(), WALL_START_MS + 999) == []
+    assert expired(table, GroupScene(), WALL_START_MS + 1000) == [removal(0)]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.groups.errors import NotCoordinatorError
+from klamm.broker.groups.placement import coordinator_for, java_hash, partition_for, require_coordinator
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -2147483648),
+        ("console-consumer-12345", 158455506),
+        ("é", 233),
+        ("\N{GRINNING FACE}", 1772899),
+    ],
+)
+def test_texts_hash_as_in_java(text: str, value: int) -> None:
+    assert java_hash(text) == value
+
+
+def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
+    assert partition_for("polygenelubricants") == 0
+
+
+def test_groups_are_dealt_out_over_the_brokers() -> None:
+    coordinators = [coordinator_for(f"group-{number}", (1, 2, 3)) for number in range(300)]
+
+    assert set(coordinators) == {1, 2, 3}
+    assert coordinators == [coordinator_for(f"group-{number}", (1, 2, 3)) for number in range(300)]
+
+
+def test_only_the_coordinator_answers_for_a_group() -> None:
+    right = coordinator_for("group", (1, 2))
+
+    require_coordinator("group", right, (1, 2))
+    with pytest.raises(NotCoordinatorError):
+        require_coordinator("group", 3 - right, (1, 2))
+
+
+def test_a_single_broker_answers_for_every_group() -> None:
+    require_coordinator("group", 1, (1,))

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
+from klamm.broker.groups.roster import Member, Roster
+
+if TYPE_CHECKING:
+    from klamm.broker.groups.model import JoinReply
+
+
+def member(member_id: str, *names: str, instance_id: str | None = None) -> Member:
+    return Member(
+        member_id=member_id,
+        group_instance_id=instance_id,
+        client_id="client",
+        client_host="/127.0.0.1",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocols=tuple((name, name.encode()) for name in names),
+    )
+
+
+def roster(*members: Member) -> Roster:
+    result = Roster()
+    for one in members:
+        result.add(one)
+    return result
+
+
+def test_the_oldest_member_left_leads_when_the_leader_goes() -> None:
+    group = roster(member("a", "x"), member("b", "x"), member("c", "x"))
+
+    group.remove("a")
+
+    assert group.leader_id == "b"
+
+
+def test_a_leader_that_does_not_join_is_replaced_by_one_who_does() -> None:
+    group = roster(member("a", "x"), member("b", "x"), member("c", "x"))
+    replies: list[JoinReply] = []
+    group.park_join("c", replies.append)
+
+    assert group.elect_joined_leader()
+    assert group.leader_id == "c"
+
+
+def test_nobody_is_elected_when_nobody_joins() -> None:
+    group = roster(member("a", "x"))
+
+    assert not group.elect_joined_leader()
+    assert group.leader_id == "a"
+
+
+def test_only_what_all_support_can_be_voted_for() -> None:
+    group = roster(member("a", "x", "y"), member("b", "y"))
+
+    assert group.vote() == "y"
+    assert group.supports_any((("x", b""), ("y", b"")))
+    assert not group.supports_any((("x", b""),))
+
+
+def test_an_empty_roster_votes_for_nothing_and_takes_anything() -> None:
+    group = roster(member("a", "x"))
+    group.remove("a")
+
+    assert group.vote() is None
+    assert group.supports_any((("whatever", b""),))
+
+
+def test_protocols_of_former_members_leave_no_trace() -> None:
+    group = roster(member("a", "x"))
+    for number in range(100):
+        one = member("b", f"protocol-{number}", "x")
+        group.add(one)
+        group.update_protocols(one, ((f"other-{number}", b""), ("x", b"")))
+        group.remove("b")
+
+    assert dict(group._support) == {"x": 1}
+
+
+def test_a_protocol_named_twice_counts_once_and_its_first_metadata_are_used() -> None:
+    one = member("a", "x")
+    group = roster(one)
+    group.update_protocols(one, (("x", b"first"), ("x", b"second")))
+
+    assert group.vote() == "x"
+    assert group.listing("x")[0].metadata == b"first"
+    group.remove("a")
+    assert not group._support
+
+
+def test_members_are_found_by_id_and_instance() -> None:
+    group = roster(member("a", "x", instance_id="i"), member("b", "x"))
+
+    assert group.find("a", "i").member_id == "a"
+    assert group.find("a", None).member_id == "a"
+    with pytest.raises(FencedInstanceIdError):
+        group.find("b", "i")
+    with pytest.raises(UnknownMemberIdError):
+        group.find("b", "j")
+    with pytest.raises(UnknownMemberIdError):
+        group.find("c", None)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from klamm.broker.groups.model import GroupLimits, GroupState, MemberIdentity
+from klamm.broker.groups.snapshot import from_payload, to_payload
+from klamm.protocol.errors import ErrorCode
+from tests.support.groups import GroupScene, attempt
+
+LIMITS = GroupLimits()
+
+
+def restarted(scene: GroupScene) -> GroupScene:
+    again = GroupScene()
+    again.seconds = scene.seconds + 500
+    again.group = from_payload("group", to_payload(scene.group), LIMITS, again.now)
+    return again
+
+
+def test_members_carry_on_in_their_generation_after_a_restart() -> None:
+    # given
+    scene = GroupScene()
+    generation_id = scene.stable("m1", "m2")
+    # when
+    again = restarted(scene)
+    # then
+    assert again.state is GroupState.STABLE
+    assert again.heartbeat("m1", generation_id) == ErrorCode.NONE
+    assert again.commit("m2", generation_id) == ErrorCode.NONE
+    assert again.send_sync("m2", generation_id)[0].assignment == b"share of m2"
+    assert again.send_join(attempt("m2"))[0].generation_id == generation_id
+
+
+def test_the_leader_of_a_restarted_group_still_leads() -> None:
+    scene = GroupScene()
+    scene.stable("m1", "m2")
+    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
+    scene.new_dynamic("m3")
+    generation_id = scene.send_join(attempt("m2"))[0].generation_id
+    scene.sync_all(generation_id, "m2", "m3")
+
+    assert restarted(scene).group.roster.leader_id == "m2"
+
+
+def test_static_members_are_known_after_a_restart() -> None:
+    scene = GroupScene()
+    scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    scene.wait(3)
+    scene.sync_all(1, "s1")
+
+    again = restarted(scene)
+
+    assert again.send_join(attempt(instance_id="i1", new_member_id="s1-again"))[0].generation_id == 1
+
+
+def test_an_empty_group_remembers_its_generation_and_since_when_it_is_empty() -> None:
+    scene = GroupScene()
+    scene.stable("m1")
+    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
+
+    again = restarted(scene)
+
+    assert again.state is GroupState.EMPTY
+    assert again.group.generation_id == 2
+    assert again.group.protocol_type == "consumer"
+    assert again.group.state_since_ms == scene.group.state_since_ms
+
+
+def test_bytes_that_are_no_text_survive() -> None:
+    scene = GroupScene()
+    scene.stable("m1", protocols=(("range", bytes(range(256))),))
+
+    member = restarted(scene).group.roster.get("m1")
+
+    assert member is not None
+    assert member.metadata("range") == bytes(range(256))
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"members": [{}]}', json.dumps({"members": 3}).encode()])
+def test_a_payload_of_another_form_is_refused(payload: bytes) -> None:
+    with pytest.raises(ValueError, match=r"group|Expecting"):
+        from_payload("group", payload, LIMITS, GroupScene().now)

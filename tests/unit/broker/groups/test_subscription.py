@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.broker.groups.subscription import is_subscribed, read_topics, subscribed_topics
+from tests.support.groups import GroupScene
+
+
+def subscription(*topics: str, version: int = 0) -> bytes:
+    """A ConsumerProtocolSubscription, with what newer versions have behind the topics."""
+    names = b"".join(struct.pack(">h", len(topic.encode())) + topic.encode() for topic in topics)
+    return struct.pack(">hi", version, len(topics)) + names + b"\xff\xff\xff\xff" + b"\0" * version * 4
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20)), st.integers(0, 3))
+def test_topics_are_read_from_every_version(topics: list[str], version: int) -> None:
+    assert read_topics(subscription(*topics, version=version)) == tuple(topics)
+
+
+@given(st.binary(max_size=40))
+def test_any_other_bytes_are_refused_in_one_way(data: bytes) -> None:
+    try:
+        topics = read_topics(data)
+    except ValueError:
+        return
+    assert all(topic.encode() in data for topic in topics)
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\0\0", b"\xff\xff\0\0\0\0", struct.pack(">hi", 0, 2**31 - 1)])
+def test_metadata_that_are_no_subscription_are_refused(metadata: bytes) -> None:
+    with pytest.raises(ValueError, match=r"subscription|topic name"):
+        read_topics(metadata)
+
+
+def test_a_group_uses_the_topics_of_all_its_members() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1", protocols=(("range", subscription("a", "b")),))
+    scene.new_dynamic("m2", protocols=(("range", subscription("b", "c")),))
+    scene.wait(6)
+
+    assert subscribed_topics(scene.group) == frozenset("abc")
+    assert is_subscribed(scene.group, "c")
+    assert not is_subscribed(scene.group, "d")
+
+
+def test_a_consumer_group_with_unreadable_metadata_uses_every_topic() -> None:
+    scene = GroupScene()
+    scene.stable("m1", protocols=(("range", b"?"),))
+
+    assert subscribed_topics(scene.group) is None
+    assert is_subscribed(scene.group, "anything")
+
+
+def test_a_group_of_another_protocol_uses_no_topics() -> None:
+    scene = GroupScene()
+    scene.new_dynamic("m1", protocols=(("default", b""),), protocol_type="connect")
+    scene.wait(3)
+
+    assert not is_subscribed(scene.group, "anything")
+
+
+def test_a_group_that_nobody_ever_joined_uses_no_topics() -> None:
+    assert not is_subscribed(GroupScene().group, "anything")

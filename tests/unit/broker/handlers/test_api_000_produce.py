@@ -1,0 +1,189 @@
+"""Produce from bytes to bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from klamm.broker.handlers.api_000_produce import API, ROUTE
+from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.records import Codec, Record, encode_batch
+from tests.support.data_path import ELSEWHERE, HERE, DataPath
+from tests.support.logs import batch, read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN_ID = UUID(int=100)
+UNKNOWN_ID = UUID(int=99_999)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> DataPath:
+    return DataPath(tmp_path)
+
+
+def request(
+    records: bytes | memoryview | None,
+    *,
+    topic: str = "t",
+    topic_id: UUID = KNOWN_ID,
+    partition: int = 0,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(index=partition, records=records)
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        transactional_id=transactional_id,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data])],
+    )
+
+
+def produce(
+    broker: DataPath, asked: ProduceRequest, version: int = 13, node_id: int = HERE
+) -> ProduceResponse.PartitionProduceResponse:
+    response = broker.ask(ROUTE, asked, ProduceResponse, version, node_id=node_id)
+    return response.responses[0].partition_responses[0]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_batch_is_appended_in_every_version(broker: DataPath, version: int) -> None:
+    produce(broker, request(batch("before")), version)
+
+    answer = produce(broker, request(batch("a", "b")), version)
+
+    assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 1, -1)
+    assert answer.log_start_offset == (0 if version >= 5 else -1)
+    assert [record.value for record in read_all(broker.log())] == [b"before", b"a", b"b"]
+
+
+def test_versions_that_librdkafka_wants_to_see_are_announced_and_closed(broker: DataPath) -> None:
+    assert API.min_version == 0
+    assert ROUTE.decode is not None
+    for version in range(3):
+        with pytest.raises(ProtocolError):
+            ROUTE.decode(version, memoryview(b"\x00" * 20), 0)
+
+
+def test_a_refused_partition_does_not_fail_its_neighbours(broker: DataPath) -> None:
+    asked = request(batch("a"))
+    asked.topic_data[0].partition_data += [
+        ProduceRequest.PartitionProduceData(index=7, records=batch("b")),
+        ProduceRequest.PartitionProduceData(index=1, records=batch("c")),
+    ]
+
+    response = broker.ask(ROUTE, asked, ProduceResponse, 13)
+
+    codes = [answer.error_code for answer in response.responses[0].partition_responses]
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
+)
+def test_an_unknown_topic_is_named_as_it_was_asked_for(broker: DataPath, version: int, code: ErrorCode) -> None:
+    response = broker.ask(ROUTE, request(batch("a"), topic="other", topic_id=UNKNOWN_ID), ProduceResponse, version)
+
+    (topic,) = response.responses
+    assert topic.partition_responses[0].error_code == code
+    assert (topic.name, topic.topic_id) == (("other", UUID(int=0)) if version < 13 else ("", UNKNOWN_ID))
+
+
+def test_the_id_of_a_deleted_topic_does_not_reach_its_successor(broker: DataPath) -> None:
+    broker.replace_topic("t")
+
+    assert produce(broker, request(batch("a"))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_another_broker_id_names_the_leader_and_its_address(broker: DataPath) -> None:
+    """KIP-951."""
+    response = broker.ask(ROUTE, request(batch("a")), ProduceResponse, 13, node_id=ELSEWHERE)
+
+    (answer,) = response.responses[0].partition_responses
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (HERE, 0)
+    assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(HERE, "a", 1)]
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 7])
+def test_acks_that_mean_nothing_are_refused(broker: DataPath, acks: int) -> None:
+    assert produce(broker, request(batch("a"), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert broker.log().end_offset == 0
+
+
+def test_acks_zero_is_not_answered(broker: DataPath) -> None:
+    answer = asyncio.run(broker.call(ROUTE, request(batch("a"), acks=0), ProduceResponse, 13))
+
+    assert answer is None
+    assert broker.log().end_offset == 1
+
+
+def test_an_error_with_acks_zero_closes_the_connection(broker: DataPath) -> None:
+    with pytest.raises(ProtocolError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        asyncio.run(broker.call(ROUTE, request(batch("a"), partition=9, acks=0), ProduceResponse, 13))
+
+
+@pytest.mark.parametrize("records", [None, b""])
+def test_a_partition_without_records_is_refused(broker: DataPath, records: bytes | None) -> None:
+    assert produce(broker, request(records)).error_code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("cut", [1, 16, 60])
+def test_cut_records_are_refused_as_corrupt(broker: DataPath, cut: int) -> None:
+    assert produce(broker, request(batch("a")[:-cut])).error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_single_records_that_are_refused_are_named(broker: DataPath) -> None:
+    """KIP-467."""
+    broker.configs["cleanup.policy"] = "compact"
+    mixed = encode_batch([Record(b"k", b"1", (), 0, 0), Record(None, b"2", (), 0, 1)])
+
+    answer = produce(broker, request(memoryview(mixed)), 8)
+
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in answer.record_errors] == [1]
+    assert "without key" in str(answer.record_errors[0].batch_index_error_message)
+    assert answer.error_message
+
+
+def test_zstd_needs_a_version_that_knows_it(broker: DataPath) -> None:
+    """KIP-110."""
+    packed = memoryview(encode_batch([Record(b"k", b"1")], codec=Codec.ZSTD))
+
+    assert produce(broker, request(packed), 6).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert produce(broker, request(packed), 7).error_code == 0
+
+
+def test_transactions_are_refused(broker: DataPath) -> None:
+    in_transaction = memoryview(
+        encode_batch([Record(b"k", b"1")], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    )
+
+    named = produce(broker, request(in_transaction, transactional_id="x"))
+    unnamed = produce(broker, request(in_transaction))
+
+    assert named.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert unnamed.error_code == ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_full_disk_is_answered_as_a_storage_error(broker: DataPath) -> None:
+    produce(broker, request(batch("a")))
+    broker.pool.room = 10
+
+    assert produce(broker, request(batch("b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.pool.room = None
+    assert produce(broker, request(batch("c"))).base_offset == 1
+
+
+def test_a_topic_that_wants_it_is_on_disk_before_the_answer(broker: DataPath) -> None:
+    broker.configs["flush.messages"] = "1"
+
+    produce(broker, request(batch("a")))
+
+    assert broker.log().recovery_point == 1

@@ -1,0 +1,385 @@
+"""Fetch from bytes to bytes: limits, waiting, sessions, leaders."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from klamm.broker.fetch_response import FetchedBody, FetchedPartition
+from klamm.broker.fetch_sessions import EVICTION_MS
+from klamm.broker.handlers.api_001_fetch import ROUTE
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from tests.support.data_path import ELSEWHERE, HERE, DataPath
+from tests.support.logs import batch, records_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Wanted = FetchRequest.FetchPartition
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> DataPath:
+    return DataPath(tmp_path)
+
+
+def request(*wanted: FetchRequest.FetchPartition, topic: str = "t", topic_id: int = 100, **fields: int) -> FetchRequest:
+    topics = [FetchRequest.FetchTopic(topic=topic, topic_id=UUID(int=topic_id), partitions=list(wanted))]
+    return FetchRequest(
+        max_wait_ms=fields.pop("max_wait_ms", 0),
+        min_bytes=fields.pop("min_bytes", 1),
+        max_bytes=fields.pop("max_bytes", 1 << 20),
+        topics=topics if wanted else [],
+        **fields,  # type: ignore[arg-type]  # the rest are numbers too
+    )
+
+
+def partition(
+    index: int = 0, offset: int = 0, max_bytes: int = 1 << 20, epoch: int = -1
+) -> FetchRequest.FetchPartition:
+    return Wanted(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=epoch)
+
+
+def fetch(broker: DataPath, asked: FetchRequest, version: int = 18, node_id: int = HERE) -> FetchResponse:
+    return broker.ask(ROUTE, asked, FetchResponse, version, node_id=node_id)
+
+
+def found(response: FetchResponse) -> list[tuple[int, int]]:
+    """Partition and offset of every record, in order."""
+    return [
+        (item.partition_index, record.offset)
+        for topic in response.responses
+        for item in topic.partitions
+        for record in records_in(bytes(item.records or b""))
+    ]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_records_come_back_in_every_version(broker: DataPath, version: int) -> None:
+    broker.log().append(batch("a", "b"))
+
+    response = fetch(broker, request(partition(), partition(1)), version)
+
+    (topic,) = response.responses
+    first, second = sorted(topic.partitions, key=lambda item: item.partition_index)
+    assert found(response) == [(0, 0), (0, 1)]
+    assert (first.error_code, first.high_watermark, first.last_stable_offset) == (0, 2, 2)
+    assert (topic.topic, topic.topic_id) == (("t", UUID(int=0)) if version < 13 else ("", UUID(int=100)))
+    assert first.log_start_offset == (0 if version >= 5 else -1)
+    assert (first.preferred_read_replica, first.aborted_transactions) == (-1, [])
+    assert (second.partition_index, second.high_watermark) == (1, 0)
+    assert second.records is not None
+    assert bytes(second.records) == b""
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_the_body_is_what_the_codec_would_write(version: int) -> None:
+    body = FetchedBody(
+        error_code=ErrorCode.NONE,
+        session_id=77,
+        partitions=[
+            FetchedPartition(topic="a", topic_id=UUID(int=1), partition=3, high_watermark=9, records=b"x" * 200),
+            FetchedPartition(topic="b", topic_id=UUID(int=2), partition=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            FetchedPartition(topic="a", topic_id=UUID(int=1), partition=4, log_start_offset=5),
+        ],
+    )
+    if version >= 12:
+        body.partitions[1].current_leader = (4, 5)
+        body.partitions[2].diverging_epoch = (6, 7)
+    if version >= 16:
+        body.node_endpoints = [FetchResponse.NodeEndpoint(node_id=4, host="h", port=5, rack=None)]
+
+    written = b"".join(body.buffers(version))
+
+    assert body.is_flexible(version) == FetchResponse.is_flexible(version)
+    assert encode(decode(FetchResponse, version, written), version) == written
+
+
+def test_limits_hold_but_for_the_first_batch(broker: DataPath) -> None:
+    size = len(batch("x" * 100))
+    for index in (0, 1):
+        for _ in range(3):
+            broker.log("t", index).append(batch("x" * 100))
+
+    per_partition = fetch(broker, request(partition(max_bytes=2 * size), partition(1, max_bytes=1)))
+    in_all = fetch(broker, request(partition(), partition(1), max_bytes=4 * size))
+    tiny = fetch(broker, request(partition(), partition(1), max_bytes=1))
+
+    assert sorted(found(per_partition)) in ([(0, 0), (0, 1)], [(0, 0), (0, 1), (1, 0)])
+    assert len(found(in_all)) == 4
+    assert len(found(tiny)) == 1
+
+
+def test_partitions_take_turns_when_the_limit_is_small(broker: DataPath) -> None:
+    for index in (0, 1):
+        broker.log("t", index).append(batch("x"))
+
+    firsts = {found(fetch(broker, request(partition(), partition(1), max_bytes=1)))[0][0] for _ in range(4)}
+
+    assert firsts == {0, 1}
+
+
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_an_offset_out_of_range_is_told(broker: DataPath, offset: int) -> None:
+    broker.log().append(batch("a", "b"))
+
+    response = fetch(broker, request(partition(offset=offset), max_wait_ms=10_000))
+
+    assert response.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_leader_epochs_are_compared(broker: DataPath) -> None:
+    """KIP-320."""
+    broker.log().leader_epoch = 3
+
+    codes = [
+        fetch(broker, request(partition(epoch=epoch))).responses[0].partitions[0].error_code for epoch in (-1, 2, 3, 4)
+    ]
+
+    assert codes == [0, ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
+
+
+def test_another_broker_id_names_the_leader_and_its_address(broker: DataPath) -> None:
+    """KIP-951."""
+    response = fetch(broker, request(partition()), node_id=ELSEWHERE)
+
+    (item,) = response.responses[0].partitions
+    assert item.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (item.current_leader.leader_id, item.current_leader.leader_epoch) == (HERE, 0)
+    assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(HERE, "a", 1)]
+
+
+def test_a_leader_elsewhere_is_not_named_without_need(broker: DataPath) -> None:
+    item = fetch(broker, request(partition())).responses[0].partitions[0]
+
+    assert (item.current_leader.leader_id, item.current_leader.leader_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
+)
+def test_an_unknown_topic_is_told_by_name_or_id(broker: DataPath, version: int, code: ErrorCode) -> None:
+    response = fetch(broker, request(partition(), topic="other", topic_id=12345), version)
+
+    (topic,) = response.responses
+    assert topic.partitions[0].error_code == code
+    assert topic.topic_id == (UUID(int=12345) if version >= 13 else UUID(int=0))
+
+
+def test_records_of_a_deleted_topic_are_not_those_of_its_successor(broker: DataPath) -> None:
+    broker.log().append(batch("old"))
+    broker.replace_topic("t")
+
+    assert fetch(broker, request(partition())).responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_where_the_logs_part_is_told(broker: DataPath) -> None:
+    """KIP-595's diverging epoch."""
+    log = broker.log()
+    log.append(batch("a"))
+    log.leader_epoch = 2
+    log.append(batch("b"))
+    wanted = partition(offset=2)
+    wanted.last_fetched_epoch = 1
+
+    (item,) = fetch(broker, request(wanted)).responses[0].partitions
+
+    assert (item.diverging_epoch.epoch, item.diverging_epoch.end_offset) == (0, 1)
+
+
+# -- waiting
+
+
+def test_a_fetch_waits_until_enough_was_appended(broker: DataPath) -> None:
+    size = len(batch("x"))
+
+    async def wait() -> FetchResponse | None:
+        asked = request(partition(), partition(1), max_wait_ms=10_000, min_bytes=2 * size)
+        task = asyncio.create_task(broker.call(ROUTE, asked, FetchResponse, 18))
+        for index in (0, 1):
+            await asyncio.sleep(0.01)
+            assert not task.done()
+            broker.log("t", index).append(batch("x"))
+        return await asyncio.wait_for(task, 2)
+
+    response = asyncio.run(wait())
+
+    assert response is not None
+    assert sorted(found(response)) == [(0, 0), (1, 0)]
+    assert not broker.log().waiters
+
+
+def test_a_fetch_ends_when_its_time_is_over(broker: DataPath) -> None:
+    started = time.monotonic()
+
+    response = fetch(broker, request(partition(), max_wait_ms=50))
+
+    assert 0.045 <= time.monotonic() - started < 2
+    assert response.responses[0].partitions[0].high_watermark == 0
+
+
+def test_a_fetch_that_is_cancelled_leaves_no_trace(broker: DataPath) -> None:
+    async def cancel() -> None:
+        task = asyncio.create_task(broker.call(ROUTE, request(partition(), max_wait_ms=10_000), FetchResponse, 18))
+        await asyncio.sleep(0.01)
+        assert broker.log().waiters
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+
+    assert not broker.log().waiters
+
+
+def test_a_deleted_topic_ends_the_waiting(broker: DataPath) -> None:
+    async def delete() -> FetchResponse | None:
+        asked = request(partition(), max_wait_ms=10_000)
+        task = asyncio.create_task(broker.call(ROUTE, asked, FetchResponse, 18))
+        await asyncio.sleep(0.01)
+        broker.replace_topic("t")
+        return await asyncio.wait_for(task, 2)
+
+    response = asyncio.run(delete())
+
+    assert response is not None
+    assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+# -- sessions (KIP-227)
+
+
+def open_session(broker: DataPath, *wanted: FetchRequest.FetchPartition) -> int:
+    response = fetch(broker, request(*wanted, session_epoch=0))
+    assert response.session_id > 0
+    return response.session_id
+
+
+def go_on(
+    broker: DataPath, session_id: int, epoch: int, *wanted: FetchRequest.FetchPartition, version: int = 18
+) -> FetchResponse:
+    return fetch(broker, request(*wanted, session_id=session_id, session_epoch=epoch), version)
+
+
+def told(response: FetchResponse) -> list[int]:
+    return [item.partition_index for topic in response.responses for item in topic.partitions]
+
+
+def test_a_session_tells_only_what_is_new(broker: DataPath) -> None:
+    session = open_session(broker, partition(), partition(1))
+
+    nothing = go_on(broker, session, 1)
+    broker.log("t", 1).append(batch("x"))
+    something = go_on(broker, session, 2)
+
+    assert (nothing.error_code, nothing.session_id, told(nothing)) == (0, session, [])
+    assert (told(something), found(something)) == ([1], [(1, 0)])
+
+
+def test_a_session_remembers_where_the_client_stands(broker: DataPath) -> None:
+    broker.log().append(batch("a"))
+    session = open_session(broker, partition())
+    moved = go_on(broker, session, 1, partition(offset=1))
+    broker.log().append(batch("b"))
+
+    assert told(moved) == []
+    assert found(go_on(broker, session, 2)) == [(0, 1)]
+
+
+def test_a_session_forgets_and_adds_partitions(broker: DataPath) -> None:
+    session = open_session(broker, partition())
+    asked = request(partition(1), session_id=session, session_epoch=1)
+    asked.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
+
+    assert told(fetch(broker, asked)) == [1]
+    for index in (0, 1):
+        broker.log("t", index).append(batch("x"))
+    assert told(go_on(broker, session, 2)) == [1]
+
+
+def test_a_session_tells_of_errors_until_they_are_over(broker: DataPath) -> None:
+    session = open_session(broker, partition(offset=5))
+
+    assert [told(go_on(broker, session, epoch)) for epoch in (1, 2)] == [[0], [0]]
+    broker.log().append(batch(*"abcde"))
+    assert told(go_on(broker, session, 3)) == [0]
+    assert told(go_on(broker, session, 4)) == []
+
+
+def test_a_session_tells_when_the_log_start_moves(broker: DataPath) -> None:
+    broker.log().append(batch("a"))
+    session = open_session(broker, partition(offset=1))
+    broker.log().log_start_offset = 1
+
+    assert told(go_on(broker, session, 1)) == [0]
+    assert told(go_on(broker, session, 2)) == []
+
+
+def test_partitions_of_a_session_take_turns(broker: DataPath) -> None:
+    for index in (0, 1):
+        for _ in range(2):
+            broker.log("t", index).append(batch("x"))
+    session = fetch(broker, request(partition(), partition(1), session_epoch=0, max_bytes=1)).session_id
+
+    second = fetch(broker, request(partition(offset=1), session_id=session, session_epoch=1, max_bytes=1))
+
+    assert found(second) == [(1, 0)]
+
+
+def test_sessions_that_are_not_known_or_out_of_step_are_refused(broker: DataPath) -> None:
+    session = open_session(broker, partition())
+
+    assert go_on(broker, session + 1, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert go_on(broker, session, 2).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert go_on(broker, session, 1, version=12).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert go_on(broker, session, 1).error_code == 0
+
+
+def test_a_session_is_closed_by_its_client(broker: DataPath) -> None:
+    session = open_session(broker, partition())
+
+    last = go_on(broker, session, -1, partition())
+
+    assert (last.session_id, told(last), len(broker.sessions)) == (0, [0], 0)
+    assert go_on(broker, session, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_that_lost_all_its_partitions_is_over(broker: DataPath) -> None:
+    session = open_session(broker, partition())
+    asked = request(session_id=session, session_epoch=1)
+    asked.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
+
+    assert fetch(broker, asked).session_id == 0
+    assert len(broker.sessions) == 0
+
+
+def test_only_so_many_sessions_are_kept_and_stale_ones_make_room(broker: DataPath) -> None:
+    first, second = open_session(broker, partition()), open_session(broker, partition())
+
+    assert fetch(broker, request(partition(), session_epoch=0)).session_id == 0
+    broker.clock.now_ms += EVICTION_MS + 1
+    assert go_on(broker, first, 1).error_code == 0
+    third = open_session(broker, partition())
+
+    assert go_on(broker, second, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert {go_on(broker, first, 2).error_code, go_on(broker, third, 1).error_code} == {0}
+
+
+def test_epochs_of_a_session_go_round(broker: DataPath) -> None:
+    session = open_session(broker, partition())
+    broker.sessions._sessions[session].epoch = 2**31 - 1
+
+    assert go_on(broker, session, 2**31 - 1).error_code == 0
+    assert go_on(broker, session, 1).error_code == 0
+
+
+def test_a_client_without_sessions_gets_everything_each_time(broker: DataPath) -> None:
+    for _ in range(2):
+        response = fetch(broker, request(partition(), partition(1)))
+        assert (response.session_id, sorted(told(response))) == (0, [0, 1])

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.handlers.api_008_offset_commit import ROUTE
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tests.support.group_broker import GroupBroker
+
+Topic = OffsetCommitRequest.OffsetCommitRequestTopic
+Partition = OffsetCommitRequest.OffsetCommitRequestPartition
+
+
+def request(*offsets: tuple[str, int], group_id: str = "g", generation_id: int = -1) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation_id,
+        topics=[
+            Topic(
+                name=name,
+                partitions=[Partition(partition_index=partition, committed_offset=5, committed_metadata=None)],
+            )
+            for name, partition in offsets
+        ],
+    )
+
+
+def codes(answer: OffsetCommitResponse) -> list[tuple[str, int, int]]:
+    return [(t.name, p.partition_index, p.error_code) for t in answer.topics for p in t.partitions]
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+def test_each_partition_is_answered_in_the_order_of_the_request(version: int) -> None:
+    with GroupBroker() as broker:
+        answer = broker.ask(ROUTE, request(("t", 1), ("nowhere", 0), ("t", 7)), OffsetCommitResponse, version)
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes(answer) == [("t", 1, 0), ("nowhere", 0, unknown), ("t", 7, unknown)]
+
+
+@pytest.mark.parametrize(("version", "error_code"), [(8, "ILLEGAL_GENERATION"), (9, "GROUP_ID_NOT_FOUND")])
+def test_a_generation_of_a_group_that_does_not_exist_is_refused(version: int, error_code: str) -> None:
+    with GroupBroker() as broker:
+        answer = broker.ask(ROUTE, request(("t", 0), generation_id=3), OffsetCommitResponse, version)
+
+    assert codes(answer) == [("t", 0, ErrorCode[error_code])]
+
+
+def test_a_broker_that_does_not_coordinate_the_group_commits_nothing() -> None:
+    with GroupBroker(brokers=2) as broker:
+        outcomes = [
+            codes(broker.ask(ROUTE, request(("t", 0)), OffsetCommitResponse, 9, node_id=node_id))[0][2]
+            for node_id in (1, 2)
+        ]
+
+    assert sorted(outcomes) == [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]

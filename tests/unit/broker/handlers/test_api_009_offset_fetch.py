@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.handlers import api_008_offset_commit
+from klamm.broker.handlers.api_009_offset_fetch import ROUTE
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tests.support.group_broker import GroupBroker
+
+Group = OffsetFetchRequest.OffsetFetchRequestGroup
+TopicOfGroup = OffsetFetchRequest.OffsetFetchRequestTopics
+Topic = OffsetFetchRequest.OffsetFetchRequestTopic
+
+
+def commit(broker: GroupBroker, group_id: str, *, node_id: int = 1) -> None:
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition(
+        partition_index=1, committed_offset=5, committed_leader_epoch=0, committed_metadata="note"
+    )
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[partition])
+    request = OffsetCommitRequest(group_id=group_id, topics=[topic])
+    broker.ask(api_008_offset_commit.ROUTE, request, OffsetCommitResponse, 9, node_id=node_id)
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_one_group_is_answered_with_its_offsets(version: int) -> None:
+    with GroupBroker() as broker:
+        commit(broker, "g")
+        request = OffsetFetchRequest(group_id="g", topics=[Topic(name="t", partition_indexes=[0, 1])])
+        answer = broker.ask(ROUTE, request, OffsetFetchResponse, version)
+
+    (topic,) = answer.topics
+    assert [(p.partition_index, p.committed_offset, p.metadata, p.error_code) for p in topic.partitions] == [
+        (0, -1, "", 0),
+        (1, 5, "note", 0),
+    ]
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_no_topics_means_all_that_is_committed(version: int) -> None:
+    with GroupBroker() as broker:
+        commit(broker, "g")
+        answer = broker.ask(ROUTE, OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse, version)
+
+    assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("t", 1)]
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_several_groups_are_answered_each_for_itself(version: int) -> None:
+    with GroupBroker() as broker:
+        commit(broker, "g")
+        request = OffsetFetchRequest(
+            groups=[
+                Group(group_id="g", topics=None),
+                Group(group_id="unknown", topics=[TopicOfGroup(name="t", partition_indexes=[1])]),
+                Group(group_id="unknown", topics=None),
+            ],
+            require_stable=True,
+        )
+        answer = broker.ask(ROUTE, request, OffsetFetchResponse, version)
+
+    found = [
+        [(t.name, p.partition_index, p.committed_offset) for t in group.topics for p in t.partitions]
+        for group in answer.groups
+    ]
+    assert found == [[("t", 1, 5)], [("t", 1, -1)], []]
+
+
+def test_a_group_of_another_broker_does_not_fail_its_neighbours() -> None:
+    with GroupBroker(brokers=2) as broker:
+        ours = next(f"g{n}" for n in range(99) if coordinator_for(f"g{n}", (1, 2)) == 1)
+        theirs = next(f"g{n}" for n in range(99) if coordinator_for(f"g{n}", (1, 2)) == 2)
+        commit(broker, ours)
+        commit(broker, theirs, node_id=2)
+        request = OffsetFetchRequest(groups=[Group(group_id=theirs, topics=None), Group(group_id=ours, topics=None)])
+        answer = broker.ask(ROUTE, request, OffsetFetchResponse, 9)
+
+    assert [(group.error_code, len(group.topics)) for group in answer.groups] == [
+        (ErrorCode.NOT_COORDINATOR, 0),
+        (0, 1),
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_oldest_version_has_its_errors_at_the_partitions(version: int) -> None:
+    with GroupBroker(brokers=2) as broker:
+        theirs = next(f"g{n}" for n in range(99) if coordinator_for(f"g{n}", (1, 2)) == 2)
+        request = OffsetFetchRequest(group_id=theirs, topics=[Topic(name="t", partition_indexes=[0])])
+        answer = broker.ask(ROUTE, request, OffsetFetchResponse, version)
+
+    at_partitions = [p.error_code for topic in answer.topics for p in topic.partitions]
+    expected = (0, [ErrorCode.NOT_COORDINATOR]) if version == 1 else (ErrorCode.NOT_COORDINATOR, [])
+    assert (answer.error_code, at_partitions) == expected

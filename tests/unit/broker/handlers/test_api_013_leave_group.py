@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.handlers.api_013_leave_group import ROUTE
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from tests.support.group_broker import GroupBroker
+
+Identity = LeaveGroupRequest.MemberIdentity
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_old_versions_name_one_member_and_read_its_error_at_the_top(version: int) -> None:
+    with GroupBroker() as broker:
+        answer = broker.ask(ROUTE, LeaveGroupRequest(group_id="g", member_id="m"), LeaveGroupResponse, version)
+
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_new_versions_name_several_and_read_an_error_for_each(version: int) -> None:
+    """KIP-345."""
+    with GroupBroker() as broker:
+        request = LeaveGroupRequest(
+            group_id="g", members=[Identity(member_id="m"), Identity(member_id="", group_instance_id="i")]
+        )
+        answer = broker.ask(ROUTE, request, LeaveGroupResponse, version)
+
+    assert answer.error_code == 0
+    assert [(m.member_id, m.group_instance_id, m.error_code) for m in answer.members] == [
+        ("m", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", "i", ErrorCode.UNKNOWN_MEMBER_ID),
+    ]
+
+
+def test_another_broker_sends_the_member_on() -> None:
+    with GroupBroker(brokers=2) as broker:
+        request = LeaveGroupRequest(group_id="g", members=[Identity(member_id="m")])
+        codes = [broker.ask(ROUTE, request, LeaveGroupResponse, 5, node_id=node_id).error_code for node_id in (1, 2)]
+
+    assert sorted(codes) == [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]

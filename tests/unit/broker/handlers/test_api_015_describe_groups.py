@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.handlers.api_015_describe_groups import ROUTE
+from klamm.broker.security.checks import NOT_ASKED
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tests.support.group_broker import GroupBroker
+
+ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_group_that_does_not_exist_is_dead_and_new_versions_say_why(version: int) -> None:
+    with GroupBroker() as broker:
+        answer = broker.ask(ROUTE, DescribeGroupsRequest(groups=["g"]), DescribeGroupsResponse, version)
+
+    (group,) = answer.groups
+    assert (group.group_id, group.group_state, group.members) == ("g", "Dead", [])
+    assert group.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
+    assert group.error_message == ("Group g not found." if version >= 6 else None)
+
+
+@pytest.mark.parametrize(("asked", "operations"), [(True, ALL_OPERATIONS), (False, NOT_ASKED)])
+def test_everything_is_allowed_when_asked_because_nothing_is_forbidden(asked: bool, operations: int) -> None:
+    with GroupBroker() as broker:
+        request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=asked)
+        answer = broker.ask(ROUTE, request, DescribeGroupsResponse, 5)
+
+    assert answer.groups[0].authorized_operations == operations
+
+
+def test_a_group_of_another_broker_does_not_fail_its_neighbours() -> None:
+    with GroupBroker(brokers=2) as broker:
+        groups = [f"g{number}" for number in range(10)]
+        answer = broker.ask(ROUTE, DescribeGroupsRequest(groups=groups), DescribeGroupsResponse, 5)
+
+    assert [group.error_code == ErrorCode.NOT_COORDINATOR for group in answer.groups] == [
+        coordinator_for(group, (1, 2)) == 2 for group in groups
+    ]

@@ -1,0 +1,155 @@
+"""DescribeConfigs on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.handlers.api_032_describe_configs import API, handle
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.storage.changes import PutConfig
+from tests.support.configs import ANNA, SET, MemoryConfigStore, make_context, make_service, operation, topic
+
+if TYPE_CHECKING:
+    from klamm.broker.config_service import ConfigService
+
+Resource = DescribeConfigsRequest.DescribeConfigsResource
+
+
+def describe(
+    *resources: DescribeConfigsRequest.DescribeConfigsResource,
+    service: ConfigService | None = None,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> list[DescribeConfigsResponse.DescribeConfigsResult]:
+    request = DescribeConfigsRequest(
+        resources=list(resources), include_synonyms=synonyms, include_documentation=documentation
+    )
+    return asyncio.run(handle(request, make_context(service or make_service()))).to_message().results
+
+
+def test_versions_1_to_4_are_served() -> None:
+    assert (API.key, API.min_version, API.max_version) == (32, 1, 4)
+
+
+def test_a_topic_is_described_with_value_source_type_and_synonyms() -> None:
+    """K339-06"""
+    service = make_service(
+        MemoryConfigStore(configs=[PutConfig(resource_type=2, resource_name="t", name="flush.ms", value="5")])
+    )
+    (result,) = describe(
+        Resource(resource_type=2, resource_name="t", configuration_keys=["flush.ms"]), service=service, synonyms=True
+    )
+    (config,) = result.configs
+    assert (result.error_code, result.error_message) == (0, "")
+    assert (config.value, config.config_source, config.config_type, config.read_only) == ("5", 1, 5, False)
+    assert [(s.name, s.value, s.source) for s in config.synonyms] == [("flush.ms", "5", 1)]
+    assert config.documentation is None
+
+
+def test_synonyms_come_only_when_they_are_asked_for() -> None:
+    (result,) = describe(Resource(resource_type=2, resource_name="t", configuration_keys=None))
+    assert len(result.configs) == 33
+    assert all(config.synonyms == [] for config in result.configs)
+
+
+def test_documentation_comes_only_when_it_is_asked_for() -> None:
+    resources = [
+        Resource(resource_type=2, resource_name="t", configuration_keys=None),
+        Resource(resource_type=4, resource_name="1", configuration_keys=None),
+        Resource(resource_type=16, resource_name="s", configuration_keys=None),
+        Resource(resource_type=32, resource_name="g", configuration_keys=None),
+    ]
+    for result in describe(*resources, documentation=True):
+        undocumented = [config.name for config in result.configs if not config.documentation]
+        assert undocumented == []
+    for result in describe(*resources):
+        assert {config.documentation for config in result.configs} == {None}
+
+
+def test_a_missing_topic_is_answered_with_an_empty_text() -> None:
+    """K339-33"""
+    (result,) = describe(Resource(resource_type=2, resource_name="missing", configuration_keys=None))
+    assert (result.error_code, result.error_message, result.configs) == (3, "", [])
+
+
+def test_one_resource_of_an_unknown_type_fails_them_all() -> None:
+    results = describe(Resource(resource_type=2, resource_name="t"), Resource(resource_type=99, resource_name="x"))
+    assert [(r.error_code, r.configs) for r in results] == [(42, []), (42, [])]
+
+
+def test_secrets_are_not_told() -> None:
+    """K339-24"""
+    under = "listener.name.internal.ssl.key.password"
+    service = make_service(
+        MemoryConfigStore(configs=[PutConfig(resource_type=4, resource_name="1", name=under, value="geheim")])
+    )
+    results = describe(
+        Resource(resource_type=4, resource_name="1", configuration_keys=None), service=service, synonyms=True
+    )
+    assert b"geheim" not in encode(DescribeConfigsResponse(results=results), 4)
+    (config,) = (config for config in results[0].configs if config.name == under)
+    assert config.is_sensitive
+
+
+def test_every_version_can_be_written_and_read_again() -> None:
+    results = describe(Resource(resource_type=2, resource_name="t", configuration_keys=None), synonyms=True)
+    for version in range(1, 5):
+        again = decode(DescribeConfigsResponse, version, encode(DescribeConfigsResponse(results=results), version))
+        assert [c.name for c in again.results[0].configs] == [c.name for c in results[0].configs]
+
+
+def test_what_is_described_is_on_disk_and_void_when_the_disk_refuses() -> None:
+    """K339-38"""
+
+    async def scenario() -> None:
+        store = MemoryConfigStore()
+        service = make_service(store)
+        store.hold = store.fail_next = True
+        flush = topic("t", operation("flush.ms", SET, "5"))
+        change = asyncio.ensure_future(service.alter([flush], node_id=1, author=ANNA, validate_only=False))
+        await asyncio.sleep(0)
+        request = DescribeConfigsRequest(
+            resources=[Resource(resource_type=2, resource_name="t", configuration_keys=["flush.ms"])]
+        )
+        reading = asyncio.ensure_future(handle(request, make_context(service)))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        store.release()
+        service.load()
+        await change
+        (config,) = (await reading).to_message().results[0].configs
+        assert config.config_source == 5, "the value that was never stored is not shown"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_what_is_written_piece_by_piece_is_what_the_codec_writes(version: int) -> None:
+    service = make_service(
+        MemoryConfigStore(configs=[PutConfig(resource_type=2, resource_name="t", name="flush.ms", value="5")])
+    )
+    request = DescribeConfigsRequest(
+        resources=[
+            Resource(resource_type=2, resource_name="t", configuration_keys=None),
+            Resource(resource_type=2, resource_name="t", configuration_keys=["flush.ms", "none"]),
+            Resource(resource_type=2, resource_name="t", configuration_keys=["none"]),
+            Resource(resource_type=2, resource_name="absent", configuration_keys=None),
+            Resource(resource_type=4, resource_name="1", configuration_keys=None),
+            Resource(resource_type=4, resource_name="", configuration_keys=None),
+            Resource(resource_type=8, resource_name="1", configuration_keys=None),
+            Resource(resource_type=16, resource_name="m", configuration_keys=None),
+            Resource(resource_type=32, resource_name="g", configuration_keys=None),
+        ],
+        include_synonyms=True,
+        include_documentation=version >= 3,
+    )
+
+    answer = asyncio.run(handle(request, make_context(service)))
+
+    written = b"".join(answer.buffers(version))
+    assert written == encode(answer.to_message(), version)
+    assert len(decode(DescribeConfigsResponse, version, written).results) == 9

@@ -1,0 +1,43 @@
+"""The legacy AlterConfigs on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+
+from klamm.broker.handlers.api_033_alter_configs import API, handle
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest
+from tests.support.configs import MemoryConfigStore, make_context, make_service
+
+Resource = AlterConfigsRequest.AlterConfigsResource
+Config = AlterConfigsRequest.AlterableConfig
+
+
+def test_the_old_api_stays() -> None:
+    """K339-01"""
+    assert (API.key, API.min_version, API.max_version) == (33, 0, 2)
+
+
+def test_what_is_not_named_is_removed_and_each_resource_is_answered() -> None:
+    """K339-25"""
+    store = MemoryConfigStore(topics=["t"])
+    service = make_service(store)
+
+    def alter(*resources: AlterConfigsRequest.AlterConfigsResource, validate_only: bool = False) -> list[int]:
+        request = AlterConfigsRequest(resources=list(resources), validate_only=validate_only)
+        return [r.error_code for r in asyncio.run(handle(request, make_context(service))).responses]
+
+    both = [Config(name="flush.ms", value="5"), Config(name="segment.ms", value="7")]
+    assert alter(Resource(resource_type=2, resource_name="t", configs=both)) == [0]
+    one = Resource(resource_type=2, resource_name="t", configs=[Config(name="segment.ms", value="8")])
+    missing = Resource(resource_type=2, resource_name="missing", configs=[])
+    assert alter(one, missing, validate_only=True) == [0, 3]
+    assert {c.name: c.value for c in store.load_configs()} == {"flush.ms": "5", "segment.ms": "7"}
+    assert alter(one, missing) == [0, 3]
+    assert {c.name: c.value for c in store.load_configs()} == {"segment.ms": "8"}
+
+
+def test_a_resource_twice_is_refused_twice() -> None:
+    """K339-31: where Kafka leaves the client waiting."""
+    request = AlterConfigsRequest(resources=[Resource(resource_type=2, resource_name="t", configs=[])] * 2)
+    response = asyncio.run(handle(request, make_context(make_service())))
+    assert [r.error_code for r in response.responses] == [42, 42]

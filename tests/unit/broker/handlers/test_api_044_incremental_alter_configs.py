@@ -1,0 +1,82 @@
+"""IncrementalAlterConfigs on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from klamm.broker.handlers.api_044_incremental_alter_configs import API, ROUTE, handle
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.support.configs import MemoryConfigStore, make_context, make_service
+
+# Topic t1: SET retention.ms=1000, APPEND cleanup.policy=compact, validate_only=false.
+REQUEST_V0 = bytes.fromhex(
+    "00000001 02 0002 7431 00000002 000c 726574656e74696f6e2e6d73 00 0004 31303030"
+    "000e 636c65616e75702e706f6c696379 02 0007 636f6d70616374 00"
+)
+RESPONSE_V0 = bytes.fromhex("00000000 00000001 0000 ffff 02 0002 7431")
+
+
+def answer(request: IncrementalAlterConfigsRequest, store: MemoryConfigStore) -> IncrementalAlterConfigsResponse:
+    return asyncio.run(handle(request, make_context(make_service(store))))
+
+
+def test_versions_0_and_1_are_served() -> None:
+    """K339-01, K339-05"""
+    assert (API.key, API.min_version, API.max_version) == (44, 0, 1)
+    assert ROUTE.request is IncrementalAlterConfigsRequest
+
+
+def test_the_bytes_of_the_kip_are_understood_and_answered() -> None:
+    """K339-02, K339-03, K339-29"""
+    store = MemoryConfigStore(topics=["t1"])
+    response = answer(decode(IncrementalAlterConfigsRequest, 0, REQUEST_V0), store)
+    assert bytes(encode(response, 0)) == RESPONSE_V0
+    assert {c.name: c.value for c in store.load_configs()} == {
+        "retention.ms": "1000",
+        "cleanup.policy": "delete,compact",
+    }
+
+
+def test_validate_only_stands_behind_the_resources() -> None:
+    """K339-02, K339-21"""
+    store = MemoryConfigStore(topics=["t1"])
+    request = decode(IncrementalAlterConfigsRequest, 0, REQUEST_V0[:-1] + b"\x01")
+    assert request.validate_only
+    assert bytes(encode(answer(request, store), 0)) == RESPONSE_V0
+    assert store.commits == []
+
+
+def test_a_refused_resource_is_answered_with_code_and_message() -> None:
+    """K339-20, K339-29"""
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    config = IncrementalAlterConfigsRequest.AlterableConfig(name="retention.ms", config_operation=0, value="abc")
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            resource(resource_type=2, resource_name="t1", configs=[config]),
+            resource(resource_type=2, resource_name="t2", configs=[]),
+        ]
+    )
+    response = answer(request, MemoryConfigStore(topics=["t1", "t2"]))
+    assert [(r.error_code, r.error_message, r.resource_type, r.resource_name) for r in response.responses] == [
+        (40, "Invalid value abc for configuration retention.ms: Not a number of type LONG", 2, "t1"),
+        (0, None, 2, "t2"),
+    ]
+
+
+def test_the_history_names_principal_and_client() -> None:
+    store = MemoryConfigStore(topics=["t1"])
+    answer(decode(IncrementalAlterConfigsRequest, 0, REQUEST_V0), store)
+    assert {(line.principal, line.client_id) for line in store.history} == {("User:anna", "tool")}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_null_array_of_resources_breaks_the_protocol(version: int) -> None:
+    with pytest.raises(ProtocolError):
+        decode(IncrementalAlterConfigsRequest, version, b"\xff\xff\xff\xff\x00" if version == 0 else b"\x00\x00\x00")

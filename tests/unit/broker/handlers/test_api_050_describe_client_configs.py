@@ -1,0 +1,247 @@
+"""Key 50 from bytes to bytes: DescribeClientConfigs, and SCRAM beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.broker.client_config_service import ClientConfigService
+from klamm.broker.context import RequestContext
+from klamm.broker.handlers.api_050_describe_client_configs import ROUTE, decode_raw, handle
+from klamm.broker.registration_log import RegistrationLog
+from klamm.broker.security.authorizer import AllowAll
+from klamm.broker.security.credentials import ScramCredentials
+from klamm.broker.session import Session
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.planning import AlterEntry, AlterOp
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from klamm.storage.metadata import MetadataStore
+from tests.support.registrations import MemoryRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Component = DescribeClientConfigsRequest.ComponentData
+
+
+class Broker:
+    """A service with its disk, and a way to ask it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.records = MemoryRecords()
+        self.runner = asyncio.Runner()
+        self.store = store
+        self.credentials = ScramCredentials(store)
+        self.service = ClientConfigService(
+            store=store, registrations=RegistrationLog(self.records), limits=BrokerLimits, now_ms=lambda: 0
+        )
+
+    def set(self, user: str, key: str, value: str, client_id: str | None = None) -> None:
+        components = (("user", user),) if client_id is None else (("user", user), ("client-id", client_id))
+        entry = AlterEntry(components=components, ops=(AlterOp(key=key, value=value, remove=False),))
+        (plan,) = self.runner.run(
+            self.service.alter([entry], validate_only=False, principal="User:admin", client_id=None)
+        )
+        assert plan.error is None
+
+    def ask(
+        self,
+        *components: tuple[str, int, str | None],
+        supported: list[str] | None = None,
+        resolve: bool = False,
+        strict: bool = False,
+        session: Session | None = None,
+        client_id: str | None = "header-client",
+    ) -> DescribeClientConfigsResponse:
+        request = DescribeClientConfigsRequest(
+            components=[Component(entity_type=kind, match_type=how, match=match) for kind, how, match in components],
+            supported_configs=supported,
+            resolve_entity=resolve,
+            strict=strict,
+        )
+        read = decode_raw(0, memoryview(encode(request, 0)), 0)
+        assert read == request
+        response = self.runner.run(handle(read, self.context(session, client_id)))
+        assert isinstance(response, DescribeClientConfigsResponse)
+        assert encode(response, 0)
+        return response
+
+    def context(self, session: Session | None = None, client_id: str | None = None) -> RequestContext:
+        services = cast(
+            "Any", SimpleNamespace(client_configs=self.service, authorizer=AllowAll(), credentials=self.credentials)
+        )
+        return RequestContext(
+            services=services,
+            session=session or Session(connection_id=1, node_id=1),
+            api_version=0,
+            client_id=client_id,
+        )
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(MetadataStore.open(tmp_path / "metadata.sqlite"))
+    yield broker
+    broker.runner.run(broker.store.close())
+    broker.runner.close()
+
+
+def logged_in(user: str, software: tuple[str, str] = ("klamm", "1.0")) -> Session:
+    return Session(
+        connection_id=1,
+        node_id=1,
+        principal=f"User:{user}",
+        software_name=software[0],
+        software_version=software[1],
+    )
+
+
+def outcome(response: DescribeClientConfigsResponse) -> dict[tuple[str | None, ...], dict[str, str]]:
+    """Own values by the names of the entity's components."""
+    assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+    assert response.entries is not None
+    return {
+        tuple(component.entity_name for component in entry.entity): {value.key: value.value for value in entry.values}
+        for entry in response.entries
+    }
+
+
+def test_it_is_served_in_version_0_only() -> None:
+    """K649-01, K649-17."""
+    assert (ROUTE.api.key, ROUTE.api.min_version, ROUTE.api.max_version) == (50, 0, 0)
+
+
+def test_an_operator_sees_what_each_entity_has(broker: Broker) -> None:
+    """K649-16, K649-19, K649-24, K649-26."""
+    broker.set("alice", "acks", "0")
+    broker.set("alice", "session.timeout.ms", "9000", client_id="app1")
+    broker.set("bob", "acks", "1")
+    assert outcome(broker.ask(("user", 0, "alice"), strict=True)) == {("alice",): {"acks": "0"}}
+    assert outcome(broker.ask(("user", 0, "alice"))) == {
+        ("alice",): {"acks": "0"},
+        ("alice", "app1"): {"session.timeout.ms": "9000"},
+    }
+
+
+def test_an_unknown_user_gives_no_entries_and_no_error(broker: Broker) -> None:
+    """K649-16, K649-27."""
+    assert outcome(broker.ask(("user", 0, "nobody"))) == {}
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ((), ErrorCode.INVALID_REQUEST),
+        ((("client-id", 0, "app1"),), ErrorCode.INVALID_REQUEST),
+        ((("user", 0, "alice"), ("ip", 0, "x")), ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+def test_a_filter_that_is_refused_has_a_message_and_null_entries(
+    broker: Broker, components: tuple[tuple[str, int, str | None], ...], code: ErrorCode
+) -> None:
+    """K649-16, K649-18, K649-25."""
+    response = broker.ask(*components)
+    assert response.error_code == code
+    assert response.error_message
+    assert response.entries is None
+
+
+def test_an_application_is_answered_with_one_merged_entry(broker: Broker) -> None:
+    """K649-30, K649-31, K649-32, K649-38."""
+    broker.set("alice", "acks", "0")
+    broker.set("alice", "session.timeout.ms", "20000")
+    broker.set("alice", "acks", "all", client_id="app1")
+    response = broker.ask(("client-id", 0, "app1"), resolve=True, session=logged_in("alice"))
+    assert outcome(response) == {("alice", "app1"): {"acks": "all", "session.timeout.ms": "20000"}}
+    assert all(not component.entity_compatibility for entry in response.entries or [] for component in entry.entity)
+
+
+def test_an_application_without_configs_is_answered_with_an_empty_entry(broker: Broker) -> None:
+    """K649-31, K649-36."""
+    assert outcome(broker.ask(resolve=True)) == {("ANONYMOUS", "header-client"): {}}
+
+
+def test_nobody_asks_for_somebody_else(broker: Broker) -> None:
+    """K649-35."""
+    broker.set("bob", "acks", "0")
+    response = broker.ask(("user", 0, "bob"), ("client-id", 0, "a"), resolve=True, session=logged_in("alice"))
+    assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
+
+
+def test_an_application_registers_what_it_can_take(broker: Broker) -> None:
+    """K649-22, K649-39, K649-41, K649-42, K649-43."""
+    for version in ("1.0", "1.1"):
+        session = logged_in("alice", ("klamm", version))
+        broker.ask(("client-id", 0, "app1"), supported=["acks"], resolve=True, session=session)
+        broker.ask(("client-id", 0, "app1"), supported=None, resolve=True, session=session)
+    assert [key for key, _ in broker.records.records] == [b'{"client-id":"app1","user":"alice"}'] * 2
+    response = broker.ask(("user", 0, "alice"), ("client-id", 0, "app1"), strict=True)
+    assert outcome(response) == {("alice", "app1"): {}}
+    (entry,) = response.entries or []
+    user, client = entry.entity
+    assert user.entity_compatibility == []
+    assert [(item.client_information, item.supported_configs) for item in client.entity_compatibility] == [
+        ("klamm/1.0", ["acks"]),
+        ("klamm/1.1", ["acks"]),
+    ]
+
+
+def test_an_operators_list_registers_nothing(broker: Broker) -> None:
+    """K649-29."""
+    broker.ask(("user", 0, "alice"), supported=["acks"])
+    assert broker.records.records == []
+
+
+def test_registering_changes_no_config(broker: Broker) -> None:
+    """K649-37, K649-46."""
+    broker.set("alice", "session.timeout.ms", "9000")
+    response = broker.ask(("client-id", 0, "app1"), supported=["acks"], resolve=True, session=logged_in("alice"))
+    assert outcome(response) == {("alice", "app1"): {"session.timeout.ms": "9000"}}
+
+
+def test_a_list_without_end_is_refused(broker: Broker) -> None:
+    """K649-48."""
+    response = broker.ask(supported=["k"] * 101, resolve=True)
+    assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
+
+
+def test_a_disk_that_refuses_a_registration_is_told(broker: Broker) -> None:
+    broker.records.fail_next_append = True
+    response = broker.ask(supported=["acks"], resolve=True)
+    assert (response.error_code, response.entries) == (ErrorCode.KAFKA_STORAGE_ERROR, None)
+    assert outcome(broker.ask(supported=["acks"], resolve=True)) == {("ANONYMOUS", "header-client"): {}}
+    assert len(broker.records.records) == 1
+
+
+def test_scram_on_the_same_key_is_answered_as_scram(broker: Broker) -> None:
+    """O649-A."""
+    everybody = DescribeUserScramCredentialsRequest(users=None)
+    some = DescribeUserScramCredentialsRequest(
+        users=[DescribeUserScramCredentialsRequest.UserName(name=name) for name in ("alice", "bob", "bob")]
+    )
+    answers = []
+    for request in (everybody, some):
+        read = decode_raw(0, memoryview(b"\x00" + encode(request, 0)), 0)
+        assert read == request
+        response = broker.runner.run(handle(read, broker.context()))
+        assert isinstance(response, DescribeUserScramCredentialsResponse)
+        assert response.error_code == ErrorCode.NONE
+        answers.append([(result.user, result.error_code) for result in response.results])
+    assert answers == [[], [("alice", ErrorCode.RESOURCE_NOT_FOUND), ("bob", ErrorCode.DUPLICATE_RESOURCE)]]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x05", b"\xff" * 12, bytes(10) + b"x", b"\x01\x07\x50"])
+def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
+    """O649-A."""
+    with pytest.raises(ProtocolError):
+        decode_raw(0, memoryview(data), 0)

@@ -1,0 +1,212 @@
+"""Key 51 from bytes to bytes: AlterClientConfigs, and SCRAM beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.broker.client_config_service import ClientConfigService
+from klamm.broker.context import RequestContext
+from klamm.broker.handlers.api_051_alter_client_configs import ROUTE, decode_raw, handle
+from klamm.broker.registration_log import RegistrationLog
+from klamm.broker.security.authorizer import AllowAll
+from klamm.broker.security.credentials import ScramCredentials
+from klamm.broker.session import Session
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode, ProtocolError, StorageError
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+from klamm.storage.metadata import MetadataStore
+from tests.support.registrations import MemoryRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from klamm.storage.changes import Change
+
+Entry = AlterClientConfigsRequest.EntryData
+Entity = AlterClientConfigsRequest.EntityData
+Op = AlterClientConfigsRequest.OpData
+
+
+class Broker:
+    """A service with its disk, and a way to ask it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.runner = asyncio.Runner()
+        self.store = store
+        self.credentials = ScramCredentials(store)
+        self.service = ClientConfigService(
+            store=store, registrations=RegistrationLog(MemoryRecords()), limits=BrokerLimits, now_ms=lambda: 0
+        )
+
+    def alter(self, *entries: Entry, validate_only: bool = False) -> list[tuple[int, list[tuple[str, str | None]]]]:
+        """Return code and echoed entity of each entry."""
+        request = AlterClientConfigsRequest(entries=list(entries), validate_only=validate_only)
+        read = decode_raw(0, memoryview(encode(request, 0)), 0)
+        assert read == request
+        response = self.runner.run(handle(read, self.context()))
+        assert isinstance(response, AlterClientConfigsResponse)
+        assert encode(response, 0)
+        for entry in response.entries:
+            assert (entry.error_message is None) == (entry.error_code == ErrorCode.NONE)
+        return [
+            (entry.error_code, [(component.entity_type, component.entity_name) for component in entry.entity])
+            for entry in response.entries
+        ]
+
+    def context(self) -> RequestContext:
+        services = cast(
+            "Any", SimpleNamespace(client_configs=self.service, authorizer=AllowAll(), credentials=self.credentials)
+        )
+        session = Session(connection_id=1, node_id=1, principal="User:admin")
+        return RequestContext(services=services, session=session, api_version=0, client_id="cli")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(MetadataStore.open(tmp_path / "metadata.sqlite"))
+    yield broker
+    broker.runner.run(broker.store.close())
+    broker.runner.close()
+
+
+def user(name: str | None) -> list[Entity]:
+    return [Entity(entity_type="user", entity_name=name)]
+
+
+def put(key: str, value: str) -> Op:
+    return Op(key=key, value=value, remove=False)
+
+
+def test_it_is_served_in_version_0_only() -> None:
+    """K649-02, K649-17."""
+    assert (ROUTE.api.key, ROUTE.api.min_version, ROUTE.api.max_version) == (51, 0, 0)
+
+
+def test_each_entity_is_echoed_with_its_outcome(broker: Broker) -> None:
+    """K649-50, K649-62."""
+    orphan = [Entity(entity_type="client-id", entity_name="app1")]
+    answer = broker.alter(
+        Entry(entity=orphan, ops=[put("acks", "all")]),
+        Entry(entity=user("bob"), ops=[put("acks", "all")]),
+        Entry(entity=user(None), ops=[put("no.such", "1")]),
+        Entry(entity=[], ops=[]),
+    )
+    assert answer == [
+        (ErrorCode.INVALID_REQUEST, [("client-id", "app1")]),
+        (ErrorCode.NONE, [("user", "bob")]),
+        (ErrorCode.INVALID_REQUEST, [("user", None)]),
+        (ErrorCode.INVALID_REQUEST, []),
+    ]
+    assert [str(entity) for entity in broker.service.configs] == ["user 'bob'"]
+
+
+def test_a_value_is_set_and_removed(broker: Broker) -> None:
+    """K649-12, K649-15, K649-49."""
+    broker.alter(Entry(entity=user("alice"), ops=[put("acks", "all"), put("session.timeout.ms", "9000")]))
+    broker.alter(Entry(entity=user("alice"), ops=[Op(key="acks", value="junk", remove=True)]))
+    assert list(broker.service.configs.values()) == [{"session.timeout.ms": "9000"}]
+
+
+def test_validating_only_gives_the_same_answer_and_changes_nothing(broker: Broker) -> None:
+    """K649-61."""
+    entries = [
+        Entry(entity=user("alice"), ops=[put("acks", "all")]),
+        Entry(entity=user("bob"), ops=[put("acks", "2")]),
+    ]
+    assert broker.alter(*entries, validate_only=True) == broker.alter(*entries)
+    assert len(broker.service.configs) == 1
+
+
+def test_a_disk_that_refuses_fails_every_entry(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(changes: Sequence[Change]) -> asyncio.Future[None]:
+        raise StorageError("No space left on device")
+
+    monkeypatch.setattr(broker.store, "submit", submit)
+    answer = broker.alter(Entry(entity=user("alice"), ops=[put("acks", "all")]), Entry(entity=user("bob"), ops=[]))
+    assert [code for code, _ in answer] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+
+
+def test_an_empty_request_has_an_empty_answer(broker: Broker) -> None:
+    assert broker.alter() == []
+
+
+def alter_credentials(
+    broker: Broker, *, delete: Sequence[tuple[str, int]] = (), upsert: Sequence[tuple[str, int, int]] = ()
+) -> dict[str, tuple[int, str | None]]:
+    """Return code and message of each user."""
+    request = AlterUserScramCredentialsRequest(
+        deletions=[
+            AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=name, mechanism=mechanism)
+            for name, mechanism in delete
+        ],
+        upsertions=[
+            AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                name=name, mechanism=mechanism, iterations=iterations, salt=b"s", salted_password=b"p"
+            )
+            for name, mechanism, iterations in upsert
+        ],
+    )
+    read = decode_raw(0, memoryview(b"\x00" + encode(request, 0)), 0)
+    assert read == request
+    response = broker.runner.run(handle(read, broker.context()))
+    assert isinstance(response, AlterUserScramCredentialsResponse)
+    return {result.user: (result.error_code, result.error_message) for result in response.results}
+
+
+def test_scram_on_the_same_key_is_answered_as_scram(broker: Broker) -> None:
+    """O649-A."""
+    answers = alter_credentials(broker, delete=[("alice", 1)], upsert=[("bob", 1, 4096), ("bob2", 2, 16384)])
+    assert answers == {
+        "alice": (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"),
+        "bob": (ErrorCode.NONE, None),
+        "bob2": (ErrorCode.NONE, None),
+    }
+
+
+def test_scram_credentials_are_stored_and_deleted_by_mechanism(broker: Broker) -> None:
+    alter_credentials(broker, upsert=[("bob", 1, 4096), ("carol", 2, 8192)])
+    assert alter_credentials(broker, delete=[("bob", 1), ("carol", 1)])["carol"][0] == ErrorCode.RESOURCE_NOT_FOUND
+    broker.credentials.load()
+    assert broker.credentials.users == ("carol",)
+
+
+@pytest.mark.parametrize(
+    ("upsertion", "answer"),
+    [
+        (("bob", 1, 4095), (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")),
+        (("bob", 2, 16385), (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")),
+        (("", 1, 4096), (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")),
+        (("bob", 3, 4096), (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")),
+        (("bob", 0, 4096), (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")),
+    ],
+)
+def test_a_credential_that_cannot_be_is_refused_as_kafka_does(
+    broker: Broker, upsertion: tuple[str, int, int], answer: tuple[int, str]
+) -> None:
+    assert alter_credentials(broker, upsert=[upsertion]) == {upsertion[0]: answer}
+    assert broker.credentials.users == ()
+
+
+def test_a_user_that_is_altered_twice_is_not_altered_at_all(broker: Broker) -> None:
+    alter_credentials(broker, upsert=[("bob", 1, 4096)])
+    answers = alter_credentials(broker, delete=[("bob", 1)], upsert=[("bob", 2, 4096), ("carol", 1, 4096)])
+    assert answers["bob"][0] == ErrorCode.DUPLICATE_RESOURCE
+    assert answers["carol"][0] == ErrorCode.NONE
+    assert [int(mechanism) for mechanism, _ in broker.credentials.describe("bob")] == [1]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", bytes(4), bytes(5) + b"x", b"\xff" * 6, b"\x00\x00\x00\x01\x00\x00"])
+def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
+    """O649-A."""
+    with pytest.raises(ProtocolError):
+        decode_raw(0, memoryview(data), 0)

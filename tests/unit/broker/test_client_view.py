@@ -1,0 +1,88 @@
+"""What operators see of each client: registered, registered nothing, and never registered are three things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from klamm.broker.client_roster import SeenClient
+from klamm.broker.client_view import Standing, clients_document, view_clients
+from klamm.client_configs.entities import ClientConfigEntity
+
+APP = ClientConfigEntity.of_client("alice", "app")
+
+
+def seen(**facts: Any) -> SeenClient:
+    defaults: dict[str, Any] = {
+        "principal": "User:alice",
+        "client_id": "app",
+        "software_name": "klamm-kafka-python",
+        "software_version": "1.0",
+        "host": "10.0.0.1",
+        "connections": 1,
+        "last_seen_ms": 5,
+    }
+    return SeenClient(**(defaults | facts))
+
+
+@pytest.mark.parametrize(
+    ("registered", "effective", "told", "standing"),
+    [
+        (("acks",), {}, (), Standing.NOTHING_SET),
+        (("acks",), {"acks": "all"}, (("acks", "all"),), Standing.IN_LINE),
+        (("acks",), {"acks": "all"}, (), Standing.PENDING),
+        (("acks",), {}, (("acks", "all"),), Standing.PENDING),
+        (("acks",), {"session.timeout.ms": "9000"}, (("session.timeout.ms", "9000"),), Standing.IGNORES),
+        ((), {"acks": "all"}, None, Standing.IGNORES),
+        (None, {"acks": "all"}, None, Standing.IGNORES),
+        (None, {}, None, Standing.NOTHING_SET),
+    ],
+)
+def test_a_client_stands_to_what_is_set_for_it(
+    registered: tuple[str, ...] | None,
+    effective: dict[str, str],
+    told: tuple[tuple[str, str], ...] | None,
+    standing: Standing,
+) -> None:
+    # given
+    image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
+    # when
+    (view,) = view_clients([seen(fetched=told)], image, lambda _: effective)
+    # then
+    assert view.standing is standing
+
+
+def test_a_client_that_never_registered_is_told_from_one_that_supports_nothing() -> None:
+    # given
+    image = {APP: {"klamm-kafka-python/1.0": ()}}
+    plain = seen(software_name="apache-kafka-java", software_version="4.1.0")
+    # when
+    document = clients_document(view_clients([seen(), plain], image, lambda _: {}), at_ms=7)
+    # then
+    assert document["at_ms"] == 7
+    assert [client["registered"] for client in document["clients"]] == [[], None]
+
+
+def test_what_another_version_registered_counts_not_for_this_one() -> None:
+    # given
+    image = {APP: {"klamm-kafka-python/2.0": ("acks",)}}
+    # when
+    (view,) = view_clients([seen()], image, lambda _: {"acks": "1"})
+    # then
+    assert (view.registered, view.ignored) == (None, ("acks",))
+
+
+def test_a_library_that_does_not_tell_its_name_is_one_with_the_connection_that_asks_for_it() -> None:
+    # given
+    image = {APP: {"klamm-aiokafka/1.0": ("acks",)}}
+    asks = seen(software_name="klamm-aiokafka", fetched=(("acks", "1"),), last_seen_ms=3)
+    works = seen(software_name="unknown", software_version="unknown", last_seen_ms=9)
+    elsewhere = seen(software_name="unknown", software_version="unknown", host="10.0.0.2")
+    # when
+    views = view_clients([asks, works, elsewhere], image, lambda _: {"acks": "1"})
+    # then
+    assert [(view.client.host, view.client.connections, view.standing) for view in views] == [
+        ("10.0.0.1", 2, Standing.IN_LINE),
+        ("10.0.0.2", 1, Standing.IGNORES),
+    ]

@@ -1,0 +1,137 @@
+"""A policy that takes its time over a change of configs: what it judged is what is applied."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from klamm.configs.kinds import ResourceType
+from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
+from tests.support.configs import (
+    ANNA,
+    APPEND,
+    SET,
+    MemoryConfigStore,
+    alteration,
+    make_service,
+    operation,
+    topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.broker.config_deciding import Author, Decision, ResourceAlteration
+    from klamm.broker.config_service import ConfigService
+
+TOPIC = ResourceType.TOPIC
+
+
+class SlowGuard:
+    """Takes a turn of the event loop for each verdict; ``meanwhile`` runs during the first one."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None, *, refuses: str | None = None) -> None:
+        self.lock = asyncio.Lock()
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        self._meanwhile: Callable[[], None] | None = meanwhile
+        self._refuses = refuses
+
+    def turn(self) -> asyncio.Lock:
+        return self.lock
+
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
+        assert author is ANNA
+        assert not validate_only
+        self.seen.append((decision.resource_name, dict(decision.result)))
+        await asyncio.sleep(0)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        if decision.resource_name == self._refuses:
+            raise PolicyViolationError("hands off")
+
+
+async def alter(service: ConfigService, *alterations: ResourceAlteration) -> list[ErrorCode]:
+    outcomes: tuple[KafkaApiError | None, ...] = await service.alter(
+        alterations, node_id=1, author=ANNA, validate_only=False
+    )
+    return [ErrorCode.NONE if outcome is None else outcome.error_code for outcome in outcomes]
+
+
+def test_a_topic_that_goes_while_the_policy_thinks_is_not_changed() -> None:
+    async def run() -> None:
+        store = MemoryConfigStore(topics=["t", "u"])
+        guard = SlowGuard(lambda: service.drop_topic("t"))
+        service = make_service(store, guard=guard)
+        flush = operation("flush.ms", SET, "5")
+        assert await alter(service, topic("t", flush), topic("u", flush)) == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.NONE,
+        ]
+        assert store.values(TOPIC, "t") == {}
+        assert store.values(TOPIC, "u") == {"flush.ms": "5"}
+
+    asyncio.run(run())
+
+
+def test_a_resource_that_changes_while_the_policy_thinks_is_judged_again() -> None:
+    async def run() -> None:
+        def recreate() -> None:
+            service.drop_topic("t")
+            service.create_topic("t", {"segment.ms": "7"})
+
+        guard = SlowGuard(recreate)
+        service = make_service(MemoryConfigStore(), guard=guard)
+        assert await alter(service, topic("t", operation("flush.ms", SET, "5"))) == [ErrorCode.NONE]
+        assert guard.seen == [("t", {"flush.ms": "5"}), ("t", {"segment.ms": "7", "flush.ms": "5"})]
+        assert service.topic_config("t")["segment.ms"] == 7
+
+    asyncio.run(run())
+
+
+def test_no_update_is_lost_while_the_policy_thinks() -> None:
+    async def run() -> None:
+        store = MemoryConfigStore()
+        service = make_service(store, guard=SlowGuard())
+        listed = "leader.replication.throttled.replicas"
+        outcomes = await asyncio.gather(
+            *(alter(service, topic("t", operation(listed, APPEND, f"{n}:1"))) for n in range(50))
+        )
+        assert outcomes == [[ErrorCode.NONE]] * 50
+        assert set(store.values(TOPIC, "t")[listed].split(",")) == {f"{n}:1" for n in range(50)}
+
+    asyncio.run(run())
+
+
+def test_a_thousand_resources_are_judged_once_each_and_become_one_commit() -> None:
+    async def run() -> None:
+        names = [f"t{n}" for n in range(1000)]
+        store = MemoryConfigStore(topics=names)
+        guard = SlowGuard(refuses="t7")
+        service = make_service(store, guard=guard)
+        outcomes = await alter(service, *(topic(name, operation("flush.ms", SET, "5")) for name in names))
+        assert [index for index, code in enumerate(outcomes) if code is ErrorCode.POLICY_VIOLATION] == [7]
+        assert len(guard.seen) == 1000
+        assert len(store.commits) == 1
+        assert store.values(TOPIC, "t7") == {}
+
+    asyncio.run(run())
+
+
+def test_the_turn_is_not_held_while_the_disk_is_waited_for() -> None:
+    async def run() -> None:
+        store = MemoryConfigStore()
+        guard = SlowGuard()
+        service = make_service(store, guard=guard)
+        store.hold = True
+        change = asyncio.create_task(alter(service, topic("t", operation("flush.ms", SET, "5"))))
+        other = asyncio.create_task(
+            alter(service, alteration(ResourceType.GROUP, "g", operation("consumer.session.timeout.ms", SET, "50000")))
+        )
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [name for name, _ in guard.seen] == ["t", "g"]
+        store.release()
+        assert (await change, await other) == ([ErrorCode.NONE], [ErrorCode.NONE])
+
+    asyncio.run(run())

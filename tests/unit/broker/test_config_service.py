@@ -1,0 +1,464 @@
+"""The one owner of what is set: decisions in order, applied at once, answered when they are on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+import pytest
+
+from klamm.broker.config_deciding import Author, Decision, ResourceAlteration
+from klamm.broker.config_service import ConfigsChanged, ConfigService
+from klamm.configs.kinds import ResourceType
+from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
+from klamm.storage.changes import PutConfig
+from tests.support.configs import (
+    ANNA,
+    APPEND,
+    DELETE,
+    NOON_MS,
+    SET,
+    MemoryConfigStore,
+    MemoryLoggers,
+    alteration,
+    make_service,
+    operation,
+    replacement,
+    topic,
+)
+
+TOPIC, BROKER, LOGGER, METRICS, GROUP = (
+    ResourceType.TOPIC,
+    ResourceType.BROKER,
+    ResourceType.BROKER_LOGGER,
+    ResourceType.CLIENT_METRICS,
+    ResourceType.GROUP,
+)
+FLUSH = operation("flush.ms", SET, "5")
+
+
+def alter(
+    service: ConfigService,
+    *alterations: ResourceAlteration,
+    node_id: int = 1,
+    author: Author = ANNA,
+    validate_only: bool = False,
+) -> list[tuple[ErrorCode, str | None]]:
+    outcomes = asyncio.run(service.alter(alterations, node_id=node_id, author=author, validate_only=validate_only))
+    return [(ErrorCode.NONE, None) if o is None else (o.error_code, o.error_message) for o in outcomes]
+
+
+def shown(service: ConfigService, kind: int, name: str, key: str, *, node_id: int = 1) -> str | None:
+    (config,) = service.describe(kind, name, [key], node_id=node_id)
+    return config.value
+
+
+def test_a_change_is_applied_stored_and_answered() -> None:
+    """K339-06, K339-38"""
+    store = MemoryConfigStore()
+    service = make_service(store)
+    assert alter(service, topic("t", FLUSH)) == [(ErrorCode.NONE, None)]
+    assert service.topic_config("t")["flush.ms"] == 5
+    assert store.values(TOPIC, "t") == {"flush.ms": "5"}
+    assert make_service(store).topic_config("t")["flush.ms"] == 5
+
+
+def test_a_change_is_answered_only_when_it_is_on_disk() -> None:
+    """K339-38"""
+
+    async def scenario() -> None:
+        store = MemoryConfigStore()
+        service = make_service(store)
+        store.hold = True
+        change = asyncio.ensure_future(service.alter([topic("t", FLUSH)], node_id=1, author=ANNA, validate_only=False))
+        again = asyncio.ensure_future(service.alter([topic("t", FLUSH)], node_id=1, author=ANNA, validate_only=False))
+        reading = asyncio.ensure_future(service.settle())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert service.topic_config("t")["flush.ms"] == 5, "applied at once"
+        assert not change.done()
+        assert not again.done(), "a change that alters nothing waits for the one that made it so"
+        assert not reading.done(), "a description waits for what it shows"
+        store.release()
+        assert await change == (None,)
+        assert await again == (None,)
+        assert await reading
+
+    asyncio.run(scenario())
+
+
+def test_when_the_disk_refuses_nothing_has_changed() -> None:
+    async def scenario() -> None:
+        store = MemoryConfigStore()
+        service = make_service(store)
+        heard: list[ConfigsChanged] = []
+        service.subscribe(heard.append)
+        store.hold = store.fail_next = True
+        change = asyncio.ensure_future(
+            service.alter([topic("t", FLUSH), topic("missing", FLUSH)], node_id=1, author=ANNA, validate_only=False)
+        )
+        reading = asyncio.ensure_future(service.settle())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        store.release()
+        service.load()  # as the store's owner does on a failed commit
+        outcomes = await change
+        assert [o.error_code for o in outcomes if o] == [
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        assert not await reading, "what was read before is void"
+        taken_back = ConfigsChanged(resource_type=TOPIC, resource_name="t", names=frozenset({"flush.ms"}))
+        assert heard == [taken_back, taken_back], "once when it was applied, once when it was taken back"
+        assert service.topic_config("t")["flush.ms"] != 5
+        store.hold = False
+        assert await service.alter([topic("t", FLUSH)], node_id=1, author=ANNA, validate_only=False) == (None,)
+
+    asyncio.run(scenario())
+
+
+def test_all_that_a_request_changes_is_one_commit() -> None:
+    store = MemoryConfigStore(topics=["a", "b"])
+    alter(make_service(store), topic("a", FLUSH), topic("b", FLUSH))
+    assert len(store.commits) == 1
+
+
+def test_resources_are_independent_and_answered_in_order() -> None:
+    """K339-19, K339-20, K339-32, K339-33"""
+    service = make_service(MemoryConfigStore(topics=["a", "b"]))
+    assert alter(
+        service,
+        alteration(99, "x", FLUSH),
+        topic("a", FLUSH),
+        topic("missing", FLUSH),
+        topic("b", operation("flush.ms", SET, "bad")),
+        topic("", FLUSH),
+        topic("bad name!", FLUSH),
+    ) == [
+        (ErrorCode.INVALID_REQUEST, "Unknown resource type 99"),
+        (ErrorCode.NONE, None),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'missing' does not exist."),
+        (ErrorCode.INVALID_CONFIG, "Invalid value bad for configuration flush.ms: Not a number of type LONG"),
+        (ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed."),
+        (
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "Topic name is invalid: 'bad name!' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'",
+        ),
+    ]
+    assert service.topic_config("a")["flush.ms"] == 5
+
+
+def test_a_resource_twice_is_refused_twice_and_its_neighbour_is_applied() -> None:
+    """K339-31"""
+    service = make_service(MemoryConfigStore(topics=["a", "b"]))
+    refused = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    assert alter(service, topic("a", FLUSH), topic("b", FLUSH), topic("a")) == [
+        refused,
+        (ErrorCode.NONE, None),
+        refused,
+    ]
+    assert service.topic_config("a")["flush.ms"] != 5
+    assert service.topic_config("b")["flush.ms"] == 5
+
+
+def test_a_broker_twice_is_the_same_broker_however_its_id_is_written() -> None:
+    """K339-31"""
+    flush = operation("log.flush.interval.messages", SET, "5")
+    outcomes = alter(make_service(), alteration(BROKER, "1", flush), alteration(BROKER, "01", flush))
+    assert [code for code, _ in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_an_unknown_operation_fails_its_resource_alone() -> None:
+    """K339-30: where Kafka's controller resigns, the neighbour is applied."""
+    service = make_service(MemoryConfigStore(topics=["a", "b"]))
+    assert alter(service, topic("a", operation("flush.ms", 9, "5")), topic("b", FLUSH)) == [
+        (ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
+        (ErrorCode.NONE, None),
+    ]
+    assert service.topic_config("b")["flush.ms"] == 5
+
+
+def test_what_is_wrong_with_the_request_is_found_before_the_resource_is_looked_at() -> None:
+    """K339-07, K339-17"""
+    null, twice = operation("flush.ms", SET), (FLUSH, operation("flush.ms", DELETE))
+    service = make_service()
+    assert alter(service, topic("missing", null))[0][1] == "Null value not supported for : flush.ms"
+    assert alter(service, alteration(99, "x", *twice))[0][1] == "Error due to duplicate config keys"
+    assert alter(service, alteration(BROKER, "abc", null))[0][1] == "Null value not supported for : flush.ms"
+    assert alter(service, replacement(99, "x", ("a", None)))[0][1] == "Null value not supported for : a"
+
+
+def test_a_missing_topic_is_found_after_its_values_are_checked() -> None:
+    """K339-33"""
+    assert alter(make_service(), topic("missing", operation("zzz", SET, "1")))[0][0] is ErrorCode.INVALID_CONFIG
+    assert alter(make_service(), topic("missing"))[0][0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_validate_only_decides_and_leaves_no_trace() -> None:
+    """K339-21"""
+    store = MemoryConfigStore()
+    service = make_service(store)
+    bad = topic("t", operation("flush.ms", SET, "bad"))
+    assert alter(service, topic("t", FLUSH), validate_only=True) == [(ErrorCode.NONE, None)]
+    assert alter(service, bad, validate_only=True)[0][0] is ErrorCode.INVALID_CONFIG
+    assert (
+        alter(service, alteration(LOGGER, "1", operation("root", SET, "WARN")), validate_only=True)[0][0]
+        is ErrorCode.NONE
+    )
+    assert store.commits == []
+    assert service.topic_config("t")["flush.ms"] != 5
+    assert shown(service, LOGGER, "1", "root") == "INFO"
+
+
+def test_two_writers_lose_no_update() -> None:
+    """K339-23"""
+
+    async def scenario() -> None:
+        store = MemoryConfigStore()
+        service = make_service(store)
+        store.hold = True
+        key = "leader.replication.throttled.replicas"
+        writers = [
+            service.alter(
+                [topic("t", operation(key, APPEND, f"{n}:1"), operation("flush.ms", SET, str(n)))],
+                node_id=1,
+                author=ANNA,
+                validate_only=False,
+            )
+            for n in range(50)
+        ]
+        tasks = [asyncio.ensure_future(writer) for writer in writers]
+        await asyncio.sleep(0)
+        store.release()
+        await asyncio.gather(*tasks)
+        assert store.values(TOPIC, "t") == {key: ",".join(f"{n}:1" for n in range(50)), "flush.ms": "49"}
+
+    asyncio.run(scenario())
+
+
+def test_legacy_alter_replaces_what_is_set() -> None:
+    """K339-25"""
+    store = MemoryConfigStore()
+    service = make_service(store)
+    alter(service, topic("t", FLUSH, operation("segment.ms", SET, "7000000")))
+    assert alter(service, replacement(TOPIC, "t", ("segment.ms", "7000001"))) == [(ErrorCode.NONE, None)]
+    assert store.values(TOPIC, "t") == {"segment.ms": "7000001"}
+
+
+def test_legacy_alter_knows_no_loggers() -> None:
+    assert alter(make_service(), replacement(LOGGER, "1", ("root", "INFO"))) == [
+        (ErrorCode.INVALID_REQUEST, "Unknown resource type 8")
+    ]
+
+
+def test_a_broker_is_changed_by_its_own_id_or_as_the_clusters_default() -> None:
+    """K339-37"""
+    service = make_service(node_ids=[1, 2])
+    size = "message.max.bytes"
+    assert alter(service, alteration(BROKER, "", operation(size, SET, "3000000")))[0][0] is ErrorCode.NONE
+    assert alter(service, alteration(BROKER, "+2", operation(size, SET, "2000000")), node_id=2)[0][0] is ErrorCode.NONE
+    assert alter(service, alteration(BROKER, "2", operation(size, SET, "5")), node_id=1) == [
+        (ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1, but received 2")
+    ]
+    assert alter(service, alteration(BROKER, "abc")) == [
+        (ErrorCode.INVALID_REQUEST, "Node id must be an integer, but it is: abc")
+    ]
+    assert service.broker_value(size, node_id=1) == 3000000
+    assert service.broker_value(size, node_id=2) == 2000000
+    assert service.topic_config("t")["max.message.bytes"] == 3000000
+    assert shown(service, TOPIC, "t", "max.message.bytes", node_id=2) == "2000000"
+
+
+def test_the_clusters_least_insync_replicas_are_there_from_the_start() -> None:
+    service = make_service(static={"min.insync.replicas": "2"})
+    assert [c.name for c in service.describe(BROKER, "", None, node_id=1)] == ["min.insync.replicas"]
+    assert service.topic_config("t")["min.insync.replicas"] == 2
+
+
+def test_loggers_change_at_once_and_not_in_the_store() -> None:
+    store, loggers = MemoryConfigStore(), MemoryLoggers()
+    service = make_service(store, loggers=loggers)
+    assert alter(service, alteration(LOGGER, "1", operation("klamm.broker", SET, "TRACE")))[0][0] is ErrorCode.NONE
+    assert shown(service, LOGGER, "1", "klamm.broker") == "TRACE"
+    assert alter(service, alteration(LOGGER, "1", operation("klamm.broker", DELETE)))[0][0] is ErrorCode.NONE
+    assert shown(service, LOGGER, "1", "klamm.broker") == "INFO"
+    assert store.commits == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "code", "message"),
+    [
+        ("no.such", SET, "INFO", ErrorCode.INVALID_CONFIG, "Logger no.such does not exist!"),
+        ("no.such", DELETE, None, ErrorCode.INVALID_CONFIG, "Logger no.such does not exist!"),
+        (
+            "root",
+            SET,
+            "warn",
+            ErrorCode.INVALID_CONFIG,
+            "Cannot set the log level of root to warn as it is not a supported log level. "
+            "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
+        ),
+        ("root", DELETE, None, ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"),
+        (
+            "root",
+            APPEND,
+            "x",
+            ErrorCode.INVALID_REQUEST,
+            "APPEND operation is not allowed for the BROKER_LOGGER resource",
+        ),
+        ("root", 9, "x", ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
+    ],
+)
+def test_loggers_refuse_what_kafka_refuses(
+    name: str, kind: int, value: str | None, code: ErrorCode, message: str
+) -> None:
+    service = make_service()
+    good = operation("klamm.broker", SET, "TRACE")
+    assert alter(service, alteration(LOGGER, "1", good, operation(name, kind, value))) == [(code, message)]
+    assert shown(service, LOGGER, "1", "klamm.broker") == "INFO", "all or nothing"
+
+
+def test_loggers_belong_to_the_broker_that_is_asked() -> None:
+    service = make_service()
+    level = operation("root", SET, "INFO")
+    assert alter(service, alteration(LOGGER, "7", level))[0][1] == "Unexpected node id. Expected 1, but received 7"
+    assert alter(service, alteration(LOGGER, "", level))[0][1] == "Node id must be an integer, but it is: "
+
+
+def test_groups_and_subscriptions_may_be_configured_before_they_exist() -> None:
+    service = make_service()
+    session = "consumer.session.timeout.ms"
+    alter(service, alteration(GROUP, "g", operation(session, SET, "50000")))
+    alter(service, alteration(METRICS, "s", operation("interval.ms", SET, "5000")))
+    assert service.group_config("g")[session] == 50000
+    assert service.group_config("other")[session] == 45000
+    assert shown(service, METRICS, "s", "interval.ms") == "5000"
+    assert service.resource_names(METRICS) == ["s"]
+    alter(service, alteration(METRICS, "s", operation("interval.ms", DELETE)))
+    assert service.resource_names(METRICS) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
+        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: the empty string is not allowed"),
+        (BROKER, "abc", ErrorCode.INVALID_REQUEST, "Broker id must be an integer, but it is: abc"),
+        (BROKER, "7", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 or empty string, but received 7"),
+        (LOGGER, "7", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 but received 7"),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST, "Broker id must not be empty"),
+        (METRICS, "", ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"),
+        (GROUP, "", ErrorCode.INVALID_REQUEST, "Group name must not be empty"),
+    ],
+)
+def test_what_cannot_be_described_is_refused_with_kafkas_words(
+    kind: ResourceType, name: str, code: ErrorCode, message: str
+) -> None:
+    """K339-33, K339-37"""
+    with pytest.raises(KafkaApiError) as refused:
+        make_service().describe(kind, name, None, node_id=1)
+    assert (refused.value.error_code, refused.value.error_message) == (code, message)
+
+
+def test_a_topic_comes_with_its_configs_and_goes_with_them() -> None:
+    service = make_service(MemoryConfigStore(topics=[]))
+    configs = service.validate_topic_configs("new", [("flush.ms", "77")])
+    rows = service.create_topic("new", configs, author=ANNA)
+    assert PutConfig(resource_type=2, resource_name="new", name="flush.ms", value="77") in rows
+    assert service.topic_config("new")["flush.ms"] == 77
+    assert service.resource_names(TOPIC) == ["new"]
+    service.drop_topic("new")
+    assert service.topic_config("new")["flush.ms"] == 2**63 - 1
+    service.create_topic("new", {})
+    assert service.topic_config("new")["flush.ms"] == 2**63 - 1
+
+
+def test_a_new_topic_with_a_bad_config_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="Unknown topic config name"):
+        make_service().validate_topic_configs("new", [("no.such", "1")])
+
+
+def test_every_change_is_written_into_the_history_with_its_author() -> None:
+    store = MemoryConfigStore()
+    service = make_service(store)
+    alter(service, topic("t", FLUSH))
+    alter(service, topic("t", operation("flush.ms", SET, "6")), author=Author(principal="User:ben", client_id=None))
+    alter(service, topic("t", operation("flush.ms", SET, "6")))
+    lines = [(h.at_ms, h.resource, h.name, h.old, h.new, h.principal, h.client_id) for h in store.history]
+    assert lines == [
+        (NOON_MS, "TOPIC:t", "flush.ms", None, "5", "User:anna", "tool"),
+        (NOON_MS, "TOPIC:t", "flush.ms", "5", "6", "User:ben", None),
+    ]
+
+
+def test_secrets_are_stored_and_kept_out_of_the_history() -> None:
+    """K339-24"""
+    store = MemoryConfigStore()
+    service = make_service(store)
+    under = "listener.name.internal.ssl.key.password"
+    alter(service, alteration(BROKER, "1", operation(under, SET, "geheim")))
+    alter(service, alteration(BROKER, "1", operation("message.max.bytes", SET, "5")))
+    assert store.values(BROKER, "1")[under] == "geheim", "not lost when another key is altered"
+    assert [(h.name, h.new) for h in store.history] == [(under, "[hidden]"), ("message.max.bytes", "5")]
+    assert shown(service, BROKER, "1", under) is None
+
+
+def test_listeners_hear_of_changes_when_they_are_applied() -> None:
+    heard: list[ConfigsChanged] = []
+    service = make_service()
+    service.subscribe(heard.append)
+    alter(service, topic("t", FLUSH))
+    alter(service, topic("t", FLUSH))
+    alter(service, alteration(BROKER, "", operation("message.max.bytes", SET, "5")))
+    assert heard == [
+        ConfigsChanged(resource_type=TOPIC, resource_name="t", names=frozenset({"flush.ms"})),
+        ConfigsChanged(resource_type=BROKER, resource_name="", names=frozenset({"message.max.bytes"})),
+    ]
+
+
+def test_a_policy_sees_what_is_altered_and_what_it_leads_to() -> None:
+    """K339-41"""
+    seen: list[tuple[object, ...]] = []
+
+    class Guard:
+        def turn(self) -> AbstractAsyncContextManager[None]:
+            return nullcontext()
+
+        async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
+            assert not validate_only
+            kind, name = decision.resource_type, decision.resource_name
+            seen.append((kind, name, decision.altered, decision.result, author.principal))
+            if name == "guarded":
+                raise PolicyViolationError("hands off")
+
+    store = MemoryConfigStore(topics=["t", "guarded"])
+    service = make_service(store, guard=Guard())
+    alter(service, topic("t", FLUSH))
+    alter(service, topic("t", operation("flush.ms", DELETE), operation("segment.ms", SET, "7")))
+    alter(service, replacement(TOPIC, "t", ("flush.ms", "6")))
+    alter(service, topic("t", operation("flush.ms", SET, "6")))
+    assert seen == [
+        (TOPIC, "t", {"flush.ms": "5"}, {"flush.ms": "5"}, "User:anna"),
+        (TOPIC, "t", {"flush.ms": None, "segment.ms": "7"}, {"segment.ms": "7"}, "User:anna"),
+        (TOPIC, "t", {"flush.ms": "6"}, {"flush.ms": "6"}, "User:anna"),
+        (TOPIC, "t", {}, {"flush.ms": "6"}, "User:anna"),
+    ]
+    assert alter(service, topic("guarded", FLUSH)) == [(ErrorCode.POLICY_VIOLATION, "hands off")]
+    assert store.values(TOPIC, "guarded") == {}
+
+
+def test_ten_thousand_resources_of_one_request_are_one_commit() -> None:
+    store = MemoryConfigStore(topics=[f"t{n}" for n in range(10_000)])
+    outcomes = alter(make_service(store), *(topic(name, FLUSH) for name in store.topics))
+    assert {code for code, _ in outcomes} == {ErrorCode.NONE}
+    assert len(store.commits) == 1
+
+
+def test_broker_values_come_typed_from_the_layer_in_force() -> None:
+    service = make_service(static={"num.partitions": "3", "log.retention.hours": "2"})
+    assert service.broker_value("num.partitions") == 3
+    assert service.broker_value("auto.create.topics.enable") is True
+    assert service.broker_value("log.retention.ms") is None
+    assert service.broker_value("no.such") is None
+    assert service.topic_config("t")["retention.ms"] == 7_200_000

@@ -1,0 +1,156 @@
+"""The registration topic and its image."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from klamm.broker import registration_log
+from klamm.broker.registration_log import RegistrationLog
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.registrations import encode_key, registration
+from klamm.protocol.errors import StorageError
+from tests.support.registrations import MemoryRecords
+
+APP1 = ClientConfigEntity.of_client("alice", "app1")
+
+
+def register(log: RegistrationLog, information: str, *supported: str, entity: ClientConfigEntity = APP1) -> None:
+    asyncio.run(log.register(registration(entity, information, supported)))
+
+
+def test_a_new_registration_becomes_a_record_and_is_visible() -> None:
+    """K649-40, K649-42."""
+    records = MemoryRecords()
+    log = RegistrationLog(records)
+    register(log, "a/1", "acks")
+    assert log.image == {APP1: {"a/1": ("acks",)}}
+    assert records.records == [
+        (
+            b'{"client-id":"app1","user":"alice"}',
+            b'{"client_information":"a/1","supported_configs":["acks"],"version":0}',
+        )
+    ]
+
+
+def test_an_unchanged_registration_writes_nothing() -> None:
+    """K649-44."""
+    records = MemoryRecords()
+    log = RegistrationLog(records)
+    for _ in range(3):
+        register(log, "a/1", "acks", "x")
+        register(log, "a/1", "x", "acks")
+    assert len(records.records) == 1
+
+
+def test_versions_stay_beside_each_other() -> None:
+    """K649-22, K649-44."""
+    log = RegistrationLog(MemoryRecords())
+    register(log, "a/1", "acks")
+    register(log, "a/2")
+    assert log.image[APP1] == {"a/1": ("acks",), "a/2": ()}
+
+
+def test_a_producer_and_a_consumer_under_one_client_id_do_not_take_turns() -> None:
+    """K649-22."""
+    records = MemoryRecords()
+    log = RegistrationLog(records)
+    for _ in range(3):
+        register(log, "a/1", "acks")
+        register(log, "a/1", "session.timeout.ms")
+    assert log.image[APP1] == {"a/1": ("acks", "session.timeout.ms")}
+    assert len(records.records) == 2
+
+
+def test_a_restart_replays_what_was_registered() -> None:
+    """K649-45."""
+    records = MemoryRecords()
+    first = RegistrationLog(records)
+    register(first, "a/1", "acks")
+    register(first, "a/2", "acks", "x")
+    second = RegistrationLog(records)
+    second.replay()
+    assert second.image == first.image
+    register(second, "a/1", "acks")
+    assert len(records.records) == 2
+
+
+def test_a_tombstone_clears_an_entity() -> None:
+    """O649-L."""
+    records = MemoryRecords()
+    register(RegistrationLog(records), "a/1", "acks")
+    records.records.append((encode_key(APP1), None))
+    log = RegistrationLog(records)
+    log.replay()
+    assert log.image == {}
+    register(log, "a/1", "acks")
+    assert log.image == {APP1: {"a/1": ("acks",)}}
+
+
+def test_a_record_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    records = MemoryRecords()
+    records.records.append((b"junk", b"junk"))
+    register(RegistrationLog(records), "a/1", "acks")
+    log = RegistrationLog(records)
+    log.replay()
+    assert log.image == {APP1: {"a/1": ("acks",)}}
+    assert "passed over" in caplog.text
+
+
+def test_what_could_not_be_written_is_not_known() -> None:
+    records = MemoryRecords()
+    log = RegistrationLog(records)
+    register(log, "a/1", "acks")
+    for supported in (["acks", "x"], []):
+        records.fail_next_append = True
+        with pytest.raises(StorageError):
+            register(log, "a/1", *supported)
+        assert log.image == {APP1: {"a/1": ("acks",)}}
+    records.fail_next_append = True
+    with pytest.raises(StorageError):
+        register(log, "b/1", "acks", entity=ClientConfigEntity.of_client("bob", "app2"))
+    assert log.image == {APP1: {"a/1": ("acks",)}}
+    register(log, "a/1", "acks", "x")
+    assert log.image == {APP1: {"a/1": ("acks", "x")}}
+
+
+def test_appends_wait_for_each_other_because_the_first_one_makes_the_topic() -> None:
+    class SlowRecords(MemoryRecords):
+        busy = 0
+
+        async def append(self, key: bytes, value: bytes) -> None:
+            self.busy += 1
+            assert self.busy == 1
+            await asyncio.sleep(0.001)
+            self.busy -= 1
+            await super().append(key, value)
+
+    async def run() -> None:
+        log = RegistrationLog(records)
+        await asyncio.gather(
+            *(log.register(registration(APP1, f"a/{number}", ["acks"])) for number in range(5)),
+        )
+
+    records = SlowRecords()
+    asyncio.run(run())
+    assert len(records.records) == 5
+
+
+def test_memory_and_disk_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """K649-48."""
+    monkeypatch.setattr(registration_log, "MAX_VERSIONS_PER_ENTITY", 3)
+    monkeypatch.setattr(registration_log, "MAX_LISTS_PER_VERSION", 2)
+    records = MemoryRecords()
+    log = RegistrationLog(records, max_entities=2)
+    caplog.set_level(logging.WARNING)
+    for number in range(5):
+        register(log, f"a/{number}", "acks")
+        register(log, "a/0", f"key{number}")
+        register(log, "a/0", "acks", entity=ClientConfigEntity.of_client("alice", f"app{number + 1}"))
+    assert len(log.image) == 2
+    assert len(log.image[APP1]) == 3
+    assert log.image[APP1]["a/0"] == ("acks", "key0")
+    assert len(records.records) == 5
+    assert caplog.text.count("No room to register") == 1

@@ -1,0 +1,92 @@
+"""``klamm clients history`` and ``revert``: who set what for clients, and back to how it was."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm import cli
+from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Command = Callable[..., tuple[int, str]]
+
+ALICE = ClientConfigEntity.of_user("alice")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[klamm.Broker]:
+    with klamm.Broker(data_dir=tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def run(broker: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    def command(*words: str) -> tuple[int, str]:
+        where = ("--data-dir", str(tmp_path / "data"), "--bootstrap-server", broker.bootstrap_servers)
+        code = cli.main(["clients", *words, *where])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return command
+
+
+def put(broker: klamm.Broker, **values: str | None) -> None:
+    with AdminClient(broker.bootstrap_servers) as admin:
+        ops = [ClientConfigOp(name, value) for name, value in values.items()]
+        admin.alter_client_configs({ALICE: ops}).all().result()
+
+
+def test_a_client_config_goes_back_to_how_it_was(broker: klamm.Broker, run: Command) -> None:
+    # given
+    put(broker, acks="1")
+    newest = json.loads(run("history", "--user", "alice", "-o", "json")[1])[0]
+    put(broker, **{"acks": "0", "heartbeat.interval.ms": "500", "rollout.acks": "10:all"})
+    revert = ("revert", "--user", "alice", "--to", newest["at"])
+    # when
+    code, said = run(*revert, "--validate-only")
+    # then
+    assert code == 0
+    assert said.splitlines() == [
+        "~ acks: 0 -> 1",
+        "- heartbeat.interval.ms (was 500)",
+        "- rollout.acks (was 10:all)",
+        "Would change: 3.",
+    ]
+    # when
+    code, said = run(*revert)
+    # then
+    assert said.splitlines()[-1] == "Changed: 3."
+    assert run(*revert)[1].startswith("Nothing to change")
+    history = run("history", "--user", "alice")[1].splitlines()
+    assert any("~ acks: 0 -> 1" in line and "User:ANONYMOUS" in line for line in history[:3])
+    assert history[-1].endswith("+ acks=1")
+
+
+def test_others_are_left_alone(broker: klamm.Broker, run: Command) -> None:
+    put(broker, acks="1")
+    assert run("history", "--user", "alice", "--client", "app") == (0, "")
+    now = datetime.now(UTC).isoformat()
+    assert run("revert", "--user-defaults", "--to", now)[1].startswith("Nothing to change: the default user")
+
+
+def test_a_directory_that_is_no_brokers_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["clients", "history", "--user", "alice", "--data-dir", str(tmp_path)])
+    assert code == 1
+    assert "no data directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["history"], ["history", "--data-dir", "d"], ["revert", "--data-dir", "d", "--user", "u", "--to", "x"]]
+)
+def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["clients", *words])
+    assert exit_info.value.code == 2

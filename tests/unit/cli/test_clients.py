@@ -1,0 +1,131 @@
+"""``klamm clients``: a table of who is connected, and a line for every change."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.cli import clients
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def client(**facts: Any) -> dict[str, Any]:
+    return {
+        "principal": "User:alice",
+        "client_id": "app",
+        "software_name": "klamm-kafka-python",
+        "software_version": "1.0",
+        "host": "10.0.0.1",
+        "connections": 2,
+        "last_seen_ms": 1_700_000_000_000,
+        "registered": ["acks"],
+        "effective": {"acks": "all"},
+        "told": {"acks": "all"},
+        "told_at_ms": 1_700_000_000_000,
+        "ignored": [],
+        "standing": "in line",
+        **facts,
+    }
+
+
+PLAIN = client(
+    client_id="old", software_name="librdkafka", registered=None, ignored=["acks"], standing="ignores", told=None
+)
+GONE = client(client_id="gone", connections=0)
+
+
+class Broker(HTTPServer):
+    answer: bytes = json.dumps({"version": 0, "at_ms": 1, "clients": [client(), PLAIN, GONE]}).encode()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Broker)
+        found = self.path == "/clients.json"
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write(self.server.answer if found else b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def address(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.server_port}"
+
+
+def test_the_list_says_who_follows_and_who_ignores(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    # when
+    code = clients.main(["list", "--metrics", address(broker)])
+    # then
+    assert code == 0
+    _, follows, ignores = capsys.readouterr().out.splitlines()
+    assert " ".join(follows.split()) == (
+        "User:alice app klamm-kafka-python 1.0 10.0.0.1 x2 2023-11-14 22:13:20 [acks] acks=all in line"
+    )
+    assert "nothing we know of" in ignores
+    assert ignores.endswith("ignores acks")
+
+
+def test_those_that_left_are_shown_on_request(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    # when
+    clients.main(["list", "--metrics", address(broker), "--gone", "--client", "gone", "-o", "json"])
+    # then
+    assert [one["client_id"] for one in json.loads(capsys.readouterr().out)] == ["gone"]
+
+
+def test_a_broker_that_is_away_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    # when
+    code = clients.main(["list", "--metrics", "127.0.0.1:1"])
+    # then
+    assert code == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"{}", b"[]"])
+def test_something_else_that_answers_is_said_in_one_line(
+    broker: Broker, answer: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    broker.answer = answer
+    # when
+    code = clients.main(["list", "--metrics", address(broker)])
+    # then
+    assert code == 1
+    assert "does not tell its clients" in capsys.readouterr().err
+
+
+def test_watching_tells_who_comes_changes_and_goes() -> None:
+    # given
+    known: dict[str, str] = {}
+    name = "User:alice app (klamm-kafka-python 1.0, 10.0.0.1)"
+    # then
+    assert clients.changed(known, [client()]) == [f"+ {name}: acks=all; in line"]
+    assert clients.changed(known, [client()]) == []
+    assert clients.changed(known, [client(effective={"acks": "1"}, standing="pending")]) == [
+        f"~ {name}: acks=all; in line -> acks=1; pending"
+    ]
+    assert clients.changed(known, []) == [f"- {name}"]
+
+
+@pytest.mark.parametrize("words", [[], ["list"], ["list", "--metrics", "a:1", "--interval", "0"]])
+def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        clients.main(words)
+    assert exit_info.value.code == 2

@@ -1,0 +1,369 @@
+"""klamm configs against a broker: what it prints, changes and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+import klamm
+from klamm import cli
+from klamm.admin import AdminClient, NewTopic
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with klamm.Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic(address: str, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    name = f"t{abs(hash(request.node.name))}"
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic(name=name, num_partitions=2)]).all().result()
+    return name
+
+
+class Run:
+    """Runs commands and keeps what the last one wrote."""
+
+    def __init__(self, address: str, capture: pytest.CaptureFixture[str]) -> None:
+        self._address = address
+        self._capture = capture
+        self.out = self.err = ""
+
+    def __call__(self, *words: str) -> int:
+        self._capture.readouterr()
+        command, *rest = words
+        try:
+            code = cli.main([command, *rest, "--bootstrap-server", self._address])
+        except SystemExit as error:
+            code = int(error.code or 0)
+        self.out, self.err = self._capture.readouterr()
+        return code
+
+
+@pytest.fixture
+def run(address: str, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(address, capsys)
+
+
+# --- users and clients (KIP-649) ---
+
+
+def test_configs_of_a_user_and_of_its_client_are_set_and_described(run: Run) -> None:
+    """K649-82, K649-86."""
+    # when
+    assert (
+        run("configs", "--alter", "--entity-type", "users", "--entity-name", "alice", "--add-config", "acks=all") == 0
+    )
+    # then
+    assert run.out == "Completed updating config for user alice.\n"
+    # when
+    both = ("--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients", "--entity-name", "app1")
+    assert run("configs", "--alter", *both, "--add-config", "acks=1,session.timeout.ms=10000") == 0
+    # then
+    assert run("configs", "--describe", "--user", "alice") == 0
+    assert run.out == "Dynamic configs for user-principal 'alice' are acks=all\n"
+    assert run("configs", "--describe", *both) == 0
+    assert run.out == (
+        "Dynamic configs for user-principal 'alice', client-id 'app1' are acks=1, session.timeout.ms=10000\n"
+    )
+
+
+@pytest.mark.parametrize("flags", [("--user-defaults",), ("--entity-type", "users", "--entity-default")])
+def test_the_default_user_has_configs(flags: tuple[str, ...], run: Run) -> None:
+    """K649-83."""
+    # when
+    assert run("configs", "--alter", *flags, "--add-config", "acks=1") == 0
+    # then
+    assert run.out == "Completed updating default config for users in the cluster.\n"
+    assert run("configs", "--describe", *flags) == 0
+    assert run.out == "Dynamic configs for the default user-principal are acks=1\n"
+
+
+def test_the_short_forms_mean_the_same(run: Run) -> None:
+    """K649-83."""
+    # when
+    assert run("configs", "--alter", "--user", "carol", "--client-defaults", "--add-config", "acks=0") == 0
+    # then
+    assert run("configs", "--describe", "--user", "carol", "--entity-type", "clients") == 1, "not both ways"
+    assert run("configs", "--describe", "--user", "carol", "--client-defaults") == 0
+    assert run.out == "Dynamic configs for user-principal 'carol', the default client-id are acks=0\n"
+
+
+def test_describing_lists_entities_of_exactly_the_types_asked_for(run: Run) -> None:
+    """K649-87."""
+    # given
+    run("configs", "--alter", "--user", "dave", "--add-config", "acks=1")
+    run("configs", "--alter", "--user", "dave", "--client", "app", "--add-config", "acks=0")
+    # when
+    run("configs", "--describe", "--entity-type", "users")
+    # then
+    assert "user-principal 'dave' are acks=1" in run.out
+    assert "client-id" not in run.out
+    # when
+    run("configs", "--describe", "--entity-type", "users", "--entity-type", "clients")
+    # then
+    assert "user-principal 'dave', client-id 'app' are acks=0" in run.out
+    assert "'dave' are" not in run.out
+
+
+def test_describing_clients_alone_is_no_error_and_finds_nothing(run: Run) -> None:
+    """K649-88: what broke describing of client quotas is not copied."""
+    assert run("configs", "--describe", "--entity-type", "clients") == 0
+    assert run.out == ""
+
+
+def test_deleting_takes_away_and_a_key_that_is_not_set_is_refused(run: Run) -> None:
+    """K649-84."""
+    # given
+    run("configs", "--alter", "--user", "erin", "--add-config", "acks=1,session.timeout.ms=10000")
+    # when
+    assert run("configs", "--alter", "--user", "erin", "--delete-config", "acks,session.timeout.ms") == 0
+    # then
+    run("configs", "--describe", "--user", "erin")
+    assert run.out == ""
+    # when
+    assert run("configs", "--alter", "--user", "erin", "--delete-config", "acks") == 1
+    # then
+    assert run.err == "Invalid config(s): acks\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--client", "app", "--add-config", "acks=1"), "A user must be specified"),
+        (("--user", "u", "--add-config", "ack=1"), "Unexpected config names: ack"),
+        (("--user", "u", "--delete-config", "ack"), "Unexpected config names: ack"),
+        (("--entity-type", "users", "--add-config", "acks=1"), "An entity-name or default entity must be specified"),
+        (("--user", "u", "--entity-type", "clients", "--add-config", "acks=1"), "should not be used in conjunction"),
+        (
+            ("--entity-type", "users", "--entity-type", "clients", "--entity-name", "x", "--add-config", "acks=1"),
+            "An entity name must be specified for every entity type",
+        ),
+        (("--user", "u", "--append-config", "acks=1"), "no config of users and clients is one"),
+        (("--user", "u", "--add-config", "acks=9"), "Invalid value 9 for configuration acks"),
+    ],
+)
+def test_what_cannot_be_changed_for_users_is_refused(words: tuple[str, ...], complaint: str, run: Run) -> None:
+    """K649-88, K649-89, K649-90."""
+    assert run("configs", "--alter", *words) == 1
+    assert complaint in run.err
+    assert run.err.count("\n") == 1
+
+
+def test_the_client_versions_that_registered_stand_under_their_entity(address: str, run: Run) -> None:
+    """K649-91."""
+    # given
+    app = DescribeClientConfigsRequest.ComponentData(entity_type="client-id", match_type=0, match="app-91")
+    request = DescribeClientConfigsRequest(
+        components=[app], supported_configs=["acks", "session.timeout.ms"], resolve_entity=True, strict=False
+    )
+    with WireClient(address) as client:
+        client.ask(request, DescribeClientConfigsResponse, DescribeClientConfigsRequest.VERSIONS[1])
+    # when
+    assert run("configs", "--describe", "--entity-type", "users", "--entity-type", "clients") == 0
+    # then
+    found = run.out.partition("user-principal 'ANONYMOUS', client-id 'app-91' are\n")[2].splitlines()[0]
+    assert re.fullmatch(r"  registered: \S+/\S+ supports \[acks, session\.timeout\.ms\]", found)
+
+
+# --- what Kafka's tool does not have ---
+
+
+def test_validate_only_says_what_the_broker_would_and_changes_nothing(run: Run, topic: str) -> None:
+    # when
+    assert run("configs", "--alter", "--topic", topic, "--add-config", "retention.ms=1", "--validate-only") == 0
+    # then
+    assert run.out == f"Valid: config for topic {topic}.\n"
+    run("configs", "--describe", "--topic", topic)
+    assert run.out == f"Dynamic configs for topic {topic} are:\n"
+    # when
+    assert run("configs", "--alter", "--topic", topic, "--add-config", "retention.ms=x", "--validate-only") == 1
+    # then
+    assert "retention.ms" in run.err
+
+
+def test_lists_are_appended_to_and_taken_from(run: Run, topic: str) -> None:
+    # when
+    assert run("configs", "--alter", "--topic", topic, "--append-config", "cleanup.policy=compact") == 0
+    # then
+    run("configs", "--describe", "--topic", topic)
+    assert "cleanup.policy=delete,compact " in run.out
+    # when
+    assert run("configs", "--alter", "--topic", topic, "--subtract-config", "cleanup.policy=[delete]") == 0
+    # then
+    run("configs", "--describe", "--topic", topic)
+    assert "cleanup.policy=compact " in run.out
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_results_come_as_documents_too(form: str, read: object, run: Run, topic: str) -> None:
+    assert callable(read)
+    # when
+    run("configs", "--alter", "--topic", topic, "--add-config", "retention.ms=7", "-o", form)
+    # then
+    assert read(run.out) == {
+        "entity": {"topics": topic},
+        "changes": [{"name": "retention.ms", "operation": "set", "value": "7"}],
+        "validate_only": False,
+    }
+    # when
+    run("configs", "--describe", "--topic", topic, "-o", form)
+    # then
+    (described,) = read(run.out)
+    (config,) = described["configs"]
+    assert (config["name"], config["value"], config["source"]) == ("retention.ms", "7", "DYNAMIC_TOPIC_CONFIG")
+
+
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "client.properties"
+    file.write_text("default.api.timeout.ms=300\n")
+    # when
+    flags = ("--bootstrap-server", "127.0.0.1:1", "--command-config", file, "--describe", "--topic", "t")
+    done = subprocess.run(
+        [sys.executable, "-m", "klamm.cli", "configs", *flags], capture_output=True, text=True, check=False, timeout=30
+    )
+    # then
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--describe", "--topic", "a", "--topic", "b"),
+        ("--describe", "--topic", "a", "stray"),
+        ("--desc", "--topic", "a"),
+        ("--describe", "--topic", "a", "--validate-only"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_2(words: tuple[str, ...], run: Run) -> None:
+    assert run("configs", *words) == 2
+    assert run.err.count("\n") == 1
+
+
+def test_the_commands_start_without_what_they_do_not_need() -> None:
+    # when
+    code = (
+        "import sys, klamm.cli\n"
+        "try: klamm.cli.main(['configs', '--help'])\n"
+        "except SystemExit: pass\n"
+        "try: klamm.cli.main(['topics', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'kafka', 'pyspark', 'rich', 'yaml', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # then
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- files ---
+
+FILE = """
+topics:
+  {topic}:
+    partitions: 3
+    configs:
+      retention.ms: 1000
+  {topic}-new:
+    partitions: 2
+    configs: {{cleanup.policy: [compact, delete]}}
+"""
+
+
+def test_a_plan_shows_the_difference_and_apply_makes_it_so(run: Run, topic: str, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "topics.yaml"
+    file.write_text(FILE.format(topic=topic))
+    run("configs", "--alter", "--topic", topic, "--add-config", "retention.ms=5,segment.ms=6")
+    # when
+    assert run("configs", "plan", str(file), "--check") == 3
+    # then
+    expected = (
+        f"~ topic {topic}\n"
+        "    ~ partitions: 2 (cluster) -> 3 (file)\n"
+        "    ~ retention.ms: 5 (topic) -> 1000 (file)\n"
+        f"+ topic {topic}-new\n"
+        "    + partitions: 2 (file)\n"
+        "    + cleanup.policy: compact,delete (file)\n"
+    )
+    assert run.out == expected + "Topics: 1 to create, 1 to change, 0 in line, 0 refused.\n"
+    # when
+    assert run("configs", "apply", str(file)) == 0
+    # then
+    assert run.out == expected + "Topics: 1 created, 1 changed, 0 in line, 0 failed.\n"
+    assert run("configs", "plan", str(file), "--check") == 0
+    assert run.out == "Topics: 0 to create, 0 to change, 2 in line, 0 refused.\n"
+    run("configs", "--describe", "--topic", topic)
+    assert "segment.ms=6 " in run.out, "what the file does not name stays"
+    # when
+    assert run("configs", "apply", str(file), "--prune-configs") == 0
+    # then
+    assert "    - segment.ms: 6 (topic) -> what is inherited\n" in run.out
+    run("configs", "--describe", "--topic", topic)
+    assert "segment.ms" not in run.out
+
+
+def test_a_refused_topic_does_not_stop_the_others(run: Run, topic: str, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "topics.yaml"
+    file.write_text(
+        f"topics:\n  {topic}: {{configs: {{retention.ms: soon}}}}\n"
+        f"  {topic}-b: {{replication_factor: 5}}\n  {topic}-c: {{configs: {{flush.ms: 7}}}}\n"
+    )
+    # when
+    assert run("configs", "plan", str(file)) == 1
+    # then
+    assert run.out.splitlines()[-1] == "Topics: 1 to create, 0 to change, 0 in line, 2 refused."
+    # when
+    assert run("configs", "apply", str(file), "-o", "json") == 1
+    # then
+    document = json.loads(run.out)
+    assert document["summary"] == {"created": 1, "changed": 0, "in_line": 0, "failed": 2}
+    assert [bool(one["error"]) for one in document["topics"]] == [True, True, False]
+    assert "retention.ms" in run.err
+    assert "replication factor" in run.err
+    assert run("topics", "--list", "--topic", f"{topic}-c") == 0
+    assert run.out == f"{topic}-c\n"
+
+
+def test_a_plan_changes_nothing(run: Run, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "topics.yaml"
+    file.write_text("topics: {never-made: {partitions: 1}}\n")
+    # when
+    assert run("configs", "plan", str(file)) == 0
+    # then
+    run("topics", "--list", "--topic", "never-made")
+    assert run.out == "\n"
+
+
+def test_a_wrong_file_is_refused_by_its_name(run: Run, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "topics.yaml"
+    file.write_text("topics: {t: {partitions: many}}\n")
+    # when
+    assert run("configs", "plan", str(file)) == 1
+    # then
+    assert run.err == (
+        f"klamm configs plan: {file}: topics.t.partitions: 'many': expected a whole number from 1 to 2147483647\n"
+    )
+    assert run("configs", "apply", str(tmp_path / "absent.yaml")) == 1
+    assert "absent.yaml: cannot be read" in run.err

@@ -1,0 +1,61 @@
+"""Reading what --add-config and its like say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.cli.configs.changes import Changes, parse_pairs, read_changes
+from klamm.cli.configs.options import parse
+from klamm.cli.connecting import RefusedError
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=1", {"a": "1"}),
+        ("a=1,b=2", {"a": "1", "b": "2"}),
+        ("a=[x,y],b=2", {"a": "x,y", "b": "2"}),
+        ("a = 1 , b=2", {"a": "1", "b": "2"}),
+        ("a=", {"a": ""}),
+        ("a=[]", {"a": ""}),
+        ("a=1,", {"a": "1"}),
+        ("a=[x=1,y=2]", {"a": "x=1,y=2"}),
+        (None, {}),
+    ],
+)
+def test_brackets_keep_the_commas_of_a_value_together(text: str | None, pairs: dict[str, str]) -> None:
+    """K649-85."""
+    assert parse_pairs(text) == pairs
+
+
+@pytest.mark.parametrize("text", ["a", "a=1=2", "a,b=1", "=1=", "a=x,y"])
+def test_what_is_no_pair_is_refused(text: str) -> None:
+    with pytest.raises(RefusedError, match='must be in the format "key=val"'):
+        parse_pairs(text)
+
+
+def test_keys_with_characters_that_no_config_has_are_refused() -> None:
+    with pytest.raises(RefusedError, match="Invalid character found for config key: a b"):
+        parse_pairs("a b=1")
+
+
+def test_a_file_of_configs_is_read_as_properties(tmp_path: Path) -> None:
+    """K649-85."""
+    # given
+    file = tmp_path / "configs.properties"
+    file.write_text("# mine\nacks = all\nlist=a,b\n")
+    # when
+    changes = read_changes(parse(["--alter", "--user", "u", "--add-config-file", str(file), "--delete-config", "x, y"]))
+    # then
+    assert changes == Changes(added={"acks": "all", "list": "a,b"}, deleted=("x", "y"), appended={}, subtracted={})
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(SettingsError, match="/no/such/file: can not be read"):
+        read_changes(parse(["--alter", "--user", "u", "--add-config-file", "/no/such/file"]))

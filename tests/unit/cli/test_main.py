@@ -1,0 +1,81 @@
+"""The command line's front door."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def test_without_a_command_the_usage_is_told_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == cli.EXIT_USAGE
+    assert "usage: klamm COMMAND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [command.name for command in cli.COMMANDS])
+def test_help_lists_every_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == cli.EXIT_OK
+    assert f"\n  {command} " in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_refused_naming_it_and_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["brokr"]) == cli.EXIT_USAGE
+    message = capsys.readouterr().err
+    assert "'brokr'" in message
+    assert ", ".join(command.name for command in cli.COMMANDS) in message
+
+
+def test_a_command_gets_the_rest_of_the_words_and_gives_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    seen: list[Sequence[str]] = []
+
+    def run(words: Sequence[str]) -> int:
+        seen.append(words)
+        return 1
+
+    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(main=run))
+    # when
+    code = cli.main(["mirror", "mm2.properties", "--clusters", "B"])
+    # then
+    assert (code, seen) == (1, [["mm2.properties", "--clusters", "B"]])
+
+
+def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(words: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(main=run))
+    assert cli.main(["demo"]) == 130
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == cli.EXIT_OK
+    assert capsys.readouterr().out.startswith("klamm 0.")
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_every_command_can_be_run(command: cli.Command) -> None:
+    assert callable(import_module(command.module).main)
+
+
+def test_the_broker_command_imports_nothing_that_it_does_not_need() -> None:
+    # given
+    program = (
+        "import sys, klamm.cli\n"
+        "try: klamm.cli.main(['broker', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'kafka', 'pyspark', 'rich', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    # when
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    # then
+    assert result.stdout.splitlines()[-1] == "[]"

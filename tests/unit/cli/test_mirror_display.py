@@ -1,0 +1,73 @@
+"""How far a mirror is, as a person sees it."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from klamm.cli.mirror_display import MirrorDisplay, _tables
+from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def flows(
+    state: FlowState = FlowState.RUNNING, *, copied: int = 50, partition_state: str = "COPYING", reason: str = ""
+) -> Sequence[FlowProgress]:
+    status = MirrorStatus(["A->B"], clock=lambda: 0.0)
+    status.expect("A->B", [("orders", 0), ("orders", 1)])
+    status.set_state("A->B", state)
+    rows = [
+        {
+            "flow": "A->B",
+            "topic": "orders",
+            "partition": partition,
+            "remote_topic": "A.orders",
+            "next_offset": copied,
+            "end_offset": 100,
+            "state": partition_state,
+            "reason": reason,
+            "last_timestamp": -1,
+            "records": copied,
+            "bytes": 10 * copied,
+        }
+        for partition in (0, 1)
+    ]
+    status.update("session", rows)
+    return status.snapshot()
+
+
+def printed(shown: Sequence[tuple[float, Sequence[FlowProgress]]]) -> list[str]:
+    """Return the lines that a display prints where there is no terminal."""
+    out, now = io.StringIO(), 0.0
+    with MirrorDisplay(Console(file=out, width=300), clock=lambda: now) as display:
+        for now, progress in shown:  # noqa: B007 - the clock reads it
+            display.show(progress)
+    return out.getvalue().splitlines()
+
+
+def test_lines_come_now_and_then_and_once_more_at_the_end() -> None:
+    lines = printed([(second, flows(copied=int(second))) for second in (1.0, 2.0, 3.0, 6.5, 7.0)])
+    assert [line.split()[2] for line in lines] == ["2/200", "12/200", "14/200"]
+
+
+def test_a_change_of_state_is_told_at_once() -> None:
+    lines = printed([(1.0, flows()), (1.1, flows(FlowState.WAITING))])
+    assert [line.split()[1].rstrip(":") for line in lines] == ["RUNNING", "WAITING", "WAITING"]
+
+
+def rendered(progress: Sequence[FlowProgress]) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=120).print(_tables(progress))
+    return [line.strip() for line in out.getvalue().splitlines()]
+
+
+def test_at_a_terminal_each_topic_has_a_row() -> None:
+    assert rendered(flows())[-1].split() == ["orders", "100", "200", "50%", "100", "COPYING"]
+
+
+def test_a_partition_that_stopped_is_named_with_its_reason() -> None:
+    assert "partition 0 stopped: no position" in rendered(flows(partition_state="STOPPED", reason="no position"))[-1]

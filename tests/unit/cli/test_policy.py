@@ -1,0 +1,145 @@
+"""``klamm policy test``."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import AdminClient, NewTopic
+from klamm.cli import main, policy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import klamm
+
+RULES = """
+    rules:
+      - name: names
+        naming: "[a-z.]+"
+      - name: sizes
+        partitions: {max: 2}
+        configs:
+          flush.ms: {min: 1000}
+"""
+TOPICS = """
+    topics:
+      orders: {partitions: 2}
+      big: {partitions: 9}
+      Loud:
+"""
+POLICY = """
+    from klamm.policy import CreateTopicPolicy, PolicyViolationError
+
+    class House(CreateTopicPolicy):
+        def configure(self, configs):
+            self.most = int(configs.get("most", "5"))
+
+        def validate(self, details):
+            if details.topic == "Loud":
+                raise KeyError("oops")
+            if details.num_partitions > self.most:
+                raise PolicyViolationError(f"at most {self.most}")
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "rules.yaml").write_text(textwrap.dedent(RULES))
+    (tmp_path / "topics.yaml").write_text(textwrap.dedent(TOPICS))
+    (tmp_path / "house_policy_of_cli.py").write_text(textwrap.dedent(POLICY))
+    return tmp_path
+
+
+def test_rules_are_asked_about_declared_topics(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["policy", "test", "--rules", str(files / "rules.yaml"), "--topics-file", str(files / "topics.yaml")])
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 3
+    assert lines[0].split() == ["TOPIC", "REQUEST", "VERDICT", "REASON"]
+    assert lines[1].split()[:3] == ["big", "create", "POLICY_VIOLATION"]
+    assert "partitions=9 of topic big is above the maximum 2" in lines[1]
+    assert lines[2].split()[0] == "Loud"
+    assert lines[-1] == "2 of 3 topics would break klamm.policy.rules:RulesPolicy."
+
+
+@pytest.mark.parametrize(
+    "name", ["{}/house_policy_of_cli.py", "{}/house_policy_of_cli.py:House", "house_policy_of_cli:House"]
+)
+def test_a_policy_in_a_file_or_module_is_asked(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["test", name.format(files), "--topics-file", str(files / "topics.yaml"), "-o", "json"]
+    assert policy.main([*arguments, "--property", "most=20"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["policy"], found["topics"], found["refused"]) == ("house_policy_of_cli:House", 3, 1)
+    assert {v["topic"]: (v["verdict"], v["message"]) for v in found["verdicts"]} == {
+        "orders": ("allowed", None),
+        "big": ("allowed", None),
+        "Loud": ("failed", "KeyError: 'oops'"),
+    }
+
+
+def test_topics_of_a_cluster_are_judged_by_what_they_set(
+    files: Path, klamm_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    with AdminClient(klamm_broker.bootstrap_servers) as admin:
+        topics = [
+            NewTopic(name="fine", num_partitions=2, replication_factor=1),
+            NewTopic(name="hasty", num_partitions=1, replication_factor=1, configs={"flush.ms": "5"}),
+        ]
+        admin.create_topics(topics).all().result()
+    arguments = ["test", "--rules", str(files / "rules.yaml"), "--bootstrap-server", klamm_broker.bootstrap_servers]
+    # when
+    code = policy.main([*arguments, "--kind", "create", "--kind", "alter"])
+    # then
+    said = capsys.readouterr().out
+    assert code == 3
+    assert said.count("flush.ms=5 of topic hasty is below the minimum 1000") == 2
+    assert said.splitlines()[-1] == "1 of 2 topics would break klamm.policy.rules:RulesPolicy."
+    # and when
+    code = policy.main([*arguments, "--kind", "delete"])
+    # then
+    assert code == 0
+    assert capsys.readouterr().out == "0 of 2 topics would break klamm.policy.rules:RulesPolicy.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected test, got nothing"),
+        (["test"], "expected a policy, or --rules"),
+        (["test", "a:B"], "expected either --bootstrap-server or --topics-file"),
+        (["test", "a:B", "--topics-file", "f", "--bootstrap-server", "h:1"], "expected either"),
+    ],
+)
+def test_wrong_usage_ends_with_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        policy.main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.py", "none.py: there is no such file"),
+        ("nodots", "expected FILE.py, FILE.py:Class or module:Class"),
+        ("no.such.module:Class", "cannot import no.such.module"),
+        ("{}/empty_policy.py", "expected one policy in it"),
+        ("{}/broken_policy.py", "RuntimeError: boom"),
+    ],
+)
+def test_a_policy_that_cannot_be_had_is_told_in_one_line(
+    name: str, message: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "empty_policy.py").write_text("")
+    (files / "broken_policy.py").write_text("raise RuntimeError('boom')")
+    assert policy.main(["test", name.format(files), "--topics-file", str(files / "topics.yaml")]) == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1

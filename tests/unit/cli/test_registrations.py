@@ -1,0 +1,62 @@
+"""``klamm registrations report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import klamm.admin
+from klamm.cli import registrations
+from klamm.registrations import report
+
+
+def test_the_report_is_asked_for_the_cluster_and_the_form(
+    klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def run(bootstrap_servers: str, _: Any, **how: Any) -> int:
+        asked.append((bootstrap_servers, how))
+        return 0
+
+    monkeypatch.setattr(report, "run_report", run)
+    # when
+    flags = ["--user", "alice", "--key", "acks", "--window", "1 hour", "--html", "r.html", "--parquet", "r"]
+    code = registrations.main(
+        ["report", "--bootstrap-server", klamm_broker.bootstrap_servers, "-o", "json", *flags, "--follow"]
+    )
+    # then
+    how = {
+        "output_format": "json",
+        "scope": report.Scope(user="alice", config="acks", window="1 hour"),
+        "parquet": Path("r"),
+        "html": Path("r.html"),
+        "follow_s": 10.0,
+    }
+    assert (code, asked) == (0, [(klamm_broker.bootstrap_servers, how)])
+
+
+@pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError("no answer within 15 s")])
+def test_a_cluster_that_is_away_is_named(
+    error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    def no_cluster(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(klamm.admin, "AdminClient", no_cluster)
+    # when
+    code = registrations.main(["report", "--bootstrap-server", "kafka.example.org:9092"])
+    # then
+    assert code == 1
+    assert capsys.readouterr().err == f"klamm registrations: kafka.example.org:9092: {error}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["report"], ["report", "--bootstrap-server", "a:1", "-o", "yaml"]])
+def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        registrations.main(words)
+    assert exit_info.value.code == 2

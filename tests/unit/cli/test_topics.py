@@ -1,0 +1,219 @@
+"""klamm topics: reading its flags, and what Kafka's tool does not have."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+import klamm
+from klamm import cli
+from klamm.admin import ConfigEntry, ConfigSource, PartitionDescription, TopicDescription
+from klamm.cli.connecting import RefusedError
+from klamm.cli.topics.describing import Report, lines
+from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with klamm.Broker(brokers=3) as broker:
+        yield broker.bootstrap_servers
+
+
+# --- values of flags ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (None, ("__consumer_offsets", "a.b", "axb", "c")),
+        ("a.b", ("a.b", "axb")),
+        (r"a\.b", ("a.b",)),
+        ("c,a\\.b", ("a.b", "c")),
+        ('"a.*"', ("a.b", "axb")),
+        ("a", ()),
+    ],
+)
+def test_a_topic_flag_is_a_regular_expression_for_whole_names(pattern: str | None, found: tuple[str, ...]) -> None:
+    assert matching(["c", "axb", "a.b", "__consumer_offsets"], pattern, exclude_internal=False) == found
+
+
+def test_internal_topics_can_be_left_out() -> None:
+    assert matching(["a", "__consumer_offsets", "__mine"], None, exclude_internal=True) == ("__mine", "a")
+
+
+def test_what_is_no_regular_expression_is_named() -> None:
+    with pytest.raises(RefusedError, match=r"\[ is an invalid regex\."):
+        matching([], "[", exclude_internal=False)
+
+
+def test_configs_are_names_and_values() -> None:
+    assert parse_configs(["a = 1", "b=x,y"]) == {"a": "1", "b": "x,y"}
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "a=b=c", "=b=c"])
+def test_configs_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(RefusedError, match="must be in the format"):
+        parse_configs([text])
+
+
+def test_an_assignment_lists_the_brokers_of_each_partition() -> None:
+    assert parse_assignment("1:2,2: 3") == {0: (1, 2), 1: (2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("1:1", "Partition replica lists may not contain duplicate entries: 1"),
+        ("1:2,3", "Partition 1 has different replication factor: [3]"),
+        ("1,x", "--replica-assignment 1,x: expected ids like 1:2,2:1, not 'x'"),
+    ],
+)
+def test_assignments_that_cannot_be_are_refused(text: str, complaint: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        parse_assignment(text)
+    assert str(refused.value) == complaint
+
+
+def test_topic_ids_are_read_as_they_are_written() -> None:
+    topic_id = UUID("f5025f1b-9a30-45b6-bbaf-22ab64679fec")
+    assert format_topic_id(topic_id) == "9QJfG5owRba7ryKrZGef7A"
+    assert parse_topic_id("9QJfG5owRba7ryKrZGef7A") == topic_id
+
+
+@pytest.mark.parametrize("text", ["xyz", "9QJfG5owRba7ryKrZGef7A9QJfG5owRba7ryKrZGef7A", "!"])
+def test_other_topic_ids_are_refused(text: str) -> None:
+    with pytest.raises(RefusedError, match="Input string"):
+        parse_topic_id(text)
+
+
+# --- descriptions ---
+
+
+def partition(number: int, leader: int = 1, *, isr: tuple[int, ...] = (1, 2)) -> PartitionDescription:
+    return PartitionDescription(partition=number, leader=leader, leader_epoch=0, replicas=(1, 2), isr=isr)
+
+
+TOPIC = TopicDescription(
+    name="t",
+    topic_id=UUID(int=0),
+    is_internal=False,
+    partitions=(partition(0), partition(1, isr=(1,)), partition(2, -1, isr=()), partition(3, 9)),
+)
+CONFIGS = {
+    "min.insync.replicas": ConfigEntry("min.insync.replicas", "2", source=ConfigSource.DYNAMIC_TOPIC_CONFIG),
+    "retention.ms": ConfigEntry("retention.ms", "1", source=ConfigSource.DEFAULT_CONFIG),
+}
+
+
+def shown(report: Report) -> list[str]:
+    return [
+        line.split("\t")[2].removeprefix("Partition: ") for line in lines(TOPIC, CONFIGS, report) if line[0] == "\t"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("report", "partitions"),
+    [
+        (Report(live_brokers={1, 2}), ["0", "1", "2", "3"]),
+        (Report(live_brokers={1, 2}, under_replicated=True), ["1", "2"]),
+        (Report(live_brokers={1, 2}, unavailable=True), ["2", "3"]),
+        (Report(live_brokers={1, 2}, under_min_isr=True), ["1", "2"]),
+        (Report(live_brokers={1, 2}, at_min_isr=True), ["0", "3"]),
+        (Report(live_brokers={1, 2}, with_overrides=True), []),
+    ],
+)
+def test_reports_show_the_partitions_they_are_about(report: Report, partitions: list[str]) -> None:
+    assert shown(report) == partitions
+
+
+def test_a_broker_that_does_not_tell_of_ids_and_eligible_leaders_is_described_without() -> None:
+    assert list(lines(TOPIC, CONFIGS, Report(live_brokers={1})))[:2] == [
+        "Topic: t\tPartitionCount: 4\tReplicationFactor: 2\tConfigs: min.insync.replicas=2",
+        "\tTopic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2\tElr: N/A\tLastKnownElr: N/A",
+    ]
+
+
+# --- against a broker ---
+
+
+def run(address: str, *words: str) -> int:
+    try:
+        return cli.main(["topics", "--bootstrap-server", address, *words])
+    except SystemExit as error:
+        return int(error.code or 0)
+
+
+def test_validate_only_asks_the_broker_and_changes_nothing(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # given
+    assert run(address, "--create", "--topic", "here") == 0
+    capsys.readouterr()
+    # when
+    assert run(address, "--create", "--topic", "new", "--partitions", "2", "--validate-only") == 0
+    assert run(address, "--create", "--topic", "here", "--validate-only") == 1
+    assert run(address, "--alter", "--topic", "here", "--partitions", "3", "--validate-only") == 0
+    assert run(address, "--delete", "--topic", "here", "--validate-only") == 0
+    # then
+    assert capsys.readouterr().out.splitlines() == [
+        "Valid: topic new would be created.",
+        "Error while executing topic command : Topic 'here' already exists.",
+        "Valid: topic here would grow to 3 partitions.",
+        "Valid: topic here would be deleted.",
+    ]
+    assert run(address, "--list", "--topic", "new,here") == 0
+    assert capsys.readouterr().out == "here\n"
+
+
+def test_replicas_go_where_they_are_assigned(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # when
+    assert run(address, "--create", "--topic", "placed", "--replica-assignment", "3:1,2:3") == 0
+    assert run(address, "--alter", "--topic", "placed", "--partitions", "3", "--replica-assignment", "3:1,2:3,1:2") == 0
+    capsys.readouterr()
+    assert run(address, "--describe", "--topic", "placed", "-o", "json") == 0
+    # then
+    (described,) = json.loads(capsys.readouterr().out)
+    assert [one["replicas"] for one in described["partitions"]] == [[3, 1], [2, 3], [1, 2]]
+    assert (described["partition_count"], described["replication_factor"]) == (3, 2)
+
+
+def test_a_topic_is_described_by_its_id_page_by_page(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # given
+    run(address, "--create", "--topic", "paged", "--partitions", "5", "-o", "json")
+    topic_id = json.loads(capsys.readouterr().out)["topic_id"]
+    # when
+    assert run(address, "--describe", "--topic-id", topic_id, "--partition-size-limit-per-response", "2") == 0
+    # then
+    assert len(capsys.readouterr().out.splitlines()) == 6
+
+
+def test_failures_go_to_stderr_where_stdout_is_a_document(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # when
+    assert run(address, "--describe", "--topic", "nothing", "-o", "yaml") == 1
+    # then
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "klamm topics: Topic 'nothing' does not exist as expected\n"
+
+
+def test_the_old_flag_for_deleting_configs_is_told_to_do_nothing(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # when
+    assert run(address, "--list", "--topic", "none", "--delete-config", "retention.ms") == 0
+    # then
+    assert "changes nothing: klamm configs --alter does it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("--list", "stray"), ("--create", "--topic", "t", "--partitions", "abc"), ("--list",)]
+)
+def test_wrong_usage_is_one_line_and_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["topics", *words])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,60 @@
+"""The table of client configs and what their values may be."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.client_configs.definitions import DEFINITIONS, BrokerLimits, check_value
+from klamm.protocol.errors import InvalidRequestError
+
+LIMITS = BrokerLimits(min_session_timeout_ms=6_000, max_session_timeout_ms=1_800_000)
+
+
+def test_the_keys_are_those_of_the_kip() -> None:
+    """K649-55."""
+    assert set(DEFINITIONS) == {"acks", "session.timeout.ms", "heartbeat.interval.ms"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("acks", value) for value in ("all", "-1", "0", "1")),
+        *(("session.timeout.ms", value) for value in ("6000", "1800000", "+6000")),
+        *(("heartbeat.interval.ms", value) for value in ("1", "2147483647")),
+    ],
+)
+def test_values_that_clients_can_use_are_taken_as_they_are(name: str, value: str) -> None:
+    """K649-56."""
+    assert check_value(name, value, LIMITS) == value
+
+
+def test_blanks_around_a_value_are_dropped() -> None:
+    assert check_value("acks", " all ", LIMITS) == "all"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("acks", value) for value in ("2", "-2", "ALL", "")),
+        *(("session.timeout.ms", value) for value in ("5999", "1800001", "abc", "", "6_000", "1e4", "٦٠٠٠")),
+        *(("heartbeat.interval.ms", value) for value in ("0", "-1", "2147483648", "1.5")),
+    ],
+)
+def test_values_that_clients_could_not_use_are_refused(name: str, value: str) -> None:
+    """K649-56."""
+    with pytest.raises(InvalidRequestError, match=f"Invalid value .*for configuration {name}: expected"):
+        check_value(name, value, LIMITS)
+
+
+def test_the_brokers_own_limits_bound_the_session_timeout() -> None:
+    """K649-56."""
+    narrow = BrokerLimits(min_session_timeout_ms=10_000, max_session_timeout_ms=20_000)
+    with pytest.raises(InvalidRequestError, match="from 10000 to 20000"):
+        check_value("session.timeout.ms", "6000", narrow)
+
+
+@pytest.mark.parametrize("name", ["foo", "producer_byte_rate", "supported.configs", "supported.config", ""])
+def test_other_keys_do_not_exist(name: str) -> None:
+    """K649-46, K649-54."""
+    with pytest.raises(InvalidRequestError, match=f"Invalid configuration key {name}"):
+        check_value(name, "1", LIMITS)

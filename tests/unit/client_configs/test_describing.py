@@ -1,0 +1,57 @@
+"""What an operator sees of client configs."""
+
+from __future__ import annotations
+
+from klamm.client_configs.describing import Compatibility, describe, merge_compatibility
+from klamm.client_configs.entities import ClientConfigEntity, EntityType
+from klamm.client_configs.filters import EntityFilter, FilterComponent
+
+of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
+EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)
+
+
+def test_an_entity_shows_its_own_values_only() -> None:
+    """K649-26."""
+    configs = {of_user("alice"): {"acks": "0"}, of_client("alice", "app1"): {"session.timeout.ms": "9000"}}
+    described = describe(EVERY_USER, configs, {})
+    assert [(entry.entity, entry.values) for entry in described] == [
+        (of_user("alice"), (("acks", "0"),)),
+        (of_client("alice", "app1"), (("session.timeout.ms", "9000"),)),
+    ]
+
+
+def test_entities_without_configs_and_registrations_are_left_out() -> None:
+    """K649-27."""
+    assert describe(EVERY_USER, {of_user("alice"): {}}, {}) == ()
+
+
+def test_an_entity_with_registrations_only_is_shown_without_values() -> None:
+    """K649-27."""
+    described = describe(EVERY_USER, {}, {of_client("alice", "app1"): {"a/1": ("acks",)}})
+    assert [(entry.entity, entry.values) for entry in described] == [
+        (of_user("alice"), ()),
+        (of_client("alice", "app1"), ()),
+    ]
+
+
+def test_every_registered_version_is_listed_on_the_client_id() -> None:
+    """K649-22."""
+    registered = {of_client("alice", "app1"): {"a/2": ("acks", "x"), "a/1": ("acks",)}}
+    (app1,) = (entry for entry in describe(EVERY_USER, {}, registered) if entry.entity.has_client_id)
+    assert app1.compatibility_of(EntityType.CLIENT_ID) == (("a/1", ("acks",)), ("a/2", ("acks", "x")))
+    assert app1.compatibility_of(EntityType.USER) == ()
+
+
+def test_a_user_lists_the_union_over_its_client_ids() -> None:
+    """K649-22."""
+    registered: dict[ClientConfigEntity, Compatibility] = {
+        of_client("alice", "app1"): {"a/1": ("acks",)},
+        of_client("alice", "app2"): {"a/1": ("session.timeout.ms",), "b/1": ()},
+        of_client("bob", "app1"): {"c/1": ("acks",)},
+    }
+    alice = next(entry for entry in describe(EVERY_USER, {}, registered) if entry.entity == of_user("alice"))
+    assert alice.compatibility_of(EntityType.USER) == (("a/1", ("acks", "session.timeout.ms")), ("b/1", ()))
+
+
+def test_merging_nothing_gives_nothing() -> None:
+    assert merge_compatibility([]) == ()

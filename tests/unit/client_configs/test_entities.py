@@ -1,0 +1,64 @@
+"""Client config entities: who may be addressed, and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.client_configs.entities import MAX_NAME_BYTES, ClientConfigEntity, parse_entity
+from klamm.protocol.errors import InvalidRequestError
+
+
+def test_without_a_client_id_the_user_is_addressed() -> None:
+    """K649-51."""
+    assert parse_entity([("user", "alice")]) == ClientConfigEntity.of_user("alice")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_with_a_client_id_the_client_of_the_user_is_addressed_whatever_the_order(order: int) -> None:
+    """K649-51."""
+    components = [("user", "alice"), ("client-id", "app1")][::order]
+    assert parse_entity(components) == ClientConfigEntity.of_client("alice", "app1")
+
+
+def test_a_null_name_addresses_the_default_of_its_type() -> None:
+    """K649-52."""
+    assert parse_entity([("user", None)]) == ClientConfigEntity.of_user(None)
+    assert parse_entity([("user", "alice"), ("client-id", None)]) == ClientConfigEntity.of_client("alice", None)
+    assert parse_entity([("user", None), ("client-id", None)]) == ClientConfigEntity.of_client(None, None)
+
+
+@pytest.mark.parametrize(
+    "components",
+    [
+        [],
+        [("client-id", "app1")],
+        [("user", "")],
+        [("user", "alice"), ("client-id", "")],
+        [("user", "alice"), ("user", "bob")],
+        [("user", "alice"), ("ip", "10.0.0.1")],
+        [("", "alice")],
+        [("user", "x" * (MAX_NAME_BYTES + 1))],
+    ],
+    ids=["empty", "no user", "empty user", "empty client id", "twice", "unknown type", "empty type", "too long"],
+)
+def test_entities_that_are_none_are_refused(components: list[tuple[str, str | None]]) -> None:
+    """K649-50, K649-53."""
+    with pytest.raises(InvalidRequestError):
+        parse_entity(components)
+
+
+def test_defaults_sort_before_names_and_users_before_their_clients() -> None:
+    of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
+    expected = [
+        of_user(None),
+        of_client(None, None),
+        of_user("a"),
+        of_client("a", None),
+        of_client("a", "x"),
+        of_user("b"),
+    ]
+    assert sorted({*expected}, key=lambda entity: entity.sort_key) == expected
+
+
+def test_an_entity_reads_as_a_phrase() -> None:
+    assert str(ClientConfigEntity.of_client("alice", None)) == "user 'alice', the default client-id"

@@ -1,0 +1,75 @@
+"""Filters of DescribeClientConfigs: match types, strictness, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.filters import parse_filter
+from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
+
+ALICE = ClientConfigEntity.of_user("alice")
+BOB = ClientConfigEntity.of_user("bob")
+DEFAULT_USER = ClientConfigEntity.of_user(None)
+ALICE_APP1 = ClientConfigEntity.of_client("alice", "app1")
+ALICE_DEFAULT = ClientConfigEntity.of_client("alice", None)
+ALL = [ALICE, BOB, DEFAULT_USER, ALICE_APP1, ALICE_DEFAULT]
+
+
+def accepted(components: list[tuple[str, int, str | None]], *, strict: bool) -> list[ClientConfigEntity]:
+    entity_filter = parse_filter(components, strict=strict)
+    return [entity for entity in ALL if entity_filter.accepts(entity)]
+
+
+def test_an_exact_match_takes_the_entity_of_that_name() -> None:
+    """K649-19."""
+    assert accepted([("user", 0, "alice")], strict=True) == [ALICE]
+
+
+def test_a_default_match_takes_the_default_entity() -> None:
+    """K649-20."""
+    assert accepted([("user", 1, None)], strict=True) == [DEFAULT_USER]
+
+
+def test_any_takes_named_and_default_entities() -> None:
+    """K649-21."""
+    assert accepted([("user", 2, None)], strict=True) == [ALICE, BOB, DEFAULT_USER]
+
+
+def test_without_strict_entities_with_further_types_are_taken_too() -> None:
+    """K649-24."""
+    assert accepted([("user", 0, "alice")], strict=False) == [ALICE, ALICE_APP1, ALICE_DEFAULT]
+
+
+def test_all_components_have_to_be_met() -> None:
+    """K649-23."""
+    assert accepted([("user", 0, "alice"), ("client-id", 0, "app1")], strict=True) == [ALICE_APP1]
+    assert accepted([("user", 0, "bob"), ("client-id", 0, "app1")], strict=True) == []
+    assert accepted([("user", 2, None), ("client-id", 1, None)], strict=False) == [ALICE_DEFAULT]
+
+
+@pytest.mark.parametrize(
+    "components",
+    [
+        [],
+        [("client-id", 0, "app1")],
+        [("user", 0, None)],
+        [("user", 1, "alice")],
+        [("user", 2, "alice")],
+        [("user", 3, None)],
+        [("user", -1, None)],
+        [("user", 0, "alice"), ("user", 0, "bob")],
+        [("", 0, "alice")],
+    ],
+    ids=["empty", "no user", "no name", "default+name", "any+name", "type 3", "type -1", "twice", "empty type"],
+)
+def test_filters_that_make_no_sense_are_refused(components: list[tuple[str, int, str | None]]) -> None:
+    """K649-18, K649-19, K649-20, K649-21, K649-23, K649-25."""
+    with pytest.raises(InvalidRequestError):
+        parse_filter(components, strict=False)
+
+
+def test_an_unknown_entity_type_is_an_unsupported_version() -> None:
+    """K649-25."""
+    with pytest.raises(UnsupportedVersionError):
+        parse_filter([("user", 0, "alice"), ("ip", 0, "10.0.0.1")], strict=False)

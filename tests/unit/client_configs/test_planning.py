@@ -1,0 +1,86 @@
+"""Planning AlterClientConfigs: all or nothing per entity, entities apart from each other."""
+
+from __future__ import annotations
+
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.planning import AlterEntry, AlterOp, ClientConfigChange, EntryPlan, plan_alter
+from klamm.protocol.errors import ErrorCode
+
+ALICE = ClientConfigEntity.of_user("alice")
+NOTHING: dict[ClientConfigEntity, dict[str, str]] = {}
+
+
+def put(key: str, value: str) -> AlterOp:
+    return AlterOp(key=key, value=value, remove=False)
+
+
+def remove(key: str, value: str = "") -> AlterOp:
+    return AlterOp(key=key, value=value, remove=True)
+
+
+def alter(*ops: AlterOp, user: str | None = "alice") -> AlterEntry:
+    return AlterEntry(components=(("user", user),), ops=ops)
+
+
+def plan(
+    *entries: AlterEntry, current: dict[ClientConfigEntity, dict[str, str]] | None = None
+) -> tuple[EntryPlan, ...]:
+    return plan_alter(entries, current or NOTHING, BrokerLimits())
+
+
+def codes(plans: tuple[EntryPlan, ...]) -> list[ErrorCode]:
+    return [ErrorCode.NONE if plan.error is None else plan.error.error_code for plan in plans]
+
+
+def test_a_value_is_set() -> None:
+    """K649-49."""
+    (alice,) = plan(alter(put("acks", "all")))
+    assert alice == EntryPlan(changes=(ClientConfigChange(entity=ALICE, name="acks", old=None, new="all"),))
+
+
+def test_a_value_is_removed_whatever_stands_in_the_value_field() -> None:
+    """K649-15, K649-49."""
+    (alice,) = plan(alter(remove("acks", "junk")), current={ALICE: {"acks": "1"}})
+    assert alice.changes == (ClientConfigChange(entity=ALICE, name="acks", old="1", new=None),)
+
+
+def test_removing_what_is_not_set_succeeds_even_for_an_unknown_key() -> None:
+    """K649-58."""
+    assert codes(plan(alter(remove("acks"), remove("no.such.key")))) == [ErrorCode.NONE]
+
+
+def test_one_bad_op_stops_all_of_its_entry_and_none_of_the_others() -> None:
+    """K649-59."""
+    for ops in ((put("acks", "all"), put("acks2", "x")), (put("session.timeout.ms", "1"), put("acks", "all"))):
+        alice, bob = plan(alter(*ops), alter(put("acks", "1"), user="bob"))
+        assert alice.error is not None
+        assert alice.changes == ()
+        assert [change.new for change in bob.changes] == ["1"]
+
+
+def test_an_entry_without_a_user_is_refused_and_the_others_go_on() -> None:
+    """K649-50."""
+    orphan = AlterEntry(components=(("client-id", "app1"),), ops=(put("acks", "all"),))
+    assert codes(plan(orphan, alter(put("acks", "all"), user="bob"))) == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+
+def test_a_key_that_appears_twice_is_refused() -> None:
+    """K649-60."""
+    assert codes(plan(alter(put("acks", "all"), remove("acks")))) == [ErrorCode.INVALID_REQUEST]
+
+
+def test_an_entity_that_appears_twice_is_refused_wherever_it_appears() -> None:
+    """K649-60."""
+    plans = plan(alter(put("acks", "all")), alter(put("acks", "1"), user="bob"), alter(remove("acks")))
+    assert codes(plans) == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+
+
+def test_heartbeat_and_session_are_not_compared_with_each_other() -> None:
+    """K649-57."""
+    ops = (put("session.timeout.ms", "6000"), put("heartbeat.interval.ms", "9000"))
+    assert codes(plan(alter(*ops))) == [ErrorCode.NONE]
+
+
+def test_an_entry_without_ops_succeeds() -> None:
+    assert plan(alter()) == (EntryPlan(),)

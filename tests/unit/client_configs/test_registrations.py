@@ -1,0 +1,96 @@
+"""Registrations as records of the internal topic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.registrations import (
+    TOPIC,
+    TOPIC_CONFIGS,
+    Registration,
+    RegistrationFormatError,
+    client_information,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    registration,
+)
+from klamm.protocol.errors import InvalidRequestError
+
+APP1 = ClientConfigEntity.of_client("alice", "app1")
+
+
+def test_the_record_key_is_the_entity_as_json_with_sorted_keys() -> None:
+    """K649-41."""
+    assert encode_key(APP1) == b'{"client-id":"app1","user":"alice"}'
+
+
+def test_the_record_value_is_client_information_and_keys() -> None:
+    """K649-42."""
+    value = encode_value(registration(APP1, "apache-kafka-python/1.0", ["acks"]))
+    assert value == b'{"client_information":"apache-kafka-python/1.0","supported_configs":["acks"],"version":0}'
+
+
+def test_software_name_and_version_make_the_client_information() -> None:
+    """K649-43."""
+    assert client_information("klamm", "1.2") == "klamm/1.2"
+    assert client_information("klamm", None) == "klamm/unknown"
+    assert client_information(None, None) == "unknown"
+
+
+def test_the_topic_keeps_every_record_for_ever() -> None:
+    """K649-40, K649-44."""
+    assert TOPIC == "__client_config_registrations"
+    assert dict(TOPIC_CONFIGS) == {"cleanup.policy": "delete", "retention.ms": "-1"}
+
+
+def test_a_client_may_register_that_it_supports_nothing() -> None:
+    """K649-47."""
+    assert registration(APP1, "a/1", []).supported_configs == ()
+
+
+def test_a_key_named_twice_is_registered_once() -> None:
+    assert registration(APP1, "a/1", ["acks", "x", "acks"]).supported_configs == ("acks", "x")
+
+
+@pytest.mark.parametrize("supported", [["k"] * 101, ["x" * 32_769], [""]], ids=["count", "bytes", "empty"])
+def test_the_list_is_bounded(supported: list[str]) -> None:
+    """K649-48."""
+    with pytest.raises(InvalidRequestError):
+        registration(APP1, "a/1", supported)
+
+
+@given(
+    user=st.text(),
+    client_id=st.text(),
+    information=st.text(),
+    supported=st.lists(st.text(min_size=1), max_size=20, unique=True),
+)
+def test_what_is_written_is_read_back(user: str, client_id: str, information: str, supported: list[str]) -> None:
+    written = Registration(
+        entity=ClientConfigEntity.of_client(user, client_id),
+        client_information=information,
+        supported_configs=tuple(supported),
+    )
+    assert decode_value(decode_key(encode_key(written.entity)), encode_value(written)) == written
+
+
+@pytest.mark.parametrize("key", [None, b"", b"{", b"[]", b'{"user":"alice"}', b'{"user":1,"client-id":"a"}', b"\xff"])
+def test_a_key_that_is_none_is_told_apart(key: bytes | None) -> None:
+    with pytest.raises(RegistrationFormatError):
+        decode_key(key)
+
+
+@pytest.mark.parametrize("value", [b"", b"1", b"{}", b'{"client_information":"a","supported_configs":[1]}'])
+def test_a_value_that_is_none_is_told_apart(value: bytes) -> None:
+    with pytest.raises(RegistrationFormatError):
+        decode_value(APP1, value)
+
+
+def test_fields_of_later_versions_are_passed_over() -> None:
+    value = b'{"client_information":"a/1","supported_configs":["acks"],"version":7,"since":1}'
+    assert decode_value(APP1, value).supported_configs == ("acks",)

@@ -1,0 +1,81 @@
+"""What applies to an application, and who it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.resolution import asking_entity, resolve
+from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
+
+of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
+
+
+def test_the_client_id_of_a_user_wins_over_the_user_key_by_key() -> None:
+    """K649-32."""
+    configs = {
+        of_user("alice"): {"acks": "0", "session.timeout.ms": "20000"},
+        of_client("alice", "app1"): {"acks": "all"},
+    }
+    assert resolve(configs, of_client("alice", "app1")) == {"acks": "all", "session.timeout.ms": "20000"}
+    assert resolve(configs, of_client("alice", "app2")) == {"acks": "0", "session.timeout.ms": "20000"}
+
+
+def test_the_default_user_is_the_lowest_layer_and_the_only_default_that_counts() -> None:
+    """O649-D, K649-33."""
+    configs = {
+        of_user(None): {"acks": "1", "heartbeat.interval.ms": "1000"},
+        of_user("alice"): {"acks": "0"},
+        of_client("alice", None): {"session.timeout.ms": "9000"},
+        of_client(None, "app1"): {"session.timeout.ms": "8000"},
+        of_client(None, None): {"session.timeout.ms": "7000"},
+        of_user("bob"): {"acks": "all"},
+    }
+    assert resolve(configs, of_client("alice", "app1")) == {"acks": "0", "heartbeat.interval.ms": "1000"}
+
+
+def test_nothing_applies_where_nothing_is_set() -> None:
+    """K649-31."""
+    assert resolve({}, of_client("alice", "app1")) == {}
+
+
+def test_the_user_is_the_one_who_logged_in() -> None:
+    """K649-30."""
+    entity = asking_entity([("client-id", 0, "app1")], principal_name="alice", header_client_id="other")
+    assert entity == of_client("alice", "app1")
+
+
+def test_a_user_that_is_named_has_to_be_the_one_who_logged_in() -> None:
+    """K649-35."""
+    both: list[tuple[str, int, str | None]] = [("user", 0, "alice"), ("client-id", 0, "app1")]
+    assert asking_entity(both, principal_name="alice", header_client_id=None) == of_client("alice", "app1")
+    with pytest.raises(InvalidRequestError, match="bob cannot ask for the configs of user alice"):
+        asking_entity(both, principal_name="bob", header_client_id=None)
+
+
+def test_without_a_client_id_component_the_header_names_the_client() -> None:
+    """K649-36."""
+    assert asking_entity([], principal_name="alice", header_client_id="app9") == of_client("alice", "app9")
+    assert asking_entity([], principal_name="alice", header_client_id=None) == of_client("alice", "")
+
+
+@pytest.mark.parametrize(
+    "components",
+    [
+        [("client-id", 1, None)],
+        [("client-id", 2, None)],
+        [("client-id", 0, "a"), ("client-id", 0, "b")],
+        [("user", 2, None), ("client-id", 0, "a")],
+        [("client-id", 0, None)],
+    ],
+)
+def test_an_application_names_itself_exactly_and_once(components: list[tuple[str, int, str | None]]) -> None:
+    """K649-36."""
+    with pytest.raises(InvalidRequestError):
+        asking_entity(components, principal_name="alice", header_client_id="app1")
+
+
+def test_an_unknown_type_is_an_unsupported_version() -> None:
+    """K649-25."""
+    with pytest.raises(UnsupportedVersionError):
+        asking_entity([("ip", 0, "x")], principal_name="alice", header_client_id="app1")

@@ -1,0 +1,56 @@
+"""librdkafka's properties, read for a connection outside librdkafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.clients.confluent_settings import backoff_s, client_id, connection_settings, interval_s, is_true
+
+
+def test_servers_login_and_certificates_are_translated() -> None:
+    # when
+    settings = connection_settings(
+        {
+            "bootstrap.servers": "a:1,b:2",
+            "client.id": "app",
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": "SCRAM-SHA-256",
+            "sasl.username": "alice",
+            "sasl.password": "secret",
+            "ssl.ca.location": "ca.pem",
+            "ssl.endpoint.identification.algorithm": "none",
+            "linger.ms": 5,
+        }
+    )
+    # then
+    assert settings == {
+        "bootstrap_servers": ["a:1", "b:2"],
+        "client_id": "app",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": "secret",
+        "ssl_cafile": "ca.pem",
+        "ssl_check_hostname": False,
+    }
+
+
+@pytest.mark.parametrize("name", ["oauth_cb", "sasl.oauthbearer.config", "ssl.ca.pem", "ssl.keystore.location"])
+def test_a_login_that_only_librdkafka_knows_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        connection_settings({"bootstrap.servers": "a:1", name: "x"})
+
+
+def test_what_is_not_said_is_as_with_the_java_client() -> None:
+    assert client_id({}) == "rdkafka"
+    assert interval_s({}) == 300
+    assert interval_s({"metadata.max.age.ms": "200"}) == 0.2
+    assert backoff_s({}) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(True, True), ("true", True), ("1", True), (False, False), ("f", False)]
+)
+def test_switches_are_read_as_librdkafka_reads_them(value: object, expected: bool) -> None:
+    assert is_true({"enable.idempotence": value}, "enable.idempotence") is expected
+    assert is_true({}, "enable.idempotence") is False

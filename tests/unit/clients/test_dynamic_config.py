@@ -1,0 +1,266 @@
+"""When a client asks, and what an answer means: without a network, without a clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.clients.dynamic_config import ConfigChange, DynamicConfigs, Origin, normalise_consumer, normalise_producer
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
+
+if TYPE_CHECKING:
+    from klamm.clients.dynamic_config import Values
+
+ANNOUNCED = {"client.configs": (1, 1)}
+
+
+def producer(acks: str = "1", *, is_idempotent: bool = False) -> DynamicConfigs:
+    def normalise(values: Values) -> Values:
+        return normalise_producer(values, is_idempotent=is_idempotent)
+
+    return DynamicConfigs(
+        client_id="app1", static={"acks": acks}, normalise=normalise, interval_s=300.0, retry_backoff_s=0.1
+    )
+
+
+def answer(**values: str) -> DescribeClientConfigsResponse:
+    entry = DescribeClientConfigsResponse.EntryData(
+        values=[
+            DescribeClientConfigsResponse.ValueData(key=key.replace("_", "."), value=value)
+            for key, value in values.items()
+        ]
+    )
+    return DescribeClientConfigsResponse(error_message=None, entries=[entry])
+
+
+def refusal(code: int) -> DescribeClientConfigsResponse:
+    return DescribeClientConfigsResponse(error_code=code, error_message="no", entries=None)
+
+
+def test_it_asks_at_once_for_itself_and_registers_what_it_can_take() -> None:
+    """K649-30, K649-39, K649-75."""
+    configs = producer()
+    assert configs.due_in_s(0.0) == 0.0
+    request = configs.request()
+    assert [(c.entity_type, c.match_type, c.match) for c in request.components] == [("client-id", 0, "app1")]
+    assert request.supported_configs == ["acks"]
+    assert request.resolve_entity
+
+
+def test_one_request_is_in_flight_at_a_time() -> None:
+    """K649-72."""
+    configs = producer()
+    configs.request()
+    assert configs.due_in_s(1_000.0) is None
+
+
+def test_it_asks_again_after_the_interval_and_registers_nothing_then() -> None:
+    """K649-39, K649-72."""
+    configs = producer()
+    configs.request()
+    configs.on_answer(10.0, answer())
+    assert configs.due_in_s(10.0) == 300.0
+    assert configs.due_in_s(310.0) == 0.0
+    assert configs.request().supported_configs is None
+
+
+def test_a_value_that_is_set_takes_effect_over_the_static_one() -> None:
+    """K649-34, K649-74."""
+    configs = producer("1")
+    configs.request()
+    update = configs.on_answer(0.0, answer(acks="-1"))
+    assert update is not None
+    assert update.changes == (ConfigChange(name="acks", old="1", new="all", origin=Origin.DYNAMIC),)
+    assert configs.effective == update.effective == {"acks": "all"}
+
+
+def test_a_value_that_vanishes_goes_back_to_the_static_one() -> None:
+    """K649-77."""
+    configs = producer("1")
+    configs.request()
+    configs.on_answer(0.0, answer(acks="all"))
+    configs.request()
+    update = configs.on_answer(300.0, answer())
+    assert update is not None
+    assert update.changes == (ConfigChange(name="acks", old="all", new="1", origin=Origin.STATIC),)
+
+
+def test_the_same_answer_again_changes_nothing() -> None:
+    configs = producer("1")
+    configs.request()
+    assert configs.on_answer(0.0, answer(acks="0")) is not None
+    configs.request()
+    assert configs.on_answer(300.0, answer(acks="0")) is None
+
+
+def test_unknown_keys_are_ignored() -> None:
+    """K649-37, K649-80."""
+    configs = producer("1")
+    configs.request()
+    update = configs.on_answer(0.0, answer(acks="0", linger_ms="5"))
+    assert update is not None
+    assert dict(update.effective) == {"acks": "0"}
+
+
+@pytest.mark.parametrize("bad", ["2", "", "none"])
+def test_a_set_that_does_not_fit_is_rejected_and_the_last_good_values_stay(
+    bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K649-76."""
+    configs = producer("1")
+    configs.request()
+    configs.on_answer(0.0, answer(acks="0"))
+    for now in (300.0, 600.0):
+        configs.request()
+        assert configs.on_answer(now, answer(acks=bad)) is None
+    assert configs.effective == {"acks": "0"}
+    assert configs.due_in_s(600.0) == 300.0
+    assert caplog.text.count("are rejected") == 1
+
+
+def test_an_idempotent_producer_takes_nothing_but_all() -> None:
+    """K649-76."""
+    configs = producer("all", is_idempotent=True)
+    configs.request()
+    assert configs.on_answer(0.0, answer(acks="1")) is None
+    assert configs.effective == {"acks": "all"}
+
+
+def test_a_change_is_logged_from_what_to_what(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    configs = producer("1")
+    configs.request()
+    configs.on_answer(0.0, answer(acks="all"))
+    assert "acks of client app1 changed from 1 to all (dynamic)" in caplog.text
+
+
+@pytest.mark.parametrize("features", [{}, {"metadata.version": (1, 27)}, {"client.configs": (2, 3)}])
+def test_a_broker_that_does_not_announce_the_feature_is_never_asked(features: dict[str, tuple[int, int]]) -> None:
+    """K649-67, K649-70."""
+    configs = producer()
+    assert not configs.on_features(features)
+    assert configs.due_in_s(0.0) is None
+    assert configs.disabled_because is not None
+
+
+def test_a_broker_that_announces_the_feature_is_asked() -> None:
+    """K649-69."""
+    configs = producer()
+    assert configs.on_features(ANNOUNCED)
+    assert configs.due_in_s(0.0) == 0.0
+
+
+@pytest.mark.parametrize("code", [42, 35])
+def test_an_old_brokers_refusal_ends_the_matter(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    """K649-67, K649-70."""
+    caplog.set_level("INFO")
+    configs = producer()
+    configs.request()
+    assert configs.on_answer(0.0, refusal(code)) is None
+    assert configs.due_in_s(1e9) is None
+    assert caplog.text.count("Dynamic configs are off") == 1
+
+
+def test_a_connection_that_ends_on_the_first_request_ends_the_matter() -> None:
+    """K649-70."""
+    configs = producer()
+    configs.request()
+    configs.on_no_answer(0.0, ConnectionError("closed"))
+    assert configs.due_in_s(1e9) is None
+
+
+def test_a_connection_that_ends_later_is_an_ordinary_failure() -> None:
+    """K649-72."""
+    configs = producer()
+    configs.request()
+    configs.on_answer(0.0, answer())
+    configs.request()
+    configs.on_no_answer(300.0, ConnectionError("closed"))
+    assert configs.due_in_s(300.0) == pytest.approx(0.1)
+
+
+def test_an_answer_that_cannot_be_read_ends_the_matter() -> None:
+    """K649-70."""
+    configs = producer()
+    configs.request()
+    configs.on_unreadable(ValueError("garbage"))
+    assert configs.due_in_s(1e9) is None
+
+
+def test_an_answer_that_is_not_merged_ends_the_matter() -> None:
+    """K649-31."""
+    configs = producer()
+    configs.request()
+    assert configs.on_answer(0.0, DescribeClientConfigsResponse(error_message=None, entries=[])) is None
+    assert configs.disabled_because is not None
+
+
+def test_failures_are_tried_again_with_growing_pauses_up_to_the_interval() -> None:
+    """K649-72."""
+    configs = producer()
+    pauses = []
+    for _ in range(14):
+        configs.request()
+        configs.on_not_sent(0.0)
+        pauses.append(configs.due_in_s(0.0))
+    assert pauses[:3] == [pytest.approx(0.1), pytest.approx(0.2), pytest.approx(0.4)]
+    assert pauses[-1] == 300.0
+    assert configs.request().supported_configs == ["acks"]
+
+
+def test_other_errors_are_tried_again_and_what_was_registered_stays_to_be_registered() -> None:
+    """K649-72."""
+    configs = producer()
+    configs.request()
+    assert configs.on_answer(0.0, refusal(56)) is None
+    assert configs.due_in_s(0.0) == pytest.approx(0.1)
+    assert configs.request().supported_configs == ["acks"]
+
+
+def test_a_client_that_cannot_run_with_its_own_values_is_told_at_once() -> None:
+    with pytest.raises(ValueError, match="acks='7'"):
+        producer("7")
+
+
+def consumer() -> DynamicConfigs:
+    return DynamicConfigs(
+        client_id="app1",
+        static={"session.timeout.ms": "45000", "heartbeat.interval.ms": "3000"},
+        normalise=normalise_consumer,
+        interval_s=300.0,
+        retry_backoff_s=0.1,
+    )
+
+
+def test_a_consumer_registers_its_two_configs() -> None:
+    """K649-75."""
+    assert consumer().request().supported_configs == ["session.timeout.ms", "heartbeat.interval.ms"]
+
+
+def test_a_consumer_takes_one_and_keeps_the_other() -> None:
+    configs = consumer()
+    configs.request()
+    update = configs.on_answer(0.0, answer(session_timeout_ms="20000"))
+    assert update is not None
+    assert [(change.name, change.new) for change in update.changes] == [("session.timeout.ms", "20000")]
+    assert update.effective["heartbeat.interval.ms"] == "3000"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"session_timeout_ms": "9000", "heartbeat_interval_ms": "9500"},
+        {"session_timeout_ms": "3000"},
+        {"heartbeat_interval_ms": "45000"},
+        {"heartbeat_interval_ms": "0"},
+        {"session_timeout_ms": "soon"},
+    ],
+    ids=["above", "against the static one", "equal", "zero", "no number"],
+)
+def test_a_heartbeat_that_is_not_below_the_session_timeout_rejects_the_whole_set(values: dict[str, str]) -> None:
+    """K649-76."""
+    configs = consumer()
+    configs.request()
+    assert configs.on_answer(0.0, answer(**values)) is None
+    assert configs.effective == {"session.timeout.ms": "45000", "heartbeat.interval.ms": "3000"}

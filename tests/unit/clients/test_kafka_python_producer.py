@@ -1,0 +1,273 @@
+"""The producer on a stub broker: what leaves the client, read from the wire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import kafka
+import pytest
+from kafka.protocol.admin import DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+
+from klamm.clients import ConfigUpdate, KafkaProducer
+from klamm.protocol.messages.api_versions import ApiVersionsRequest
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tests.support.stub_broker import CLOSE, SILENCE, StubBroker, produced_acks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.stub_broker import Answer, Request
+
+ANNOUNCED = {"client.configs": (1, 1)}
+KEY_50 = {50: (0, 0)}
+
+
+class CentralConfigs:
+    """Answers key 50 with what is set at the moment."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def __call__(self, request: Request) -> Answer:
+        request.read(DescribeClientConfigsRequest)
+        values = [DescribeClientConfigsResponse.ValueData(key=key, value=value) for key, value in self.values.items()]
+        return DescribeClientConfigsResponse(
+            error_message=None, entries=[DescribeClientConfigsResponse.EntryData(values=values)]
+        )
+
+
+@pytest.fixture
+def central() -> CentralConfigs:
+    return CentralConfigs()
+
+
+@pytest.fixture
+def broker(central: CentralConfigs) -> Iterator[StubBroker]:
+    with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
+        stub.answer(50, central)
+        yield stub
+
+
+def producer(broker: StubBroker, **configs: Any) -> KafkaProducer:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "client_id": "app1",
+        "acks": 1,
+        "enable_idempotence": False,
+        "metadata_max_age_ms": 100,
+        "retry_backoff_ms": 20,
+        "request_timeout_ms": 3_000,
+        "delivery_timeout_ms": 10_000,
+        **configs,
+    }
+    return KafkaProducer(**settings)
+
+
+def send(client: KafkaProducer) -> None:
+    client.send("stub", b"value").get(10)
+
+
+def acks_on_the_wire(broker: StubBroker, client: KafkaProducer) -> int:
+    send(client)
+    return produced_acks(broker.requests(0))[-1]
+
+
+def wait_for_acks(broker: StubBroker, client: KafkaProducer, wanted: int) -> None:
+    deadline = time.monotonic() + 10
+    while acks_on_the_wire(broker, client) != wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_acks_follow_what_is_set_centrally_and_come_back_when_it_is_removed(
+    broker: StubBroker, central: CentralConfigs
+) -> None:
+    """K649-34, K649-74, K649-77."""
+    with producer(broker) as client:
+        assert acks_on_the_wire(broker, client) == 1
+        central.values = {"acks": "all"}
+        wait_for_acks(broker, client, -1)
+        central.values = {"acks": "0"}
+        wait_for_acks(broker, client, 0)
+        central.values = {}
+        wait_for_acks(broker, client, 1)
+
+
+def test_the_first_record_already_goes_out_with_the_dynamic_value(broker: StubBroker, central: CentralConfigs) -> None:
+    """K649-74."""
+    central.values = {"acks": "all"}
+    with producer(broker) as client:
+        assert acks_on_the_wire(broker, client) == -1
+        assert client.config["acks"] == -1
+
+
+def test_the_first_request_registers_acks_and_later_ones_nothing(broker: StubBroker) -> None:
+    """K649-39, K649-72, K649-75."""
+    with producer(broker):
+        broker.wait_for(lambda: len(broker.requests(50)) >= 3)
+    registered = []
+    for request in broker.requests(50):
+        asked = request.read(DescribeClientConfigsRequest)
+        assert isinstance(asked, DescribeClientConfigsRequest)
+        registered.append(asked.supported_configs)
+    assert registered[0] == ["acks"]
+    assert set(map(str, registered[1:])) == {"None"}
+
+
+def test_the_client_says_which_software_it_is(broker: StubBroker) -> None:
+    """K649-43."""
+    with producer(broker):
+        pass
+    names = set()
+    for request in broker.requests(18):
+        asked = request.read(ApiVersionsRequest)
+        assert isinstance(asked, ApiVersionsRequest)
+        names.add(asked.client_software_name)
+    assert names == {"klamm-kafka-python"}
+
+
+def test_a_callback_is_told_what_changed(broker: StubBroker, central: CentralConfigs) -> None:
+    updates: list[ConfigUpdate] = []
+    told = threading.Event()
+
+    def note(update: ConfigUpdate) -> None:
+        updates.append(update)
+        told.set()
+
+    with producer(broker, on_dynamic_config_change=note):
+        central.values = {"acks": "all"}
+        assert told.wait(10)
+    assert [(change.name, change.old, change.new) for change in updates[0].changes] == [("acks", "1", "all")]
+
+
+def test_a_callback_that_fails_does_not_stop_the_producer(broker: StubBroker, central: CentralConfigs) -> None:
+    def fail(update: ConfigUpdate) -> None:
+        raise RuntimeError("no")
+
+    with producer(broker, on_dynamic_config_change=fail) as client:
+        central.values = {"acks": "all"}
+        wait_for_acks(broker, client, -1)
+        central.values = {}
+        wait_for_acks(broker, client, 1)
+
+
+def test_an_idempotent_producer_keeps_all(broker: StubBroker, central: CentralConfigs) -> None:
+    """K649-76."""
+    central.values = {"acks": "1"}
+    broker.answer(22, lambda _: CLOSE)
+    with producer(broker, acks="all", enable_idempotence=True) as client:
+        broker.wait_for(lambda: len(broker.requests(50)) >= 2)
+        assert client.config["acks"] == -1
+
+
+def test_switched_off_it_never_asks(broker: StubBroker) -> None:
+    """K649-71."""
+    with producer(broker, enable_dynamic_config=False) as client:
+        send(client)
+        time.sleep(0.3)
+    assert broker.requests(50) == []
+
+
+@pytest.mark.parametrize("features", [{}, {"client.configs": (2, 2)}])
+def test_a_broker_without_the_feature_is_never_asked(features: dict[str, tuple[int, int]]) -> None:
+    """K649-67, O649-A."""
+    with StubBroker(features=features, versions=KEY_50) as stub:
+        with producer(stub) as client:
+            send(client)
+            time.sleep(0.3)
+            send(client)
+        assert stub.requests(50) == []
+
+
+def test_a_broker_too_old_for_features_is_never_asked() -> None:
+    """K649-67."""
+    with StubBroker(versions={18: (0, 2)}) as stub:
+        with producer(stub) as client:
+            send(client)
+            time.sleep(0.3)
+        assert stub.requests(50) == []
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None),
+        DescribeClientConfigsResponse(error_code=35, error_message="no", entries=None),
+        DescribeClientConfigsResponse(error_message=None, entries=[]),
+        b"\xff" * 40,
+        b"",
+        CLOSE,
+    ],
+    ids=["42", "35", "no entry", "garbage", "nothing", "closed"],
+)
+def test_a_broker_that_cannot_answer_is_asked_once_and_the_producer_works_on(reply: Answer) -> None:
+    """K649-67, K649-70."""
+    with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
+        stub.answer(50, lambda _: reply)
+        with producer(stub) as client:
+            assert acks_on_the_wire(stub, client) == 1
+            time.sleep(0.4)
+            assert acks_on_the_wire(stub, client) == 1
+        assert len(stub.requests(50)) == 1
+
+
+def test_an_answer_that_never_comes_ends_the_matter_but_not_the_producer() -> None:
+    """K649-70."""
+    with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
+        stub.answer(50, lambda _: SILENCE)
+        with producer(stub, request_timeout_ms=500) as client:
+            assert acks_on_the_wire(stub, client) == 1
+        assert len(stub.requests(50)) == 1
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_producer_that_never_pauses_still_hears_of_changes(
+    in_flight: int, broker: StubBroker, central: CentralConfigs
+) -> None:
+    """K649-74."""
+
+    def slowly(request: Request) -> Answer:
+        time.sleep(0.005)
+        produced = request.read(ProduceRequest)
+        assert isinstance(produced, ProduceRequest)
+        if produced.acks == 0:
+            return SILENCE
+        return ProduceResponse(
+            responses=[
+                ProduceResponse.TopicProduceResponse(
+                    name="stub",
+                    partition_responses=[ProduceResponse.PartitionProduceResponse(index=0, error_message=None)],
+                )
+            ]
+        )
+
+    broker.answer(0, slowly)
+    with producer(broker, max_in_flight_requests_per_connection=in_flight, batch_size=100) as client:
+        central.values = {"acks": "all"}
+        futures = [client.send("stub", bytes(200)) for _ in range(200)]
+        for future in futures:
+            future.get(20)
+    acks = produced_acks(broker.requests(0))
+    assert acks[0] == 1
+    assert acks[-1] == -1
+    assert acks == sorted(acks, reverse=True)
+
+
+def test_kafka_pythons_own_classes_for_the_shared_keys_stay_as_they_are(broker: StubBroker) -> None:
+    """O649-A."""
+    with producer(broker) as client:
+        send(client)
+    request = DescribeUserScramCredentialsRequest[0](users=None)
+    request.with_header(correlation_id=1, client_id="x")
+    assert request.header.get_response_class() is DescribeUserScramCredentialsResponse[0]
+
+
+def test_it_is_kafka_pythons_producer_otherwise(broker: StubBroker) -> None:
+    with producer(broker) as client:
+        assert isinstance(client, kafka.KafkaProducer)
+        assert client.partitions_for("stub") == {0}
+    with pytest.raises(ValueError, match="Unrecognized configs"):
+        producer(broker, no_such_config=1)

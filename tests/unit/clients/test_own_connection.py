@@ -1,0 +1,126 @@
+"""Asking on a connection of our own: against brokers that cannot answer, and for clients that are forgotten."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.client_configs.definitions import ACKS
+from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, normalise_producer
+from klamm.clients.own_connection import OwnConnection
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from tests.support.stub_broker import CLOSE, Answer, Request, StubBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ANNOUNCED = {"client.configs": (1, 1)}
+KEY_50 = {50: (0, 0)}
+
+
+class Client:
+    """Owns a connection, and can be forgotten."""
+
+    def __init__(self, broker: StubBroker, seen: list[ConfigUpdate] | None = None) -> None:
+        def normalise(values: Mapping[str, str]) -> Mapping[str, str]:
+            return normalise_producer(values, is_idempotent=False)
+
+        self.connection = OwnConnection(
+            owner=self,
+            settings={"bootstrap_servers": broker.bootstrap_servers, "client_id": "own"},
+            software_name="klamm-test",
+            configs=DynamicConfigs(
+                client_id="own", static={ACKS: "1"}, normalise=normalise, interval_s=0.1, retry_backoff_s=0.02
+            ),
+            apply=([] if seen is None else seen).append,
+            on_change=None,
+        )
+
+
+def with_acks(value: str) -> DescribeClientConfigsResponse:
+    entry = DescribeClientConfigsResponse.EntryData(
+        entity=[], values=[DescribeClientConfigsResponse.ValueData(key=ACKS, value=value)]
+    )
+    return DescribeClientConfigsResponse(error_message=None, entries=[entry])
+
+
+def until(condition: object) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_first_answer_is_in_force_when_it_has_started_and_later_ones_follow() -> None:
+    """K649-39, K649-72, K649-73."""
+    seen: list[ConfigUpdate] = []
+    with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
+        stub.answer(50, lambda _: with_acks("all"))
+        client = Client(stub, seen)
+        # when
+        assert client.connection.start()
+        # then
+        assert [update.effective[ACKS] for update in seen] == ["all"]
+        # when
+        stub.answer(50, lambda _: with_acks("0"))
+        # then
+        until(lambda: len(seen) == 2)
+        client.connection.close()
+        asked = [request.read(DescribeClientConfigsRequest) for request in stub.requests(50)]
+        registered = [request.supported_configs for request in asked]  # type: ignore[attr-defined]
+        assert registered[0] == [ACKS]
+        assert set(map(str, registered[1:])) == {"None"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None),
+        DescribeClientConfigsResponse(error_code=35, error_message="no", entries=None),
+        b"\x01garbage",
+        CLOSE,
+    ],
+    ids=["42", "35", "garbage", "closed"],
+)
+def test_a_broker_that_cannot_answer_is_asked_once_and_the_thread_ends(reply: Answer) -> None:
+    """K649-67, K649-70."""
+    with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
+        stub.answer(50, lambda _: reply)
+        client = Client(stub)
+        client.connection.start()
+        assert not client.connection.is_on
+        time.sleep(0.3)
+        assert len(stub.requests(50)) == 1
+    assert [thread.name for thread in threading.enumerate() if thread.name == "kafka-io-own"] == []
+
+
+def test_a_broker_without_the_feature_is_never_asked() -> None:
+    """K649-67."""
+    with StubBroker(versions=KEY_50) as stub:
+        client = Client(stub)
+        client.connection.start()
+        assert not client.connection.is_on
+        assert stub.requests(50) == []
+
+
+def test_a_client_that_is_forgotten_asks_no_more() -> None:
+    with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
+        asked: list[Request] = []
+
+        def answer(request: Request) -> Answer:
+            asked.append(request)
+            return with_acks("1")
+
+        stub.answer(50, answer)
+        client = Client(stub)
+        client.connection.start()
+        until(lambda: len(asked) > 1)
+        # when
+        del client
+        gc.collect()
+        # then
+        until(lambda: not any(thread.name == "kafka-io-own" for thread in threading.enumerate()))

@@ -1,0 +1,199 @@
+"""What may be set on a broker or as the cluster's default."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.configs.brokers import BrokerSchema, check_broker_settings
+from klamm.configs.kinds import ConfigOperation
+from klamm.configs.layers import BrokerLayers
+from klamm.configs.operations import AlterOperation, apply_changes, plan_incremental_alter
+from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError
+
+CLUSTER = {"min.insync.replicas": "1"}
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+
+
+def alter(
+    *operations: tuple[str, int, str | None], cluster: bool = False, layers: BrokerLayers | None = None
+) -> dict[str, str]:
+    layers = layers or BrokerLayers(cluster=CLUSTER)
+    schema = BrokerSchema(layers=layers, is_cluster_default=cluster)
+    current = layers.cluster if cluster else layers.dynamic
+    planned = [AlterOperation(name=name, config_operation=kind, value=value) for name, kind, value in operations]
+    return apply_changes(current, plan_incremental_alter(current, planned, schema))
+
+
+def refusal(*operations: tuple[str, int, str | None], cluster: bool = False) -> tuple[ErrorCode, str | None]:
+    with pytest.raises(KafkaApiError) as refused:
+        alter(*operations, cluster=cluster)
+    return refused.value.error_code, refused.value.error_message
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_a_dynamic_config_may_be_set_for_a_broker_and_for_the_cluster(cluster: bool) -> None:
+    """K339-37"""
+    assert alter(("message.max.bytes", SET, "2000000"), cluster=cluster)["message.max.bytes"] == "2000000"
+
+
+def test_configs_of_the_properties_file_alone_are_refused_together() -> None:
+    assert refusal(("num.partitions", SET, "5"), ("message.max.bytes", SET, "x"), ("broker.rack", SET, "a")) == (
+        ErrorCode.INVALID_REQUEST,
+        "Cannot update these configs dynamically: Set(num.partitions, broker.rack)",
+    )
+
+
+def test_a_config_of_the_properties_file_may_be_deleted_in_vain() -> None:
+    assert alter(("num.partitions", DELETE, None)) == {}
+
+
+def test_secrets_may_be_set_only_for_a_listener_and_only_for_one_broker() -> None:
+    """K339-24"""
+    keystore = "listener.name.internal.ssl.keystore.password"
+    assert refusal(("ssl.keystore.password", SET, "secret"))[1] == (
+        "These security configs can be dynamically updated only per-listener using the listener prefix: "
+        "HashSet(ssl.keystore.password)"
+    )
+    assert alter((keystore, SET, "secret")) == {keystore: "secret"}
+    assert refusal((keystore, SET, "secret"), cluster=True)[1] == (
+        f"Cannot update these configs at default cluster level, broker id must be specified: Set({keystore})"
+    )
+
+
+def test_a_listeners_connection_limit_may_be_the_clusters_default() -> None:
+    limit = "listener.name.internal.max.connections"
+    assert alter((limit, SET, "5"), cluster=True) == {**CLUSTER, limit: "5"}
+    assert refusal((limit, SET, "abc"), cluster=True)[1] == (
+        "Invalid value abc for configuration max.connections: Not a number of type INT"
+    )
+
+
+def test_a_wrong_value_of_a_broker_is_an_invalid_request() -> None:
+    """K339-34"""
+    assert refusal(("log.flush.interval.messages", SET, "abc")) == (
+        ErrorCode.INVALID_REQUEST,
+        "Invalid value abc for configuration log.flush.interval.messages: Not a number of type LONG",
+    )
+
+
+def test_a_config_that_nobody_knows_is_accepted() -> None:
+    assert alter(("conformance.no.such.config", SET, "1")) == {"conformance.no.such.config": "1"}
+
+
+@pytest.mark.parametrize("name", ["log.flush.interval.messages", "no.such.list"])
+@pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
+def test_append_and_subtract_need_a_list_on_brokers_too(kind: ConfigOperation, name: str) -> None:
+    """K339-16"""
+    assert refusal((name, kind, "5")) == (
+        ErrorCode.INVALID_REQUEST,
+        f"Config value {kind.name.lower()} is not allowed for config key: {name}",
+    )
+
+
+def test_append_on_a_broker_starts_from_the_value_in_force() -> None:
+    """K339-11"""
+    layers = BrokerLayers(cluster={**CLUSTER, "log.cleanup.policy": "compact"}, static={"log.cleanup.policy": "delete"})
+    assert alter(("log.cleanup.policy", APPEND, "delete"), layers=layers) == {"log.cleanup.policy": "compact,delete"}
+    layers = BrokerLayers(cluster=CLUSTER, static={"log.cleanup.policy": "compact"})
+    assert alter(("log.cleanup.policy", APPEND, "delete"), layers=layers, cluster=True) == {
+        **CLUSTER,
+        "log.cleanup.policy": "compact,delete",
+    }
+
+
+def test_an_unknown_operation_on_a_broker_is_an_invalid_request() -> None:
+    """K339-30"""
+    assert refusal(("log.flush.interval.messages", 7, "5")) == (ErrorCode.INVALID_REQUEST, "Unknown operations type 7")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("num.io.threads", "100", "num.io.threads=100, value should not be greater than double the current value 8"),
+        ("num.io.threads", "1", "num.io.threads=1, value should be at least half the current value 8"),
+        ("num.replica.fetchers", "0", "num.replica.fetchers=0, value should be at least 1"),
+    ],
+)
+def test_a_thread_pool_may_double_or_halve_at_a_time(name: str, value: str, reason: str) -> None:
+    code, message = refusal((name, SET, value))
+    assert code is ErrorCode.INVALID_REQUEST
+    assert message == (
+        "Invalid value org.apache.kafka.common.config.ConfigException: "
+        f"Dynamic thread count update validation failed for {reason} for configuration Invalid dynamic configuration"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("log.retention.ms", "0", "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
+        ("log.roll.ms", "0", "log.roll.ms must be greater than or equal to 1"),
+        ("log.roll.jitter.ms", "-1", "log.roll.jitter.ms must be greater than or equal to 0"),
+        (
+            "log.cleaner.dedupe.buffer.size",
+            "5",
+            "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
+        ),
+        ("log.cleaner.threads", "0", "Log cleaner threads should be at least 1"),
+        ("log.cleaner.threads", "5", "Log cleaner threads cannot be increased to more than double the current value 1"),
+        ("log.local.retention.ms", "-1", "Value must not be -1 as log.retention.ms value is set as 604800000."),
+        ("log.local.retention.ms", "99999999999", "must not be more than log.retention.ms property value: 604800000"),
+        ("max.connections.per.ip.overrides", "abc", "max.connections.per.ip.overrides"),
+        ("metric.reporters", "no.Such", "metric.reporters"),
+        ("principal.builder.class", "no.Such", "Class no.Such could not be found."),
+        ("listeners", "PLAINTEXT://:1234", "listeners cannot be changed while the broker runs"),
+    ],
+)
+def test_a_broker_refuses_what_it_could_not_run_with(name: str, value: str, message: str) -> None:
+    code, text = refusal((name, SET, value))
+    assert code is ErrorCode.INVALID_REQUEST
+    assert text is not None
+    assert message in text
+
+
+def test_retention_without_end_may_be_any_negative_number() -> None:
+    assert alter(("log.retention.ms", SET, "-5")) == {"log.retention.ms": "-5"}
+
+
+def test_the_clusters_least_insync_replicas_stay() -> None:
+    code, message = refusal(("min.insync.replicas", DELETE, None), cluster=True)
+    assert (code, message) == (
+        ErrorCode.INVALID_CONFIG,
+        "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+    )
+    assert alter(("min.insync.replicas", SET, "2"), cluster=True) == {"min.insync.replicas": "2"}
+
+
+@pytest.mark.parametrize("kind", [SET, DELETE])
+def test_one_broker_has_no_least_insync_replicas_of_its_own(kind: ConfigOperation) -> None:
+    assert refusal(("min.insync.replicas", kind, "1")) == (
+        ErrorCode.INVALID_CONFIG,
+        "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+    )
+
+
+def test_a_secret_that_is_refused_is_not_repeated_in_the_message() -> None:
+    """K339-24"""
+    error = refusal(("listener.name.x.ssl.key.password", SET, "geheim"), cluster=True)
+    assert "geheim" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited"),
+        ({"log.retention.hours": "0"}, "log.retention.ms must be unlimited"),
+        ({"log.cleaner.dedupe.buffer.size": "5"}, "at least 1MB per cleaner thread"),
+        ({"log.cleaner.threads": "0"}, "at least 1"),
+        ({"max.connections.per.ip.overrides": "abc"}, "host:count"),
+        ({"log.retention.bytes": "5", "log.local.retention.bytes": "6"}, "log.retention.bytes property value: 5"),
+    ],
+)
+def test_a_properties_file_that_does_not_fit_together_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        check_broker_settings(settings)
+    assert message in str(refused.value.error_message)
+
+
+def test_a_properties_file_that_fits_together_is_taken() -> None:
+    check_broker_settings({"log.retention.hours": "-1", "log.cleaner.threads": "4", "num.partitions": "3"})

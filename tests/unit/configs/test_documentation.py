@@ -1,0 +1,42 @@
+"""A sentence for every config."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.configs.definitions import (
+    ConfigTable,
+    broker_configs,
+    client_metrics_configs,
+    group_configs,
+    topic_configs,
+)
+from klamm.configs.documentation import documentation
+from klamm.configs.kinds import ResourceType
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        (ResourceType.TOPIC, topic_configs()),
+        (ResourceType.BROKER, broker_configs()),
+        (ResourceType.GROUP, group_configs()),
+        (ResourceType.CLIENT_METRICS, client_metrics_configs()),
+    ],
+)
+def test_every_config_that_can_be_described_has_a_sentence(kind: ResourceType, table: ConfigTable) -> None:
+    for name, definition in table.items():
+        if not definition.is_internal:
+            sentence = documentation(kind, name)
+            assert sentence, name
+            assert sentence.endswith("."), name
+
+
+def test_a_config_below_a_listeners_prefix_has_the_sentence_of_its_base() -> None:
+    under = documentation(ResourceType.BROKER, "listener.name.internal.ssl.key.password")
+    assert under == documentation(ResourceType.BROKER, "ssl.key.password")
+
+
+def test_nothing_is_said_about_what_nobody_knows() -> None:
+    assert documentation(ResourceType.BROKER, "no.such") is None
+    assert documentation(ResourceType.BROKER_LOGGER, "root") is None

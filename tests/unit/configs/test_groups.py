@@ -1,0 +1,116 @@
+"""What may be set on groups and on client metrics subscriptions."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.configs.groups import ClientMetricsSchema, GroupSchema
+from klamm.configs.kinds import ConfigOperation
+from klamm.configs.layers import BrokerLayers
+from klamm.configs.operations import AlterOperation, plan_incremental_alter
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+
+
+def refusal(schema: GroupSchema | ClientMetricsSchema, result: dict[str, str]) -> tuple[ErrorCode, str | None]:
+    with pytest.raises(KafkaApiError) as refused:
+        schema.validate(touched=result, result=result)
+    return refused.value.error_code, refused.value.error_message
+
+
+GROUP = GroupSchema(group_id="g", layers=BrokerLayers())
+METRICS = ClientMetricsSchema(subscription="s")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("no.such.config", "1", "Unknown group config name: no.such.config"),
+        (
+            "consumer.session.timeout.ms",
+            "1",
+            "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+        ),
+        (
+            "consumer.session.timeout.ms",
+            "0",
+            "Invalid value 0 for configuration consumer.session.timeout.ms: Value must be at least 1",
+        ),
+        (
+            "share.heartbeat.interval.ms",
+            "16000",
+            "share.heartbeat.interval.ms must be less than or equal to group.share.max.heartbeat.interval.ms",
+        ),
+        (
+            "streams.num.standby.replicas",
+            "9",
+            "streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas",
+        ),
+    ],
+)
+def test_a_group_config_that_is_unknown_or_wrong_is_an_invalid_config(name: str, value: str, message: str) -> None:
+    """K339-34"""
+    assert refusal(GROUP, {name: value}) == (ErrorCode.INVALID_CONFIG, message)
+
+
+def test_a_session_must_outlast_a_heartbeat() -> None:
+    wide = GroupSchema(
+        group_id="g",
+        layers=BrokerLayers(
+            static={"group.consumer.min.session.timeout.ms": "1", "group.consumer.min.heartbeat.interval.ms": "1"}
+        ),
+    )
+    configs = {"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "6000"}
+    assert (
+        refusal(wide, configs)[1] == "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
+    )
+
+
+def test_there_is_no_default_group() -> None:
+    assert refusal(GroupSchema(group_id="", layers=BrokerLayers()), {}) == (
+        ErrorCode.INVALID_REQUEST,
+        "Default group resources are not allowed.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("interval.ms", "99", ErrorCode.INVALID_REQUEST),
+        ("interval.ms", "3600001", ErrorCode.INVALID_REQUEST),
+        ("interval.ms", "abc", ErrorCode.INVALID_CONFIG),
+        ("zz", "1", ErrorCode.INVALID_REQUEST),
+        ("match", "abc", ErrorCode.INVALID_CONFIG),
+        ("match", "x=y", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=[", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=a=b", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=a,", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=", ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_a_subscription_refuses_what_kafka_refuses(name: str, value: str, code: ErrorCode) -> None:
+    assert refusal(METRICS, {name: value})[0] is code
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("interval.ms", " 500 "), ("metrics", "*"), ("match", ""), ("match", "client_id=\\p{L}+,client_software_name=x")],
+)
+def test_a_subscription_takes_what_kafka_takes(name: str, value: str) -> None:
+    METRICS.validate(touched={name: value}, result={name: value})
+
+
+def test_a_subscription_needs_a_name() -> None:
+    assert refusal(ClientMetricsSchema(subscription=""), {}) == (
+        ErrorCode.INVALID_REQUEST,
+        "Subscription name can't be empty",
+    )
+
+
+@pytest.mark.parametrize("schema", [GROUP, METRICS])
+def test_nothing_of_a_group_or_subscription_takes_append(schema: GroupSchema | ClientMetricsSchema) -> None:
+    """K339-16"""
+    append = AlterOperation(name="metrics", config_operation=ConfigOperation.APPEND, value="a.")
+    with pytest.raises(KafkaApiError) as refused:
+        plan_incremental_alter({}, [append], schema)
+    assert refused.value.error_code is ErrorCode.INVALID_REQUEST
+    assert refused.value.error_message == "Can't APPEND to key metrics because its type is not LIST."

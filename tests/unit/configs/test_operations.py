@@ -1,0 +1,276 @@
+"""SET, DELETE, APPEND, SUBTRACT, and the replacing AlterConfigs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klamm.configs.kinds import ConfigOperation
+from klamm.configs.layers import BrokerLayers
+from klamm.configs.operations import (
+    AlterOperation,
+    ConfigChange,
+    apply_changes,
+    plan_incremental_alter,
+    plan_legacy_alter,
+)
+from klamm.configs.topics import TopicSchema
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+CLEANUP = "cleanup.policy"
+THROTTLED = "leader.replication.throttled.replicas"
+
+
+def operation(name: str, config_operation: int, value: str | None = None) -> AlterOperation:
+    return AlterOperation(name=name, config_operation=config_operation, value=value)
+
+
+def topic_schema(layers: BrokerLayers | None = None) -> TopicSchema:
+    return TopicSchema(topic="t", layers=layers or BrokerLayers())
+
+
+def after(
+    current: Mapping[str, str], *operations: AlterOperation, layers: BrokerLayers | None = None
+) -> dict[str, str]:
+    return apply_changes(current, plan_incremental_alter(current, operations, topic_schema(layers)))
+
+
+def test_set_stores_the_value() -> None:
+    """K339-06"""
+    assert after({}, operation("flush.ms", SET, "5")) == {"flush.ms": "5"}
+
+
+def test_set_to_the_default_value_makes_it_the_topics_own() -> None:
+    """K339-06"""
+    assert after({}, operation("index.interval.bytes", SET, "4096")) == {"index.interval.bytes": "4096"}
+
+
+def test_keys_that_are_not_named_keep_their_values() -> None:
+    """K339-22"""
+    assert after({"flush.ms": "5"}, operation("segment.ms", SET, "7")) == {"flush.ms": "5", "segment.ms": "7"}
+
+
+@pytest.mark.parametrize("kind", [SET, APPEND, SUBTRACT, 9])
+def test_a_null_value_is_an_invalid_request(kind: int) -> None:
+    """K339-07"""
+    with pytest.raises(InvalidRequestError) as refused:
+        after({}, operation("flush.ms", SET, "5"), operation(CLEANUP, kind), operation("", SET))
+    assert refused.value.error_message == "Null value not supported for : cleanup.policy, "
+
+
+@pytest.mark.parametrize("value", [None, "not a number"])
+def test_delete_removes_the_value_and_ignores_the_one_that_comes_along(value: str | None) -> None:
+    """K339-08"""
+    assert after({"flush.ms": "5"}, operation("flush.ms", DELETE, value)) == {}
+
+
+@pytest.mark.parametrize("name", ["flush.ms", "no.such.config", ""])
+def test_delete_of_what_is_not_set_succeeds(name: str) -> None:
+    """K339-09, K339-35"""
+    assert plan_incremental_alter({}, [operation(name, DELETE)], topic_schema()) == ()
+
+
+def test_append_adds_at_the_end_of_the_topics_own_list() -> None:
+    """K339-10"""
+    assert after({CLEANUP: "compact"}, operation(CLEANUP, APPEND, "delete")) == {CLEANUP: "compact,delete"}
+
+
+def test_append_to_an_unset_list_starts_from_the_built_in_default() -> None:
+    """K339-11"""
+    assert after({}, operation(CLEANUP, APPEND, "compact")) == {CLEANUP: "delete,compact"}
+
+
+def test_append_to_an_unset_list_starts_from_the_clusters_default_when_there_is_one() -> None:
+    """K339-11: a topic that compacts does not begin to delete because somebody appends compact."""
+    layers = BrokerLayers(cluster={"log.cleanup.policy": "compact"}, static={"log.cleanup.policy": "delete"})
+    assert after({}, operation(CLEANUP, APPEND, "compact"), layers=layers) == {CLEANUP: "compact"}
+
+
+def test_append_of_what_is_there_makes_the_default_the_topics_own() -> None:
+    """K339-11, K339-12"""
+    assert after({}, operation(CLEANUP, APPEND, "delete")) == {CLEANUP: "delete"}
+
+
+def test_the_value_of_append_is_a_list_and_nothing_is_added_twice() -> None:
+    """K339-12"""
+    assert after({THROTTLED: "0:1"}, operation(THROTTLED, APPEND, "2:1,0:1,2:1,1:1")) == {THROTTLED: "0:1,2:1,1:1"}
+
+
+def test_blanks_around_elements_are_dropped() -> None:
+    """K339-12: what a description shows can be subtracted."""
+    appended = after({CLEANUP: "delete"}, operation(CLEANUP, APPEND, " compact "))
+    assert appended == {CLEANUP: "delete,compact"}
+    assert after(appended, operation(CLEANUP, SUBTRACT, "compact")) == {CLEANUP: "delete"}
+    assert after({CLEANUP: " compact , delete "}, operation(CLEANUP, SUBTRACT, "compact")) == {CLEANUP: "delete"}
+
+
+def test_subtract_removes_elements_and_ignores_those_that_are_not_there() -> None:
+    """K339-13"""
+    assert after({THROTTLED: "0:1,1:1,2:1"}, operation(THROTTLED, SUBTRACT, "1:1,9:9")) == {THROTTLED: "0:1,2:1"}
+    assert plan_incremental_alter({CLEANUP: "compact"}, [operation(CLEANUP, SUBTRACT, "nope")], topic_schema()) == ()
+    assert plan_incremental_alter({CLEANUP: "compact"}, [operation(CLEANUP, SUBTRACT, "")], topic_schema()) == ()
+
+
+def test_subtract_of_every_element_leaves_an_empty_list() -> None:
+    """K339-14"""
+    assert after({THROTTLED: "0:1"}, operation(THROTTLED, SUBTRACT, "0:1")) == {THROTTLED: ""}
+
+
+def test_append_to_an_emptied_list_does_not_bring_the_default_back() -> None:
+    """K339-14"""
+    assert after({CLEANUP: ""}, operation(CLEANUP, APPEND, "compact")) == {CLEANUP: "compact"}
+
+
+def test_subtract_from_an_unset_list_starts_from_the_default() -> None:
+    """K339-15"""
+    assert after({}, operation(CLEANUP, SUBTRACT, "delete")) == {CLEANUP: ""}
+    assert after({}, operation(THROTTLED, SUBTRACT, "0:1")) == {THROTTLED: ""}
+
+
+@pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
+@pytest.mark.parametrize("name", ["retention.ms", "compression.type", "no.such.config"])
+def test_append_and_subtract_need_a_list(kind: ConfigOperation, name: str) -> None:
+    """K339-16"""
+    with pytest.raises(InvalidRequestError) as refused:
+        after({}, operation(name, kind, "1"))
+    assert refused.value.error_message == f"Can't {kind.name} to key {name} because its type is not LIST."
+
+
+@pytest.mark.parametrize("second", [SET, DELETE, APPEND, SUBTRACT])
+def test_a_key_twice_is_an_invalid_request_whatever_the_operations(second: ConfigOperation) -> None:
+    """K339-17"""
+    with pytest.raises(InvalidRequestError) as refused:
+        after({}, operation(CLEANUP, SET, None), operation(CLEANUP, second, "compact"))
+    assert refused.value.error_message == "Error due to duplicate config keys"
+
+
+@pytest.mark.parametrize("bad_first", [True, False])
+def test_one_bad_operation_refuses_them_all(bad_first: bool) -> None:
+    """K339-18"""
+    good, bad = operation("flush.ms", SET, "5"), operation("segment.ms", SET, "bad")
+    with pytest.raises(InvalidConfigError):
+        after({}, *((bad, good) if bad_first else (good, bad)))
+
+
+@pytest.mark.parametrize("kind", [4, -1, 127])
+def test_an_unknown_operation_is_an_invalid_request(kind: int) -> None:
+    """K339-30"""
+    with pytest.raises(InvalidRequestError) as refused:
+        after({}, operation("flush.ms", kind, "5"))
+    assert refused.value.error_message == f"Unknown operations type {kind}"
+
+
+def test_an_empty_list_of_operations_changes_nothing() -> None:
+    """K339-39"""
+    assert plan_incremental_alter({"flush.ms": "5"}, [], topic_schema()) == ()
+
+
+def test_all_four_operations_work_in_one_resource() -> None:
+    """K339-04"""
+    current = {"flush.ms": "77", CLEANUP: "compact", THROTTLED: "0:1,1:1"}
+    changes = plan_incremental_alter(
+        current,
+        [
+            operation("flush.messages", SET, "9"),
+            operation("flush.ms", DELETE),
+            operation(CLEANUP, APPEND, "delete"),
+            operation(THROTTLED, SUBTRACT, "0:1"),
+        ],
+        topic_schema(),
+    )
+    assert changes == (
+        ConfigChange(name="flush.messages", value="9"),
+        ConfigChange(name="flush.ms", value=None),
+        ConfigChange(name=CLEANUP, value="compact,delete"),
+        ConfigChange(name=THROTTLED, value="1:1"),
+    )
+
+
+def test_operations_of_a_huge_list_are_decided_quickly() -> None:
+    """A list of a million bytes is no reason to stall: the work grows with its length, not with its square."""
+    replicas = ",".join(f"{partition}:1" for partition in range(100_000))
+    appended = after({THROTTLED: replicas}, operation(THROTTLED, APPEND, f"100000:1,{replicas}"))
+    assert appended[THROTTLED] == f"{replicas},100000:1"
+    assert after(appended, operation(THROTTLED, SUBTRACT, replicas)) == {THROTTLED: "100000:1"}
+
+
+def test_legacy_alter_replaces_everything() -> None:
+    """K339-25"""
+    changes = plan_legacy_alter({"flush.ms": "5", "segment.ms": "7"}, [("segment.ms", "8")], topic_schema())
+    assert changes == (ConfigChange(name="segment.ms", value="8"), ConfigChange(name="flush.ms", value=None))
+
+
+def test_legacy_alter_refuses_null_and_a_key_twice() -> None:
+    """K339-25"""
+    with pytest.raises(InvalidRequestError, match="Null value not supported for : flush"):
+        plan_legacy_alter({}, [("flush.ms", None)], topic_schema())
+    with pytest.raises(InvalidRequestError, match="Error due to duplicate config keys"):
+        plan_legacy_alter({}, [("flush.ms", "5"), ("flush.ms", "6")], topic_schema())
+
+
+# A small world in which every operation can be tried on every key, wrong ones too.
+NAMES = st.sampled_from(["flush.ms", "retention.ms", CLEANUP, THROTTLED, "no.such.config"])
+VALUES = st.sampled_from(["5", "-7", "x", "", "compact", "delete", "compact,delete", "0:1", "1:1,0:1", " compact"])
+OPERATIONS = st.builds(operation, NAMES, st.integers(min_value=0, max_value=4), st.none() | VALUES)
+REQUESTS = st.lists(st.lists(OPERATIONS, max_size=4), max_size=8)
+
+
+@settings(deadline=None)
+@given(REQUESTS)
+def test_any_sequence_of_requests_equals_its_operations_one_after_the_other(
+    requests: list[list[AlterOperation]],
+) -> None:
+    """K339-18, K339-23: a request that is accepted is the same as its operations in as many requests."""
+    together: dict[str, str] = {}
+    for request in requests:
+        try:
+            decided = after(together, *request)
+        except KafkaApiError:
+            continue  # all or nothing: nothing
+        apart = dict(together)
+        for single in request:
+            apart = after(apart, single)
+        assert decided == apart
+        together = decided
+
+
+@settings(deadline=None)
+@given(REQUESTS)
+def test_a_plan_changes_neither_its_arguments_nor_keys_it_was_not_asked_for(
+    requests: list[list[AlterOperation]],
+) -> None:
+    """K339-21, K339-22"""
+    current = {"segment.ms": "1000", CLEANUP: "compact"}
+    for request in requests:
+        try:
+            changes = plan_incremental_alter(current, request, topic_schema())
+        except KafkaApiError:
+            continue
+        assert current == {"segment.ms": "1000", CLEANUP: "compact"}
+        assert {change.name for change in changes} <= {single.name for single in request}
+
+
+@settings(deadline=None)
+@given(st.lists(VALUES, max_size=5), st.lists(VALUES, max_size=5))
+def test_appends_of_different_writers_all_survive(first: list[str], second: list[str]) -> None:
+    """K339-23: whatever the order, every element that was appended is there."""
+    current: dict[str, str] = {}
+    for value in (*first, *second):
+        try:
+            current = after(current, operation(CLEANUP, APPEND, value))
+        except KafkaApiError:
+            continue
+    appended = {
+        e.strip()
+        for v in (*first, *second)
+        for e in v.split(",")
+        if v.strip() in {"compact", "delete", "compact,delete"}
+    }
+    assert appended <= set(current.get(CLEANUP, "").split(","))

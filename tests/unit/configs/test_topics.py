@@ -1,0 +1,84 @@
+"""What may be set on a topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.configs.layers import BrokerLayers
+from klamm.configs.topics import TopicSchema, validate_topic_configs
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, InvalidTopicError, KafkaApiError
+
+LAYERS = BrokerLayers()
+
+
+def refusal(result: dict[str, str], *, touched: dict[str, str | None] | None = None, topic: str = "t") -> KafkaApiError:
+    with pytest.raises(KafkaApiError) as refused:
+        TopicSchema(topic=topic, layers=LAYERS).validate(touched=result if touched is None else touched, result=result)
+    return refused.value
+
+
+def test_an_unknown_config_is_an_invalid_config() -> None:
+    """K339-35"""
+    error = refusal({"zzz": "1", "aaa": "2", "retention.ms": "x"})
+    assert isinstance(error, InvalidConfigError)
+    assert error.error_message == "Unknown topic config name: aaa"
+
+
+@pytest.mark.parametrize(
+    "name", ["RETENTION.MS", " retention.ms", "message.format.version", "message.downconversion.enable"]
+)
+def test_names_are_matched_to_the_letter_and_removed_configs_are_unknown(name: str) -> None:
+    """K339-35"""
+    assert refusal({name: "1"}).error_message == f"Unknown topic config name: {name}"
+
+
+def test_of_several_bad_values_the_first_in_kafkas_order_is_named() -> None:
+    """K339-34"""
+    error = refusal({"retention.ms": "y", "segment.ms": "x"})
+    assert error.error_message == "Invalid value x for configuration segment.ms: Not a number of type LONG"
+
+
+def test_compaction_lags_must_fit_together_also_with_what_was_set_earlier() -> None:
+    error = refusal(
+        {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, touched={"min.compaction.lag.ms": "10"}
+    )
+    assert error.error_message == "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)"
+
+
+def test_compaction_lags_must_fit_the_brokers_default() -> None:
+    layers = BrokerLayers(static={"log.cleaner.max.compaction.lag.ms": "5"})
+    with pytest.raises(InvalidConfigError, match=r"\(10\) > max.compaction.lag.ms \(5\)"):
+        validate_topic_configs("t", [("min.compaction.lag.ms", "10")], layers)
+
+
+def test_tiered_storage_cannot_be_switched_on() -> None:
+    error = refusal({"remote.storage.enable": "true"})
+    assert error.error_message == (
+        "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+    )
+
+
+def test_the_topics_name_is_checked_before_its_configs() -> None:
+    """K339-33"""
+    nameless, badly_named = refusal({"zzz": "1"}, topic=""), refusal({"zzz": "1"}, topic="bad name!")
+    assert isinstance(nameless, InvalidRequestError)
+    assert nameless.error_message == "Default topic resources are not allowed."
+    assert isinstance(badly_named, InvalidTopicError)
+    assert badly_named.error_message == (
+        "Topic name is invalid: 'bad name!' contains one or more characters other than ASCII alphanumerics, "
+        "'.', '_' and '-'"
+    )
+
+
+@pytest.mark.parametrize("name", [".", "..", "a" * 250, "ä", "a\n"])
+def test_names_that_no_topic_can_have_are_refused(name: str) -> None:
+    assert isinstance(refusal({}, topic=name), InvalidTopicError)
+
+
+def test_configs_of_a_new_topic_may_not_be_null() -> None:
+    with pytest.raises(InvalidConfigError, match=r"^Null value not supported for topic configs: cleanup\.policy,zzz$"):
+        validate_topic_configs("t", [("cleanup.policy", None), ("flush.ms", "x"), ("zzz", None)], LAYERS)
+
+
+def test_of_a_config_that_a_new_topic_is_given_twice_the_last_value_counts() -> None:
+    assert validate_topic_configs("t", [("flush.ms", "5"), ("flush.ms", "6")], LAYERS) == {"flush.ms": "6"}

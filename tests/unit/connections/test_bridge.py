@@ -1,0 +1,101 @@
+"""Our messages dressed for kafka-python."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.protocol.frame import KafkaBytes
+from kafka.protocol.metadata import MetadataRequest as TheirRequest
+from kafka.protocol.parser import KafkaProtocol
+
+from klamm.connections.bridge import BridgedRequest, BridgedResponse
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.frames import response_header
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+EMPTY = DescribeClientConfigsResponse(error_message=None, entries=[], throttle_time_ms=3)
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+def test_a_request_has_the_bytes_that_kafka_python_would_send(version: int) -> None:
+    ours = BridgedRequest(MetadataRequest(topics=None), MetadataResponse, version)
+    theirs = TheirRequest[version](
+        topics=None,
+        allow_auto_topic_creation=True,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    sent = []
+    for request in (ours, theirs):
+        protocol = KafkaProtocol(client_id="app1")
+        protocol.send_request(request)
+        sent.append(protocol.send_bytes())
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("client_id", [None, "", "ü"])
+def test_the_client_id_may_be_anything(client_id: str | None) -> None:
+    request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
+    request.with_header(correlation_id=5, client_id=client_id)
+    name = b"\xff\xff" if client_id is None else len(client_id.encode()).to_bytes(2, "big") + client_id.encode()
+    assert request.encode(header=True).startswith(bytes.fromhex("0032 0000 00000005") + name)
+
+
+def answered(
+    request: BridgedRequest[DescribeClientConfigsResponse], body: bytes
+) -> BridgedResponse[DescribeClientConfigsResponse]:
+    protocol = KafkaProtocol(client_id="app1")
+    correlation_id = protocol.send_request(request)
+    header = response_header(correlation_id, len(body), flexible=False)
+    ((_, response),) = protocol.receive_bytes(header + body)
+    assert isinstance(response, BridgedResponse)
+    return response
+
+
+def test_an_answer_is_read_by_our_codec_and_kafka_pythons_registry_is_left_alone() -> None:
+    """O649-A."""
+    before = dict(ResponseClassRegistry._response_class_registry)
+    request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
+    response = answered(request, bytes(encode(EMPTY, 0)))
+    assert response.unwrap() == EMPTY
+    assert response.throttle_time_ms == 3
+    assert ResponseClassRegistry._response_class_registry == before
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\xff" * 7, bytes(encode(EMPTY, 0))[:-1]])
+def test_an_answer_that_cannot_be_read_is_told_to_the_asker_only(body: bytes) -> None:
+    request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
+    response = answered(request, body)
+    assert response.throttle_time_ms == 0
+    with pytest.raises(ProtocolError, match="Unreadable DescribeClientConfigsResponse"):
+        response.unwrap()
+
+
+def test_bytes_behind_the_end_matter_only_where_two_apis_share_a_key() -> None:
+    body = bytes(encode(EMPTY, 0)) + b"x"
+    request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
+    assert answered(request, body).unwrap() == EMPTY
+    strict = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0, is_whole=True)
+    with pytest.raises(ProtocolError, match="does not end where its frame ends"):
+        answered(strict, body).unwrap()
+
+
+def test_a_flexible_header_is_passed_over_except_in_api_versions() -> None:
+    request = BridgedRequest(ApiVersionsRequest(), ApiVersionsResponse, 3)
+    request.with_header(1, "app1")
+    assert request.header is not None
+    reader = request.header.get_response_class()
+    body = KafkaBytes(4)
+    body.extend(encode(ApiVersionsResponse(), 3))
+    assert reader.parse_header(body).correlation_id == 0
+    assert reader.decode(body).unwrap() == ApiVersionsResponse()
+
+
+def test_a_request_does_not_show_its_values() -> None:
+    request = BridgedRequest(
+        DescribeClientConfigsRequest(supported_configs=["secret"]), DescribeClientConfigsResponse, 0
+    )
+    assert repr(request) == "DescribeClientConfigsRequest(version=0)"

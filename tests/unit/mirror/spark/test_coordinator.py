@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.spark.channel import ChannelClient
+from klamm.mirror.spark.coordinator import Coordinator
+from klamm.mirror.spark.leases import Share
+from klamm.mirror.wire.copier import CopySettings
+from klamm.mirror.wire.fetch_frames import FetchLimits
+from klamm.mirror.wire.partition_copy import PartitionId
+from klamm.mirror.wire.transport import ConnectionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT_S = 5.0
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    made = Coordinator(MirrorStatus(["A->B"]), lease_s=60.0, tasks_max={})
+    made.set_slots(2)
+    yield made
+    made.close()
+
+
+def client(coordinator: Coordinator) -> ChannelClient:
+    return ChannelClient(coordinator.server.address, coordinator.server.token)
+
+
+def share(partitions: int) -> Share:
+    connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c")
+    settings = CopySettings(
+        flow="A->B",
+        source_alias="A",
+        source=connection,
+        target=connection,
+        positions_topic="p",
+        positions_interval_s=1.0,
+        read_committed=False,
+        start_at_latest=False,
+        fetch_limits=FetchLimits(1, 1, 1, 1),
+        buffer_bytes=1,
+    )
+    return Share(settings=settings, partitions=tuple(PartitionId("t", at, "A.t") for at in range(partitions)))
+
+
+def ask(channel: ChannelClient, **question: Any) -> dict[str, Any]:
+    channel.send(question)
+    answer = channel.receive(timeout_s=WAIT_S)
+    assert answer is not None
+    return answer
+
+
+def test_there_is_no_lease_while_there_is_nothing_to_copy(coordinator: Coordinator) -> None:
+    planner = client(coordinator)
+    assert ask(planner, ask="next", after=0) == {"lease": 0}
+    coordinator.publish("A->B", share(3))
+    assert ask(planner, ask="next", after=0) == {"lease": 1}
+    planner.close()
+
+
+def test_a_lease_deals_the_partitions_to_the_slots(coordinator: Coordinator) -> None:
+    coordinator.publish("A->B", share(3))
+    planner = client(coordinator)
+    plan = ask(planner, ask="groups", lease=1)
+    assert [len(group["shares"][0]["partitions"]) for group in plan["groups"]] == [2, 1]
+    planner.close()
+
+
+def test_the_session_that_ended_in_order_is_named_in_the_next_lease_and_only_there(coordinator: Coordinator) -> None:
+    coordinator.publish("A->B", share(1))
+    planner, task = client(coordinator), client(coordinator)
+    ask(planner, ask="groups", lease=1)
+    task.send({"task": 0, "lease": 1, "pid": 1})
+    task.send({"finished": 0, "lease": 1, "session": "s1"})
+    ask(task, ask="next", after=0)  # answered behind the line before
+    assert ask(planner, ask="groups", lease=2)["groups"][0]["session"] == "s1"
+    assert ask(planner, ask="groups", lease=3)["groups"][0]["session"] == ""
+    planner.close()
+    task.close()
+
+
+def test_a_change_ends_the_running_lease_also_for_a_task_that_registers_later(coordinator: Coordinator) -> None:
+    coordinator.publish("A->B", share(1))
+    planner, early, late = client(coordinator), client(coordinator), client(coordinator)
+    ask(planner, ask="groups", lease=1)
+    early.send({"task": 0, "lease": 1, "pid": 1})
+    assert early.receive(timeout_s=0.2) is None
+    coordinator.publish("A->B", share(2))
+    assert early.receive(timeout_s=WAIT_S) == {"end": 1}
+    late.send({"task": 0, "lease": 1, "pid": 2})
+    assert late.receive(timeout_s=WAIT_S) == {"end": 1}
+    for channel in (planner, early, late):
+        channel.close()
+
+
+def test_publishing_the_same_again_changes_nothing(coordinator: Coordinator) -> None:
+    coordinator.publish("A->B", share(1))
+    planner, task = client(coordinator), client(coordinator)
+    ask(planner, ask="groups", lease=1)
+    task.send({"task": 0, "lease": 1, "pid": 1})
+    coordinator.publish("A->B", share(1))
+    assert task.receive(timeout_s=0.2) is None
+    planner.close()
+    task.close()
+
+
+def test_the_end_waits_until_spark_is_done_with_the_lease(coordinator: Coordinator) -> None:
+    coordinator.publish("A->B", share(1))
+    planner = client(coordinator)
+    assert ask(planner, ask="next", after=0) == {"lease": 1}
+    coordinator.end()
+    assert not coordinator.wait_idle(0.05)
+    assert ask(planner, ask="next", after=1) == {"lease": 1}
+    assert coordinator.wait_idle(WAIT_S)
+    planner.close()
+
+
+def test_who_does_not_know_the_token_is_not_listened_to(coordinator: Coordinator) -> None:
+    stranger = ChannelClient(coordinator.server.address, "guess")
+    with pytest.raises(OSError, match=r"closed|reset"):
+        ask(stranger, ask="next", after=0)
+    stranger.close()
+
+
+def test_a_task_notices_that_its_driver_is_gone(coordinator: Coordinator) -> None:
+    task = client(coordinator)
+    task.send({"task": 0, "lease": 1, "pid": 1})
+    threading.Timer(0.05, coordinator.close).start()
+    with pytest.raises(OSError, match=r"closed|reset"):
+        task.receive(timeout_s=WAIT_S)
+    task.close()

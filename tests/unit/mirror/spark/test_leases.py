@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+from klamm.mirror.security import Security
+from klamm.mirror.spark.leases import Group, Share, deal, from_json, to_json
+from klamm.mirror.wire.copier import CopySettings
+from klamm.mirror.wire.fetch_frames import FetchLimits
+from klamm.mirror.wire.partition_copy import PartitionId
+from klamm.mirror.wire.sync_writer import SyncSettings
+from klamm.mirror.wire.transport import ConnectionSettings
+
+
+def share(flow: str, partitions: int) -> Share:
+    security = Security(protocol="SASL_SSL", mechanism="PLAIN", username="u")
+    connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c", security=security)
+    settings = CopySettings(
+        flow=flow,
+        source_alias=flow[0],
+        source=connection,
+        target=connection,
+        positions_topic="p",
+        positions_interval_s=1.0,
+        read_committed=False,
+        start_at_latest=False,
+        fetch_limits=FetchLimits(1, 2, 3, 4),
+        buffer_bytes=5,
+        syncs=SyncSettings(topic="s", connection=connection, lag_max=6),
+    )
+    return Share(settings=settings, partitions=tuple(PartitionId("t", at, "A.t") for at in range(partitions)))
+
+
+def dealt(groups: tuple[Group, ...]) -> list[list[tuple[str, list[int]]]]:
+    return [[(s.settings.flow, [p.partition for p in s.partitions]) for s in group.shares] for group in groups]
+
+
+def test_partitions_go_round_the_slots() -> None:
+    assert dealt(deal([share("A->B", 5)], slots=2, tasks_max={})) == [[("A->B", [0, 2, 4])], [("A->B", [1, 3])]]
+
+
+def test_there_are_no_more_groups_than_partitions() -> None:
+    """K894-48."""
+    assert len(deal([share("A->B", 2)], slots=8, tasks_max={})) == 2
+
+
+def test_tasks_max_bounds_the_groups_of_a_flow() -> None:
+    """K894-48."""
+    assert dealt(deal([share("A->B", 3)], slots=8, tasks_max={"A->B": 1})) == [[("A->B", [0, 1, 2])]]
+
+
+def test_more_flows_than_slots_share_a_task() -> None:
+    groups = deal([share("A->B", 1), share("B->A", 1), share("A->C", 1)], slots=2, tasks_max={})
+    assert dealt(groups) == [[("A->B", [0]), ("A->C", [0])], [("B->A", [0])]]
+
+
+def test_a_group_travels_as_json() -> None:
+    group = Group(number=3, shares=(share("A->B", 2),), session="s")
+    assert from_json(json.loads(json.dumps(to_json(group)))) == group

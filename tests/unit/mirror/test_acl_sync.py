@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.acl_sync import AclSync, remote_acls
+from klamm.mirror.model import AdminRefusedError
+from klamm.mirror.settings import parse_settings
+from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+READ = Acl(
+    resource_type=AclResourceType.TOPIC,
+    resource_name="orders",
+    pattern_type=PatternType.LITERAL,
+    principal="User:alice",
+    host="*",
+    operation=AclOperation.READ,
+    permission=AclPermission.ALLOW,
+)
+REMOTE_READ = replace(READ, resource_name="A.orders")
+
+
+def remote(*acls: Acl) -> tuple[Acl, ...]:
+    return remote_acls(acls, ["orders", "users"], lambda topic: f"A.{topic}")
+
+
+def test_acls_of_mirrored_topics_are_wanted_for_their_remote_topics() -> None:
+    """K894-46."""
+    describe = replace(READ, resource_name="users", operation=AclOperation.DESCRIBE, host="10.0.0.1")
+    assert remote(READ, describe) == (REMOTE_READ, replace(describe, resource_name="A.users"))
+
+
+def test_the_right_to_write_stays_behind_and_of_the_right_to_all_the_right_to_read_is_left() -> None:
+    """K894-46."""
+    assert remote(replace(READ, operation=AclOperation.WRITE)) == ()
+    assert remote(replace(READ, operation=AclOperation.ALL), READ) == (REMOTE_READ,)
+
+
+@pytest.mark.parametrize("operation", [AclOperation.WRITE, AclOperation.ALL, AclOperation.READ])
+def test_what_is_denied_is_denied_on_the_target_too(operation: AclOperation) -> None:
+    """K894-46."""
+    denied = replace(READ, operation=operation, permission=AclPermission.DENY)
+    assert remote(denied) == (replace(denied, resource_name="A.orders"),)
+
+
+def test_prefixes_other_topics_and_other_resources_are_left_out() -> None:
+    """K894-46."""
+    assert (
+        remote(
+            replace(READ, pattern_type=PatternType.PREFIXED),
+            replace(READ, resource_name="*"),
+            replace(READ, resource_name="secret"),
+            replace(READ, resource_type=AclResourceType.GROUP),
+        )
+        == ()
+    )
+
+
+class FakeAcls:
+    """A cluster of which only the ACLs matter."""
+
+    def __init__(self, *acls: Acl, describe: AdminRefusedError | None = None) -> None:
+        self.acls = list(acls)
+        self.describe_refused = describe
+        self.create_refused: AdminRefusedError | None = None
+        self.created: list[Acl] = []
+
+    def describe_topic_acls(self) -> Sequence[Acl]:
+        if self.describe_refused is not None:
+            raise self.describe_refused
+        return self.acls
+
+    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
+        self.created += acls
+        return dict.fromkeys(acls, self.create_refused)
+
+
+def sync(source: FakeAcls, target: FakeAcls) -> AclSync:
+    properties = {"clusters": "A,B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": "b:1", "A->B.enabled": "true"}
+    return AclSync(parse_settings(properties).flows[0], source, target)
+
+
+def test_only_what_the_target_lacks_is_created_and_nothing_is_deleted() -> None:
+    """K894-46."""
+    bob = replace(READ, principal="User:bob")
+    target = FakeAcls(REMOTE_READ, replace(REMOTE_READ, principal="User:carol"))
+    sync(FakeAcls(READ, bob), target).run(["orders"])
+    assert target.created == [replace(bob, resource_name="A.orders")]
+
+
+def test_where_acls_may_not_be_described_all_are_sent() -> None:
+    target = FakeAcls(REMOTE_READ, describe=AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", ""))
+    sync(FakeAcls(READ), target).run(["orders"])
+    assert target.created == [REMOTE_READ]
+
+
+def test_a_source_without_acls_is_told_once_with_advice(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-46."""
+    once = sync(FakeAcls(describe=AdminRefusedError("SECURITY_DISABLED", "no authorizer")), FakeAcls())
+    with caplog.at_level(logging.INFO):
+        once.run(["orders"])
+        once.run(["orders"])
+    (told,) = caplog.records
+    assert told.levelno == logging.INFO
+    assert "cluster A keeps no ACLs" in told.getMessage()
+    assert "sync.topic.acls.enabled=false" in told.getMessage()
+
+
+def test_a_denial_names_what_was_tried(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-46."""
+    target = FakeAcls()
+    target.create_refused = AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", "")
+    sync(FakeAcls(READ), target).run(["orders"])
+    sync(FakeAcls(describe=AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", "")), target).run(["orders"])
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "while trying to create ACL ALLOW READ for User:alice from * on topic A.orders of cluster B" in first
+    assert "ClusterAuthorizationException occurred while trying to describe the ACLs of topics on cluster A" in second

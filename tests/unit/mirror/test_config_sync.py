@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.config_sync import ConfigSync
+from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.model import (
+    AdminIncompatibleError,
+    AdminRefusedError,
+    ConfigEntry,
+    ConfigOperation,
+    MirrorAdmin,
+    NewTopic,
+    TopicDescription,
+)
+from klamm.mirror.settings import parse_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.security.acls import Acl
+
+SET_ON_TOPIC, DEFAULT = 1, 5
+
+
+class FakeAdmin(MirrorAdmin):
+    """One cluster's topic configs in memory."""
+
+    def __init__(self, configs: Mapping[str, Mapping[str, str]], *, incremental: bool = True) -> None:
+        self.configs = {topic: dict(own) for topic, own in configs.items()}
+        self.incremental = incremental
+        self.refuses: dict[str, AdminRefusedError] = {}
+        self.hides: set[str] = set()
+        self.calls: list[str] = []
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        self.calls.append("describe")
+        denied = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "")
+        return {topic: denied if topic in self.hides else self._entries(topic) for topic in topics}
+
+    def _entries(self, topic: str) -> tuple[ConfigEntry, ...]:
+        defaults = {"retention.ms": "604800000", "cleanup.policy": "delete", "min.insync.replicas": "1"}
+        own = self.configs[topic]
+        return tuple(
+            ConfigEntry(name=name, value=own.get(name, value), config_source=SET_ON_TOPIC if name in own else DEFAULT)
+            for name, value in defaults.items()
+        )
+
+    def incremental_alter_topic_configs(
+        self, operations: Mapping[str, Sequence[ConfigOperation]]
+    ) -> Mapping[str, AdminRefusedError | None]:
+        self.calls.append("incremental")
+        if not self.incremental:
+            raise AdminIncompatibleError("IncrementalAlterConfigs is not offered")
+        for topic, planned in operations.items():
+            if topic in self.refuses:
+                continue
+            for operation in planned:
+                if operation.value is None:
+                    self.configs[topic].pop(operation.name, None)
+                else:
+                    self.configs[topic][operation.name] = operation.value
+        return {topic: self.refuses.get(topic) for topic in operations}
+
+    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
+        self.calls.append("alter")
+        for topic, complete in configs.items():
+            self.configs[topic] = dict(complete)
+        return dict.fromkeys(configs)
+
+    def list_topics(self) -> Mapping[str, TopicDescription]:
+        return {name: TopicDescription(name=name, topic_id="", partition_count=1) for name in self.configs}
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
+        raise NotImplementedError
+
+    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
+        raise NotImplementedError
+
+    def describe_topic_acls(self) -> Sequence[Acl]:
+        raise NotImplementedError
+
+    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def flow(mode: str = "requested") -> FlowSettings:
+    return parse_settings(
+        {
+            "clusters": "A,B",
+            "A.bootstrap.servers": "a:1",
+            "B.bootstrap.servers": "b:1",
+            "A->B.enabled": "true",
+            "use.incremental.alter.configs": mode,
+        }
+    ).flows[0]
+
+
+def source() -> FakeAdmin:
+    return FakeAdmin({"t": {"retention.ms": "5"}, "u": {}})
+
+
+def target(*, incremental: bool = True) -> FakeAdmin:
+    return FakeAdmin(
+        {"A.t": {"min.insync.replicas": "2", "cleanup.policy": "compact"}, "A.u": {}}, incremental=incremental
+    )
+
+
+def test_requested_writes_with_incremental_alter_configs_and_leaves_excluded_ones() -> None:
+    """K894-04, K894-10, K894-13."""
+    there = target()
+    ConfigSync(flow(), source(), there).run(["t", "u"])
+    assert there.configs == {"A.t": {"min.insync.replicas": "2", "retention.ms": "5"}, "A.u": {}}
+    assert there.calls == ["describe", "incremental"]
+
+
+def test_requested_falls_back_at_once_for_good_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-05, K894-06."""
+    there = target(incremental=False)
+    sync = ConfigSync(flow(), source(), there)
+    with caplog.at_level(logging.WARNING):
+        sync.run(["t"])
+        sync.run(["t"])
+    assert there.calls == ["describe", "incremental", "alter", "alter"]
+    assert there.configs["A.t"] == {"retention.ms": "5"}
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == (
+        "The target cluster B is not compatible with IncrementalAlterConfigs API. Therefore using deprecated "
+        "AlterConfigs API for syncing topic configurations"
+    )
+
+
+def test_a_refusal_of_one_topic_is_no_reason_to_fall_back(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-07, K894-22, K894-25."""
+    there = target()
+    there.configs["A.u"]["retention.ms"] = "9"
+    there.refuses["A.t"] = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no")
+    sync = ConfigSync(flow(), source(), there)
+    with caplog.at_level(logging.WARNING):
+        sync.run(["t", "u"])
+    assert there.configs["A.u"] == {}
+    assert not sync.uses_legacy
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith("Could not alter configuration of topic A.t")
+    assert told[1].startswith("TopicAuthorizationException occurred while trying to alter the configs of topic A.t")
+
+
+def test_never_uses_alter_configs_only() -> None:
+    """K894-08, K894-19, K894-21: the complete set, without looking at the target."""
+    there = target()
+    ConfigSync(flow("never"), source(), there).run(["t"])
+    assert there.calls == ["alter"]
+    assert there.configs["A.t"] == {"retention.ms": "5"}
+
+
+def test_required_fails_the_flow_and_never_calls_alter_configs() -> None:
+    """K894-09."""
+    there = target(incremental=False)
+    expected = "use.incremental.alter.configs was set to required, but the target cluster B is not compatible"
+    with pytest.raises(FlowFailedError, match=expected):
+        ConfigSync(flow("required"), source(), there).run(["t"])
+    assert "alter" not in there.calls
+
+
+def test_where_the_target_hides_its_configs_everything_is_sent() -> None:
+    """K894-21."""
+    there = target()
+    there.hides.add("A.t")
+    sync = ConfigSync(flow(), source(), there)
+    described = {"t": source()._entries("t")}
+    assert [operation.name for operation in sync.plan(described)["A.t"]] == ["retention.ms", "cleanup.policy"]
+
+
+def test_nothing_is_sent_and_nothing_said_when_nothing_changes(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-21, K894-22: no warning on success."""
+    there = target()
+    sync = ConfigSync(flow(), source(), there)
+    sync.run(["t"])
+    with caplog.at_level(logging.INFO):
+        sync.run(["t"])
+    assert caplog.records == []
+
+
+def test_a_source_topic_that_can_not_be_described_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-25."""
+    here, there = source(), target()
+    here.hides.add("t")
+    with caplog.at_level(logging.ERROR):
+        ConfigSync(flow(), here, there).run(["t", "u"])
+    assert there.configs["A.t"] == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("TopicAuthorizationException occurred while trying to describe the configs of topic t")

@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.control import Assignment, FlowControl
+from klamm.mirror.model import (
+    AdminIncompatibleError,
+    AdminRefusedError,
+    ClusterAwayError,
+    ConfigEntry,
+    ConfigOperation,
+    MirrorAdmin,
+    NewTopic,
+    TopicDescription,
+)
+from klamm.mirror.planning import plan_flow
+from klamm.mirror.progress import FlowState, MirrorStatus, describe
+from klamm.mirror.settings import parse_settings
+from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+
+POSITIONS = "mm2-offsets.A.internal"
+SET_ON_TOPIC = 1
+
+
+class FakeCluster(MirrorAdmin):
+    """Topics with their own configs, in memory."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        self.topics = dict(partition_counts)
+        self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
+        self.created: list[NewTopic] = []
+        self.refuses: dict[str, AdminRefusedError] = {}
+        self.away: Callable[[], bool] = lambda: False
+        self.incompatible = False
+        self.keeps_no_acls = False
+        self.unknown: frozenset[str] = frozenset()
+        """Names of configs that this cluster does not know."""
+        self.acls: list[Acl] = []
+
+    def list_topics(self) -> Mapping[str, TopicDescription]:
+        if self.away():
+            raise ClusterAwayError("nobody answers")
+        return {n: TopicDescription(name=n, topic_id="", partition_count=c) for n, c in self.topics.items()}
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        return {
+            topic: tuple(
+                ConfigEntry(name=name, value=value, config_source=SET_ON_TOPIC)
+                for name, value in self.configs.get(topic, {}).items()
+            )
+            for topic in topics
+        }
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
+        outcomes: dict[str, AdminRefusedError | None] = {}
+        for topic in topics:
+            outcomes[topic.name] = self.refuses.get(topic.name)
+            if self.unknown & topic.configs.keys():
+                outcomes[topic.name] = AdminRefusedError("INVALID_CONFIG", "Unknown topic config name")
+            elif topic.name not in self.refuses:
+                self.created.append(topic)
+                self.topics[topic.name] = topic.partition_count
+                self.configs[topic.name] = dict(topic.configs)
+        return outcomes
+
+    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
+        self.topics |= counts
+        return dict.fromkeys(counts)
+
+    def incremental_alter_topic_configs(
+        self, operations: Mapping[str, Sequence[ConfigOperation]]
+    ) -> Mapping[str, AdminRefusedError | None]:
+        if self.incompatible:
+            raise AdminIncompatibleError("not offered")
+        return dict.fromkeys(operations)
+
+    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
+        raise NotImplementedError
+
+    def describe_topic_acls(self) -> Sequence[Acl]:
+        if self.keeps_no_acls:
+            raise AdminRefusedError("SECURITY_DISABLED", "no authorizer")
+        return self.acls
+
+    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
+        self.acls += [acl for acl in acls if acl not in self.acls]
+        return dict.fromkeys(acls)
+
+    def close(self) -> None:
+        pass
+
+
+class Run:
+    """A control loop between two fake clusters, with a clock of its own."""
+
+    def __init__(self, source: FakeCluster, target: FakeCluster, **more: str) -> None:
+        self.now = 100.0
+        self.published: list[Assignment] = []
+        self.settings = flow(**more)
+        self.status = MirrorStatus([self.settings.name])
+        self.control = FlowControl(
+            self.settings,
+            source,
+            target,
+            status=self.status,
+            publish=self.published.append,
+            clock=lambda: self.now,
+        )
+
+
+def flow(**more: str) -> FlowSettings:
+    properties = {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "a:1",
+        "B.bootstrap.servers": "b:1",
+        "A->B.enabled": "true",
+        "topics": "orders,users",
+    }
+    return parse_settings(properties | {key.replace("_", "."): value for key, value in more.items()}).flows[0]
+
+
+def test_remote_topics_are_created_with_their_configs_before_anything_is_copied() -> None:
+    """K894-35, K894-45."""
+    source, target = FakeCluster(orders=3, other=1), FakeCluster()
+    source.configs["orders"] = {"retention.ms": "-1", "min.insync.replicas": "2"}
+    run = Run(source, target)
+    run.control.turn()
+    positions, orders = target.created
+    assert (positions.name, positions.partition_count, positions.replication_factor) == (POSITIONS, 25, 3)
+    assert positions.configs == {"cleanup.policy": "compact"}
+    assert (orders.name, orders.partition_count, orders.replication_factor) == ("A.orders", 3, 2)
+    assert orders.configs == {"retention.ms": "-1"}
+    assert run.published == [(("orders", "A.orders", 3),)]
+
+
+def test_topics_and_partitions_that_come_later_are_found_at_the_next_refresh() -> None:
+    """K894-36: what goes away on the source stays on the target; what was deleted there comes back."""
+    source, target = FakeCluster(orders=1), FakeCluster()
+    run = Run(source, target)
+    run.control.turn()
+    source.topics = {"orders": 2, "users": 1}
+    run.now += 599
+    run.control.turn()
+    assert target.topics["A.orders"] == 1
+    run.now += 1
+    run.control.turn()
+    assert (target.topics["A.orders"], target.topics["A.users"]) == (2, 1)
+    assert run.published[-1] == (("orders", "A.orders", 2), ("users", "A.users", 1))
+    del source.topics["users"], target.topics["A.orders"]
+    run.now += 600
+    run.control.turn()
+    assert (target.topics["A.orders"], target.topics["A.users"]) == (2, 1)
+
+
+def test_a_topic_that_the_target_refuses_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = FakeCluster(orders=1, users=1), FakeCluster()
+    target.refuses["A.orders"] = AdminRefusedError("POLICY_VIOLATION", "too few partitions")
+    run = Run(source, target)
+    with caplog.at_level(logging.ERROR):
+        run.control.turn()
+    assert run.published == [(("users", "A.users", 1),)]
+    assert "Could not create topic A.orders on cluster B: POLICY_VIOLATION: too few partitions" in caplog.text
+    (progress,) = run.status.snapshot()
+    assert progress.refused == (("A.orders", "POLICY_VIOLATION: too few partitions"),)
+    assert "topic A.orders refused: POLICY_VIOLATION: too few partitions" in describe(progress)
+    del target.refuses["A.orders"]
+    run.now += 600
+    run.control.turn()
+    (progress,) = run.status.snapshot()
+    assert progress.refused == ()
+
+
+def test_a_positions_topic_that_can_not_be_created_says_which_key_to_change() -> None:
+    target = FakeCluster()
+    target.refuses[POSITIONS] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    with pytest.raises(AdminRefusedError, match=r"offset\.storage\.replication\.factor=3.*only 1 broker"):
+        Run(FakeCluster(), target).control.turn()
+
+
+def test_a_positions_topic_that_exists_or_may_not_be_created_is_taken_as_there() -> None:
+    """K894-45."""
+    for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED"):
+        target = FakeCluster()
+        target.refuses[POSITIONS] = AdminRefusedError(name, "")
+        Run(FakeCluster(), target).control.turn()
+
+
+def test_the_flow_waits_visibly_while_a_cluster_is_away_and_runs_when_it_is_back() -> None:
+    source, target = FakeCluster(orders=1), FakeCluster()
+    run = Run(source, target)
+    stop = threading.Event()
+    states: list[tuple[FlowState, str]] = []
+
+    def away() -> bool:
+        (progress,) = run.status.snapshot()
+        states.append((progress.state, progress.reason))
+        if len(states) == 3:
+            stop.set()
+        return len(states) < 3
+
+    source.away = away
+    run.control.run(stop)
+    assert states == [(FlowState.STARTING, ""), *[(FlowState.WAITING, "nobody answers")] * 2]
+    assert run.published == [(("orders", "A.orders", 1),)]
+    assert run.status.state_of("A->B") is FlowState.STOPPED
+
+
+def test_a_flow_that_requires_what_the_target_lacks_fails_and_copies_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """K894-09: FAILED, an ERROR that names the setting, nothing more is copied."""
+    source, target = FakeCluster(orders=1), FakeCluster()
+    target.incompatible = True
+    run = Run(source, target, use_incremental_alter_configs="required")
+    source.configs["orders"] = {"retention.ms": "1"}
+    with caplog.at_level(logging.ERROR):
+        run.control.run(threading.Event())
+    assert run.status.state_of("A->B") is FlowState.FAILED
+    assert "use.incremental.alter.configs was set to required" in caplog.text
+    assert run.published[-1] == ()
+
+
+def test_config_sync_can_be_switched_off() -> None:
+    source, target = FakeCluster(orders=1), FakeCluster()
+    target.incompatible = True
+    more = {"sync.topic.configs.enabled": "false", "use.incremental.alter.configs": "required"}
+    Run(source, target, **more).control.turn()
+
+
+def test_a_plan_says_what_would_change_and_why_and_changes_nothing() -> None:
+    source, target = FakeCluster(orders=2, users=2), FakeCluster(**{"A.users": 1})
+    source.configs["orders"] = {"retention.ms": "-1"}
+    source.configs["users"] = {"retention.ms": "5"}
+    target.configs["A.users"] = {"retention.ms": "7"}
+    assert plan_flow(flow(), source, target) == [
+        "+ topic A.orders: 2 partitions, replication factor 2 retention.ms=-1",
+        "~ topic A.users: 1 -> 2 partitions",
+        "~ topic A.users: retention.ms: 7 -> 5: set on the source topic",
+    ]
+    assert target.topics == {"A.users": 1}
+
+
+def test_the_topic_of_offset_syncs_is_created_on_the_source_unless_the_file_says_target() -> None:
+    """K894-40, K894-45."""
+    source, target = FakeCluster(orders=1), FakeCluster()
+    Run(source, target, **{"offset-syncs.topic.replication.factor": "1"}).control.turn()
+    (syncs,) = source.created
+    assert (syncs.name, syncs.partition_count, syncs.replication_factor) == ("mm2-offset-syncs.B.internal", 1, 1)
+    assert syncs.configs == {"cleanup.policy": "compact"}
+    source, target = FakeCluster(orders=1), FakeCluster()
+    Run(source, target, **{"offset-syncs.topic.location": "target"}).control.turn()
+    assert not source.created
+    assert "mm2-offset-syncs.A.internal" in {topic.name for topic in target.created}
+
+
+def test_without_offset_syncs_their_topic_is_not_created() -> None:
+    """K894-40."""
+    source = FakeCluster(orders=1)
+    Run(source, FakeCluster(), **{"emit.offset-syncs.enabled": "false"}).control.turn()
+    assert not source.created
+
+
+def test_records_are_copied_where_the_topic_of_offset_syncs_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeCluster(orders=1)
+    source.refuses["mm2-offset-syncs.B.internal"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    run = Run(source, FakeCluster())
+    with caplog.at_level(logging.WARNING):
+        run.control.turn()
+        run.control.turn()
+    (warning,) = [record.getMessage() for record in caplog.records if "offset-syncs" in record.getMessage()]
+    assert "on cluster A with offset-syncs.topic.replication.factor=3: INVALID_REPLICATION_FACTOR" in warning
+    assert run.published == [(("orders", "A.orders", 1),)]
+
+
+def test_acls_are_synced_at_the_start_and_then_in_their_own_interval_unless_switched_off() -> None:
+    """K894-46."""
+    acl = Acl(
+        resource_type=AclResourceType.TOPIC,
+        resource_name="orders",
+        pattern_type=PatternType.LITERAL,
+        principal="User:alice",
+        host="*",
+        operation=AclOperation.READ,
+        permission=AclPermission.ALLOW,
+    )
+    source, target = FakeCluster(orders=1), FakeCluster()
+    source.acls = [acl]
+    run = Run(source, target, **{"sync.topic.acls.interval.seconds": "5"})
+    run.control.turn()
+    assert target.acls == [replace(acl, resource_name="A.orders")]
+    source.acls.append(replace(acl, principal="User:bob"))
+    run.now += 4
+    run.control.turn()
+    assert len(target.acls) == 1
+    run.now += 1
+    run.control.turn()
+    assert len(target.acls) == 2
+    off = FakeCluster()
+    Run(source, off, **{"sync.topic.acls.enabled": "false"}).control.turn()
+    assert not off.acls
+
+
+def test_a_config_that_the_target_does_not_know_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-35."""
+    source, target = FakeCluster(orders=1, users=1), FakeCluster()
+    target.unknown = frozenset({"confluent.value.schema.validation"})
+    source.configs["orders"] = {"cleanup.policy": "compact", "confluent.value.schema.validation": "true"}
+    run = Run(source, target)
+    with caplog.at_level(logging.WARNING):
+        run.control.turn()
+    assert target.configs["A.orders"] == {"cleanup.policy": "compact"}
+    assert "A.users" in target.topics
+    assert "topic A.orders: left out, cluster B does not know it: confluent.value.schema.validation" in caplog.text
+    assert run.status.snapshot()[0].refused == ()
+
+
+def test_a_config_with_a_wrong_value_is_not_left_out() -> None:
+    """K894-35: what the target knows and refuses needs somebody."""
+    source, target = FakeCluster(orders=1), FakeCluster()
+    target.refuses["A.orders"] = AdminRefusedError("INVALID_CONFIG", "Invalid value strange")
+    source.configs["orders"] = {"cleanup.policy": "strange"}
+    run = Run(source, target)
+    run.control.turn()
+    assert run.status.snapshot()[0].refused == (("A.orders", "INVALID_CONFIG: Invalid value strange"),)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.mirror.filters import (
+    DEFAULT_CONFIG_PROPERTIES_EXCLUDE,
+    DEFAULT_TOPICS_EXCLUDE,
+    ConfigPropertyFilter,
+    DefaultConfigPropertyFilter,
+    DefaultTopicFilter,
+    PatternList,
+    TopicSelection,
+    source_defaults_wanted,
+)
+from klamm.mirror.naming import DefaultReplicationPolicy
+from klamm.properties import SettingsError
+
+
+def selection(
+    *topics: str, exclude: tuple[str, ...] = DEFAULT_TOPICS_EXCLUDE, heartbeats: bool = True
+) -> TopicSelection:
+    return TopicSelection(
+        topic_filter=DefaultTopicFilter(
+            include=PatternList.compile("topics", topics), exclude=PatternList.compile("topics.exclude", exclude)
+        ),
+        policy=DefaultReplicationPolicy(),
+        target_alias="B",
+        heartbeats_replication_enabled=heartbeats,
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "included"),
+    [
+        ("orders", True),
+        ("orders2", False),
+        ("my-orders", False),
+        ("flights", True),
+        ("flights.replica", False),
+        ("__consumer_offsets", False),
+        ("B.orders", False),
+    ],
+)
+def test_an_expression_must_match_the_whole_name_and_the_exclusion_wins(topic: str, included: bool) -> None:
+    """K894-30."""
+    assert selection("orders", "flights.*", "__.*", r"B\..*").includes(topic) is included
+
+
+def test_heartbeats_are_mirrored_despite_the_filter() -> None:
+    """K894-30."""
+    assert selection("orders").includes("heartbeats")
+    assert selection("orders").includes("A.heartbeats")
+    assert not selection("orders", heartbeats=False).includes("heartbeats")
+
+
+def test_a_bad_expression_is_refused_with_key_and_value() -> None:
+    with pytest.raises(SettingsError, match=r"topics=a\(: expected a list of regular expressions"):
+        PatternList.compile("topics", ("a(",))
+
+
+def test_the_default_excludes_match_whole_config_names() -> None:
+    config_filter = DefaultConfigPropertyFilter(
+        exclude=PatternList.compile("config.properties.exclude", DEFAULT_CONFIG_PROPERTIES_EXCLUDE),
+        source_defaults=False,
+    )
+    assert not config_filter.should_replicate_config_property("follower.replication.throttled.replicas")
+    assert not config_filter.should_replicate_config_property("min.insync.replicas")
+    assert config_filter.should_replicate_config_property("min.insync.replicas.more")
+    assert config_filter.should_replicate_config_property("retention.ms")
+
+
+def test_an_empty_list_excludes_nothing() -> None:
+    config_filter = DefaultConfigPropertyFilter(
+        exclude=PatternList.compile("config.properties.exclude", ()), source_defaults=False
+    )
+    assert config_filter.should_replicate_config_property("min.insync.replicas")
+
+
+def test_source_defaults_are_not_wanted_unless_a_filter_says_so() -> None:
+    """K894-11: the new method of the filter returns False by default, and a filter may lack it."""
+
+    class OwnFilter(ConfigPropertyFilter):
+        def should_replicate_config_property(self, name: str) -> bool:
+            return name != "retention.ms"
+
+    class OldFilter:
+        def should_replicate_config_property(self, name: str) -> bool:
+            return bool(name)
+
+    assert not source_defaults_wanted(OwnFilter(), "segment.bytes")
+    assert not source_defaults_wanted(OldFilter(), "segment.bytes")

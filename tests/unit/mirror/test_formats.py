@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+
+
+def test_a_heartbeat_has_mirrormakers_bytes() -> None:
+    """K894-44."""
+    heartbeat = Heartbeat(source_alias="A", target_alias="B", timestamp=1_700_000_000_000)
+    assert heartbeat.key() == bytes.fromhex("0001 41 0001 42")
+    assert heartbeat.value() == bytes.fromhex("0000 0000018bcfe56800")
+
+
+def test_a_checkpoint_has_mirrormakers_bytes() -> None:
+    """K894-41."""
+    checkpoint = Checkpoint(group="g1", topic="A.orders", partition=3, upstream_offset=1000, downstream_offset=950)
+    assert checkpoint.key() == bytes.fromhex("0002 6731 0008 412e6f7264657273 00000003")
+    assert checkpoint.value() == bytes.fromhex("0000 00000000000003e8 00000000000003b6 0000")
+
+
+def test_an_offset_sync_has_mirrormakers_bytes() -> None:
+    """K894-40."""
+    sync = OffsetSync(topic="orders", partition=3, upstream_offset=1000, downstream_offset=950)
+    assert sync.key() == bytes.fromhex("0006 6f7264657273 00000003")
+    assert sync.value() == bytes.fromhex("00000000000003e8 00000000000003b6")
+
+
+@given(TEXT, TEXT, INT32, INT64, INT64, TEXT)
+def test_what_is_written_is_read_again(  # noqa: PLR0917 - one argument per field
+    group: str, topic: str, partition: int, upstream: int, downstream: int, metadata: str
+) -> None:
+    sync = OffsetSync(topic=topic, partition=partition, upstream_offset=upstream, downstream_offset=downstream)
+    checkpoint = Checkpoint(
+        group=group,
+        topic=topic,
+        partition=partition,
+        upstream_offset=upstream,
+        downstream_offset=downstream,
+        metadata=metadata,
+    )
+    heartbeat = Heartbeat(source_alias=group, target_alias=topic, timestamp=upstream)
+    assert OffsetSync.parse(sync.key(), sync.value()) == sync
+    assert Checkpoint.parse(checkpoint.key(), checkpoint.value()) == checkpoint
+    assert Heartbeat.parse(heartbeat.key(), heartbeat.value()) == heartbeat
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_other_bytes_are_told_from_records(key: bytes, value: bytes) -> None:
+    for kind in (OffsetSync, Checkpoint, Heartbeat):
+        try:
+            kind.parse(key, value)
+        except FormatError:
+            continue
+
+
+def test_a_version_that_is_not_known_is_refused() -> None:
+    with pytest.raises(FormatError, match="Version 1"):
+        Heartbeat.parse(bytes.fromhex("0001 41 0001 42"), bytes.fromhex("0001 0000018bcfe56800"))

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.mirror.naming import (
+    DefaultReplicationPolicy,
+    IdentityReplicationPolicy,
+    is_cycle,
+    is_heartbeats_topic,
+    original_topic,
+    positions_topic,
+)
+
+DEFAULT = DefaultReplicationPolicy()
+IDENTITY = IdentityReplicationPolicy(source_cluster_alias="source")
+
+
+def test_the_default_policy_prefixes_the_alias() -> None:
+    """K894-32."""
+    assert DEFAULT.format_remote_topic("us-west", "t") == "us-west.t"
+    assert DEFAULT.topic_source("us-west.a.b") == "us-west"
+    assert DEFAULT.upstream_topic("us-west.a.b") == "a.b"
+    assert DEFAULT.topic_source("local") is None
+    assert DEFAULT.upstream_topic("local") is None
+    assert original_topic(DEFAULT, "a.b.c") == "c"
+
+
+def test_a_name_that_starts_with_the_separator_has_an_empty_source() -> None:
+    """K894-32."""
+    assert DEFAULT.topic_source(".b") == ""
+    assert not is_cycle(DEFAULT, "target", ".b")
+
+
+def test_the_separator_can_be_chosen() -> None:
+    policy = DefaultReplicationPolicy(separator="__")
+    assert policy.format_remote_topic("A", "t") == "A__t"
+    assert policy.checkpoints_topic("A") == "A__checkpoints__internal"
+    assert policy.offset_syncs_topic("B") == "mm2-offset-syncs__B__internal"
+    plain = DefaultReplicationPolicy(separator="__", internal_topic_separator_enabled=False)
+    assert plain.checkpoints_topic("A") == "A.checkpoints.internal"
+
+
+def test_the_identity_policy_keeps_names_except_heartbeats() -> None:
+    """K894-33."""
+    assert IDENTITY.format_remote_topic("source", "t") == "t"
+    assert IDENTITY.topic_source("t") == "source"
+    assert IDENTITY.format_remote_topic("source", "heartbeats") == "source.heartbeats"
+    assert IDENTITY.topic_source("source.heartbeats") == "source"
+    assert IDENTITY.topic_source("heartbeats") is None
+    assert original_topic(IDENTITY, "t") == "t"
+
+
+@pytest.mark.parametrize(
+    ("topic", "cycle"),
+    [
+        ("target.t1", True),
+        ("source.target.t1", True),
+        ("target.source.t1", True),
+        ("source.t1", False),
+        ("t1", False),
+    ],
+)
+def test_a_topic_that_came_from_the_target_is_a_cycle(topic: str, cycle: bool) -> None:
+    """K894-34."""
+    assert is_cycle(DEFAULT, "target", topic) is cycle
+
+
+def test_the_identity_policy_knows_cycles_of_heartbeats_only() -> None:
+    """K894-33."""
+    assert not is_cycle(IDENTITY, "target", "t")
+    assert is_cycle(IDENTITY, "target", "target.heartbeats")
+
+
+@pytest.mark.parametrize(
+    ("topic", "internal"),
+    [
+        ("__consumer_offsets", True),
+        (".hidden", True),
+        ("mm2-offsets.A.internal", True),
+        ("x-internal", True),
+        ("internal", False),
+        ("orders", False),
+    ],
+)
+def test_internal_topics_are_known_by_name(topic: str, internal: bool) -> None:
+    """K894-31."""
+    assert DEFAULT.is_internal_topic(topic) is internal
+
+
+def test_heartbeats_are_known_over_any_number_of_hops() -> None:
+    assert is_heartbeats_topic(DEFAULT, "heartbeats")
+    assert is_heartbeats_topic(DEFAULT, "a.b.heartbeats")
+    assert not is_heartbeats_topic(DEFAULT, "my-heartbeats")
+
+
+def test_positions_live_where_connect_keeps_them() -> None:
+    assert positions_topic("A") == "mm2-offsets.A.internal"

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.providers import resolve
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PACKAGE = "org.apache.kafka.common.config.provider."
+
+
+def with_provider(name: str, java_class: str, **more: str) -> dict[str, str]:
+    return {"config.providers": name, f"config.providers.{name}.class": PACKAGE + java_class, **more}
+
+
+def test_a_value_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
+    """K894-28."""
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text("password=p:w}\nuser=alice\n")
+    given = with_provider("file", "FileConfigProvider", login=f"${{file:{secrets}:user}}/${{file:{secrets}:password}}")
+    assert resolve(given)["login"] == "alice/p:w}"
+
+
+def test_a_value_may_be_a_whole_file_or_a_variable_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K894-28."""
+    (tmp_path / "password").write_text("secret")
+    monkeypatch.setenv("KLAMM_TEST_USER", "alice")
+    given = with_provider(
+        "dir", "DirectoryConfigProvider", a=f"${{dir:{tmp_path}:password}}", b="${env:KLAMM_TEST_USER}"
+    )
+    given |= {"config.providers": "dir, env", "config.providers.env.class": PACKAGE + "EnvVarConfigProvider"}
+    resolved = resolve(given)
+    assert (resolved["a"], resolved["b"]) == ("secret", "alice")
+
+
+def test_what_no_provider_stands_for_stays_as_it_is() -> None:
+    assert resolve({"topics": "${file:a:b}"}) == {"topics": "${file:a:b}"}
+    given = with_provider("file", "FileConfigProvider", topics="${vault:a:b}")
+    assert resolve(given)["topics"] == "${vault:a:b}"
+
+
+def test_a_reference_that_leads_nowhere_names_its_key_and_no_secret(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text("password=hunter2\n")
+    for reference in (f"${{file:{secrets}:other}}", f"${{file:{tmp_path}/missing:password}}"):
+        with pytest.raises(SettingsError, match=r"A\.sasl\.jaas\.config: ") as refused:
+            resolve(with_provider("file", "FileConfigProvider", **{"A.sasl.jaas.config": reference}))
+        assert "hunter2" not in str(refused.value)
+
+
+def test_a_provider_of_another_class_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"config\.providers\.vault\.class=.*VaultProvider: expected"):
+        resolve(with_provider("vault", "VaultProvider"))

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.copying import copy_settings
+from klamm.mirror.keys import IncrementalAlterConfigs, IsolationLevel
+from klamm.mirror.model import ConfigEntry, OperationType
+from klamm.mirror.naming import IdentityReplicationPolicy
+from klamm.mirror.plans import plan_config_operations
+from klamm.mirror.settings import MirrorSettings, parse_settings
+from klamm.properties import SettingsError, parse_properties
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.mirror.flow_settings import FlowSettings
+
+BASE = """
+clusters = A, B
+A.bootstrap.servers = a1:9092, a2:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+"""
+
+
+def settings(more: str = "", *targets: str) -> MirrorSettings:
+    return parse_settings(parse_properties(BASE + more), target_aliases=targets)
+
+
+def flow(more: str = "") -> FlowSettings:
+    return settings(more).flows[0]
+
+
+def test_clusters_addresses_and_enabled_flows_are_read() -> None:
+    """K894-26."""
+    parsed = settings()
+    assert [f.name for f in parsed.flows] == ["A->B"]
+    assert parsed.clusters["A"].bootstrap_servers == ("a1:9092", "a2:9092")
+
+
+def test_a_flow_is_off_unless_it_is_enabled() -> None:
+    """K894-26."""
+    assert [f.name for f in settings("B->A.enabled=true\n").flows] == ["A->B", "B->A"]
+    with pytest.raises(SettingsError, match="No flow is enabled"):
+        settings("A->B.enabled=false\n")
+
+
+def test_defaults_are_those_of_mirrormaker() -> None:
+    parsed = flow()
+    assert parsed.replication_factor == 2
+    assert parsed.refresh_topics_interval == timedelta(seconds=600)
+    assert parsed.sync_topic_configs_interval == timedelta(seconds=600)
+    assert parsed.positions_topic == "mm2-offsets.A.internal"
+    assert parsed.positions_partitions == 25
+    assert parsed.positions_replication_factor == 3
+    assert parsed.isolation_level is IsolationLevel.READ_UNCOMMITTED
+    assert parsed.remote_topic("t") == "A.t"
+
+
+@pytest.mark.parametrize("value", ["requested", "required", "never"])
+def test_use_incremental_alter_configs_takes_three_values(value: str) -> None:
+    """K894-01."""
+    assert flow(f"use.incremental.alter.configs={value}\n").use_incremental_alter_configs == value
+    assert flow().use_incremental_alter_configs is IncrementalAlterConfigs.REQUESTED
+
+
+@pytest.mark.parametrize("value", ["sometimes", "Required", ""])
+def test_any_other_value_is_refused_naming_key_value_and_what_is_allowed(value: str) -> None:
+    """K894-02: case-sensitive."""
+    allowed = f"use.incremental.alter.configs={value}: expected one of requested, required, never"
+    with pytest.raises(SettingsError, match=allowed):
+        flow(f"use.incremental.alter.configs={value}\n")
+
+
+def test_the_setting_is_told_to_be_deprecated_when_it_is_used() -> None:
+    """K894-03."""
+    assert settings().warnings == ()
+    (warning,) = settings("A->B.use.incremental.alter.configs=never\n").warnings
+    assert warning.startswith("A->B.use.incremental.alter.configs is deprecated")
+
+
+@pytest.mark.parametrize("key", ["use.defaults.from", "A->B.use.defaults.from"])
+def test_use_defaults_from_works_at_top_level_and_per_flow(key: str) -> None:
+    """K894-12, K894-16."""
+    assert not flow().config_filter.should_replicate_source_default("retention.ms")
+    assert flow(f"{key}=source\n").config_filter.should_replicate_source_default("retention.ms")
+
+
+def test_a_wrong_use_defaults_from_is_refused() -> None:
+    """K894-12."""
+    with pytest.raises(SettingsError, match=r"use.defaults.from=broker: expected one of source, target"):
+        flow("use.defaults.from=broker\n")
+
+
+def test_keys_of_the_flow_win_over_top_level() -> None:
+    """K894-27."""
+    parsed = flow("replication.factor=1\nA->B.replication.factor=3\ntopics=x\nA->B.topics=orders\n")
+    assert parsed.replication_factor == 3
+    assert parsed.selection.includes("orders")
+    assert not parsed.selection.includes("x")
+
+
+def test_client_keys_win_in_the_order_of_their_closeness() -> None:
+    """K894-27."""
+    parsed = flow(
+        """
+sasl.mechanism = PLAIN
+A.sasl.mechanism = SCRAM-SHA-256
+A.fetch.max.bytes = 1
+A.consumer.fetch.max.bytes = 2
+A->B.source.consumer.fetch.min.bytes = 7
+B.producer.linger.ms = 1
+A->B.producer.override.linger.ms = 5
+A->B.target.admin.request.timeout.ms = 9
+"""
+    )
+    assert parsed.clients["source.consumer"]["sasl.mechanism"] == "SCRAM-SHA-256"
+    assert parsed.clients["source.consumer"]["fetch.max.bytes"] == "2"
+    assert parsed.clients["source.consumer"]["fetch.min.bytes"] == "7"
+    assert parsed.clients["source.admin"]["fetch.max.bytes"] == "1"
+    assert parsed.clients["target.producer"]["sasl.mechanism"] == "PLAIN"
+    assert parsed.clients["target.producer"]["linger.ms"] == "5"
+    assert parsed.clients["target.admin"]["request.timeout.ms"] == "9"
+
+
+def test_keys_of_the_worker_may_stand_at_the_target() -> None:
+    assert flow("offset.storage.replication.factor=1\n").positions_replication_factor == 1
+    assert flow("B.offset.storage.replication.factor=2\n").positions_replication_factor == 2
+    assert flow("B.offset.storage.topic=mine\n").positions_topic == "mine"
+
+
+def test_setting_the_excluded_configs_replaces_the_list() -> None:
+    config_filter = flow("config.properties.exclude=retention\\\\.ms\n").config_filter
+    assert not config_filter.should_replicate_config_property("retention.ms")
+    assert config_filter.should_replicate_config_property("min.insync.replicas")
+
+
+def test_old_names_of_the_lists_are_taken() -> None:
+    parsed = flow("topics.blacklist=b.*\nconfig.properties.blacklist=segment.*\n")
+    assert not parsed.selection.includes("bills")
+    assert not parsed.config_filter.should_replicate_config_property("segment.bytes")
+
+
+def test_javas_names_of_the_default_classes_are_taken() -> None:
+    parsed = flow(
+        """
+replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
+topic.filter.class = org.apache.kafka.connect.mirror.DefaultTopicFilter
+config.property.filter.class = org.apache.kafka.connect.mirror.DefaultConfigPropertyFilter
+"""
+    )
+    assert isinstance(parsed.policy, IdentityReplicationPolicy)
+    assert parsed.remote_topic("t") == "t"
+
+
+def test_a_class_that_can_not_be_loaded_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"topic.filter.class=com.example.Mine: expected one of Kafka's default"):
+        flow("topic.filter.class=com.example.Mine\n")
+    with pytest.raises(SettingsError, match=r"topic.filter.class=nowhere:Filter: can not be loaded"):
+        flow("topic.filter.class=nowhere:Filter\n")
+
+
+def test_clusters_limits_the_targets_that_are_served() -> None:
+    """K894-29."""
+    both = "B->A.enabled=true\n"
+    assert [f.name for f in settings(both, "A").flows] == ["B->A"]
+    with pytest.raises(SettingsError, match="No flow to A is enabled"):
+        settings("", "A")
+    with pytest.raises(SettingsError, match="--clusters C: expected aliases out of clusters=A,B"):
+        settings("", "C")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("A->B.enabled=yes", "A->B.enabled=yes: expected true or false"),
+        ("A->C.enabled=true", "A->C.enabled: C is not one of clusters=A,B"),
+        ("replication.factor=0", "replication.factor=0: expected a whole number from 1, or -1"),
+        ("replication.factor=two", "replication.factor=two: expected a whole number"),
+        ("refresh.topics.interval.seconds=0", "refresh.topics.interval.seconds=0: expected a whole number from 1"),
+        ("topics=a[", r"topics=a\[: expected a list of regular expressions"),
+        ("A.consumer.isolation.level=dirty", "isolation.level=dirty: expected one of read_uncommitted, read_committed"),
+        ("B.bootstrap.servers=nothing", "B.bootstrap.servers=nothing: expected host:port"),
+        ("spark.speculation=true", "spark.speculation=true: expected false"),
+        ("klamm.lease.seconds=0", "klamm.lease.seconds=0: expected a whole number from 1"),
+        ("clusters=", "clusters: expected the aliases"),
+        ("B.bootstrap.servers=", "B.bootstrap.servers: expected host:port"),
+    ],
+)
+def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        settings(line + "\n")
+
+
+def test_unknown_keys_are_ignored_and_known_ones_without_effect_are_told() -> None:
+    """K894-27."""
+    parsed = settings("something.else=1\nA->B.groups=g.*\n")
+    assert parsed.notes == ("A->B.groups has no effect: offsets of groups are not translated yet",)
+
+
+def test_offset_syncs_are_on_as_in_mirrormaker_and_can_be_switched_off() -> None:
+    """K894-40."""
+    parsed = flow()
+    assert (parsed.syncs_topic, parsed.offset_lag_max) == ("mm2-offset-syncs.B.internal", 100)
+    assert parsed.syncs_replication_factor == 3
+    assert flow("offset-syncs.topic.location=target\n").syncs_topic == "mm2-offset-syncs.A.internal"
+    assert flow("replication.policy.separator=__\n").syncs_topic == "mm2-offset-syncs__B__internal"
+    assert flow("emit.offset-syncs.enabled=false\n").syncs_topic is None
+    with pytest.raises(SettingsError, match=r"offset-syncs\.topic\.location=here: expected one of source, target"):
+        flow("offset-syncs.topic.location=here\n")
+
+
+def test_offset_syncs_go_out_by_the_producer_of_the_cluster_that_holds_them() -> None:
+    """K894-27, K894-40."""
+    more = "A.producer.client.id=to-a\nB.producer.client.id=to-b\n"
+    here = copy_settings(flow(more)).syncs
+    there = copy_settings(flow(more + "offset-syncs.topic.location=target\n")).syncs
+    assert here is not None
+    assert there is not None
+    assert (here.connection.client_id, here.connection.bootstrap_servers) == ("to-a", ("a1:9092", "a2:9092"))
+    assert (there.connection.client_id, there.connection.bootstrap_servers) == ("to-b", ("b:9092",))
+
+
+def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaults_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K894-11."""
+    (tmp_path / "klamm_test_own_filters.py").write_text(
+        "class OnlyRetention:\n"
+        "    def should_replicate_config_property(self, name):\n"
+        "        return name.startswith('retention.')\n"
+        "class SourceDefaults(OnlyRetention):\n"
+        "    def should_replicate_source_default(self, name):\n"
+        "        return name == 'retention.ms'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    entries = [ConfigEntry(name=name, value="1", config_source=5) for name in ("retention.ms", "segment.ms")]
+    key = "A->B.config.property.filter.class = klamm_test_own_filters:"
+    (deleted,) = plan_config_operations(entries, flow(key + "OnlyRetention\n").config_filter)
+    assert (deleted.name, deleted.operation) == ("retention.ms", OperationType.DELETE)
+    (kept,) = plan_config_operations(entries, flow(key + "SourceDefaults\n").config_filter)
+    assert (kept.name, kept.operation, kept.value) == ("retention.ms", OperationType.SET, "1")

@@ -1,0 +1,34 @@
+"""What a policy sees."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from klamm.policy import RequestMetadata, TopicDetails
+
+
+def test_details_are_built_in_the_order_of_the_kip() -> None:
+    """K108-04"""
+    details = TopicDetails("orders", 3, 2, None, {"retention.ms": "5"})
+    assert (details.topic, details.num_partitions, details.replication_factor) == ("orders", 3, 2)
+    assert details.replicas_assignments is None
+    assert details.configs == {"retention.ms": "5"}
+    assert RequestMetadata is TopicDetails
+
+
+def test_a_policy_cannot_change_the_request() -> None:
+    """K108-20"""
+    configs, assignments = {"retention.ms": "5"}, {0: [1, 2]}
+    details = TopicDetails("orders", None, None, assignments, configs)
+    with pytest.raises(TypeError):
+        details.configs["retention.ms"] = "6"  # type: ignore[index]
+    with pytest.raises(TypeError):
+        details.replicas_assignments[0] = [3]  # type: ignore[index]
+    with pytest.raises(FrozenInstanceError):
+        details.topic = "other"  # type: ignore[misc]
+    configs["retention.ms"] = "7"
+    assignments[0].append(3)
+    assert details.configs == {"retention.ms": "5"}
+    assert details.replicas_assignments == {0: (1, 2)}

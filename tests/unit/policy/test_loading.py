@@ -1,0 +1,148 @@
+"""Finding and setting up the policy that the properties name."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.policy import PolicyLoadError
+from klamm.policy.kinds import CREATE_TOPICS_POLICY, read_specs
+from klamm.policy.loading import FreshModules, load_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CREATE_TOPIC_POLICY = "create.topic.policy.class.name"
+
+MODULE = """
+from klamm.policy import CreateTopicPolicy
+
+class Allow(CreateTopicPolicy):
+    configured = None
+
+    def configure(self, configs):
+        self.configured = configs
+
+    def validate(self, topic_details):
+        pass
+
+class Plain:
+    def validate(self, topic_details):
+        pass
+
+class NoPolicy:
+    pass
+
+class BadSetup(Plain):
+    def configure(self, configs):
+        raise ValueError("no such directory")
+
+class NeedsArguments(Plain):
+    def __init__(self, argument):
+        pass
+
+class Unfinished(CreateTopicPolicy):
+    pass
+
+not_a_class = 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def module_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "house_rules.py").write_text(MODULE)
+    (tmp_path / "broken_rules.py").write_text("raise RuntimeError('boom')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with monkeypatch.context():
+        yield
+    sys.modules.pop("house_rules", None)
+
+
+def load_create_topic_policy(properties: dict[str, str], fresh: FreshModules | None = None) -> object | None:
+    specs = read_specs(properties)
+    return load_policy(specs[0], properties, fresh=fresh).policy if specs else None
+
+
+def test_without_the_config_there_is_no_policy() -> None:
+    """K108-01"""
+    assert load_create_topic_policy({}) is None
+    assert load_create_topic_policy({CREATE_TOPIC_POLICY: ""}) is None
+
+
+@pytest.mark.parametrize("key", [CREATE_TOPIC_POLICY, CREATE_TOPICS_POLICY])
+@pytest.mark.parametrize("name", ["house_rules:Allow", "house_rules.Allow", " house_rules.Plain "])
+def test_a_policy_is_named_by_either_config_and_in_either_form(key: str, name: str) -> None:
+    """K108-02, K108-12"""
+    assert load_create_topic_policy({key: name}) is not None
+
+
+def test_both_configs_may_name_the_same_policy_and_not_two() -> None:
+    """K108-02"""
+    assert load_create_topic_policy(
+        {CREATE_TOPIC_POLICY: "house_rules:Allow", CREATE_TOPICS_POLICY: "house_rules:Allow"}
+    )
+    with pytest.raises(PolicyLoadError, match="different policies") as refused:
+        load_create_topic_policy({CREATE_TOPIC_POLICY: "house_rules:Allow", CREATE_TOPICS_POLICY: "house_rules:Plain"})
+    assert CREATE_TOPIC_POLICY in str(refused.value)
+    assert CREATE_TOPICS_POLICY in str(refused.value)
+
+
+def test_a_policy_is_configured_once_with_the_brokers_properties() -> None:
+    """K108-14"""
+    properties = {CREATE_TOPIC_POLICY: "house_rules:Allow", "max.partitions": "3"}
+    policy = load_create_topic_policy(properties)
+    assert getattr(policy, "configured", None) == properties
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere.at:All", "cannot import nowhere.at"),
+        ("broken_rules:Any", "RuntimeError: boom"),
+        ("house_rules:Missing", "has no class Missing"),
+        ("house_rules:not_a_class", "has no class not_a_class"),
+        ("house_rules:NoPolicy", "no method validate"),
+        ("house_rules:BadSetup", "ValueError: no such directory"),
+        ("house_rules:NeedsArguments", "cannot be set up"),
+        ("house_rules:Unfinished", "cannot be set up"),
+        ("house_rules", "expected module:Class"),
+        (":x", "expected module:Class"),
+    ],
+)
+def test_a_policy_that_cannot_be_had_keeps_the_broker_from_starting(name: str, reason: str) -> None:
+    """K108-13: the error names the key."""
+    with pytest.raises(PolicyLoadError) as refused:
+        load_create_topic_policy({CREATE_TOPIC_POLICY: name})
+    assert reason in str(refused.value)
+    assert str(refused.value).startswith(f"{CREATE_TOPIC_POLICY}={name}")
+
+
+def test_a_changed_module_is_loaded_beside_the_one_that_serves(tmp_path: Path) -> None:
+    # given
+    properties = {CREATE_TOPIC_POLICY: "house_rules:Allow"}
+    old = load_create_topic_policy(properties)
+    (tmp_path / "house_rules.py").write_text(MODULE.replace("configured = None", "configured = 'v2'"))
+    # when
+    new = load_create_topic_policy(properties, FreshModules())
+    # then
+    assert type(old) is not type(new)
+    assert type(old).__dict__["configured"] is None
+    assert type(new).__dict__["configured"] == "v2"
+    assert sys.modules["house_rules"].Allow is type(new)
+
+
+def test_a_module_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+    # given
+    properties = {CREATE_TOPIC_POLICY: "house_rules:Allow"}
+    old = load_create_topic_policy(properties)
+    (tmp_path / "house_rules.py").write_text(MODULE + "\nraise RuntimeError('half-way')")
+    fresh = FreshModules()
+    # when
+    with pytest.raises(PolicyLoadError, match="half-way"):
+        load_create_topic_policy(properties, fresh)
+    fresh.undo()
+    # then
+    assert sys.modules["house_rules"].Allow is type(old)

@@ -1,0 +1,209 @@
+"""The policy that a file configures."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.policy import PolicyLoadError
+from klamm.policy.kinds import read_specs
+from klamm.policy.loading import load_policy
+from klamm.policy.rule_file import RuleFileError, parse_rules
+from klamm.policy.rules import RulesPolicy
+from klamm.policy.testing import (
+    a_config_change,
+    a_deletion,
+    a_topic,
+    assert_allowed,
+    assert_refused,
+    make_policy,
+    more_partitions,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.policy.details import Details
+
+RULES = """
+    rules:
+      - name: team names
+        naming: "(orders|billing)[.][a-z0-9.-]+"
+        except_principals: ["User:admin*"]
+      - name: sizes
+        topics: "orders[.].*"
+        partitions: {min: 3, max: 48}
+        replication_factor: {min: 2}
+        configs:
+          retention.ms: {required: true, min: 1000, max: 604800000}
+          cleanup.policy: {one_of: [delete, compact]}
+          unclean.leader.election.enable: {forbidden: true}
+      - name: books
+        topics: "billing[.].*"
+        deletion: forbidden
+        remedy: ask finance
+      - name: interns
+        principals: ["User:intern-*"]
+        actions: [create]
+        partitions: {max: 1}
+"""
+WEEK = {"retention.ms": "604800000"}
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> RulesPolicy:
+    path = tmp_path / "rules.yaml"
+    path.write_text(textwrap.dedent(RULES))
+    return make_policy(RulesPolicy, policy_rules_file=str(path))  # type: ignore[no-any-return]
+
+
+def an_order(num_partitions: int = 3, **configs: str) -> Details:
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    return a_topic("orders.eu", num_partitions=num_partitions, replication_factor=2, configs={**WEEK, **named})
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        an_order(),
+        an_order(48, cleanup_policy="compact, delete"),
+        a_topic("billing.x", num_partitions=500),
+        a_topic("anything", principal="User:admin-2"),
+        a_topic("orders.eu", assignments={0: [1, 2], 1: [2, 3], 2: [3, 1]}, configs=WEEK),
+        a_config_change("orders.eu", sets={"flush.ms": "5"}, before=WEEK),
+        a_config_change("orders.eu", sets={"retention.ms": "1000"}),
+        a_config_change("orders.eu", sets={"flush.ms": "1"}, before={**WEEK, "unclean.leader.election.enable": "true"}),
+        a_config_change("", resource_type="BROKER", removes=["retention.ms"]),
+        more_partitions("orders.eu", now=3, then=48),
+        more_partitions("other", now=3, then=4800, principal="User:intern-1"),
+        a_deletion("orders.eu"),
+    ],
+)
+def test_what_keeps_the_rules_is_allowed(policy: RulesPolicy, details: Details) -> None:
+    assert_allowed(policy, details)
+
+
+@pytest.mark.parametrize(
+    ("details", "message"),
+    [
+        (
+            a_topic("Orders"),
+            "Rule 'team names': name=Orders of topic Orders does not match (orders|billing)[.][a-z0-9.-]+;"
+            " choose a name that matches.",
+        ),
+        (
+            an_order(2),
+            "Rule 'sizes': partitions=2 of topic orders.eu is below the minimum 3; use 3 or more.",
+        ),
+        (
+            an_order(49),
+            "Rule 'sizes': partitions=49 of topic orders.eu is above the maximum 48; use 48 or less.",
+        ),
+        (
+            a_topic("orders.eu", assignments={0: [1, 2], 1: [2], 2: [3, 1]}, configs=WEEK),
+            "Rule 'sizes': replication factor=1 of topic orders.eu is below the minimum 2; use 2 or more.",
+        ),
+        (
+            a_topic("orders.eu", num_partitions=3, replication_factor=2),
+            "Rule 'sizes': retention.ms=(not set) of topic orders.eu is required;"
+            " set retention.ms to at least 1000 and at most 604800000.",
+        ),
+        (
+            an_order(retention_ms="-1"),
+            "Rule 'sizes': retention.ms=-1 of topic orders.eu is above the maximum 604800000; use 604800000 or less.",
+        ),
+        (
+            an_order(cleanup_policy="delete,shred"),
+            "Rule 'sizes': cleanup.policy=delete,shred of topic orders.eu is not one of delete, compact;"
+            " choose from delete, compact.",
+        ),
+        (
+            an_order(unclean_leader_election_enable="true"),
+            "Rule 'sizes': unclean.leader.election.enable=true of topic orders.eu must not be set;"
+            " leave unclean.leader.election.enable out.",
+        ),
+        (
+            a_config_change("orders.eu", removes=["retention.ms"], before=WEEK),
+            "Rule 'sizes': retention.ms=(not set) of topic orders.eu is required;"
+            " set retention.ms to at least 1000 and at most 604800000.",
+        ),
+        (
+            a_config_change("orders.eu", sets={"retention.ms": "999"}),
+            "Rule 'sizes': retention.ms=999 of topic orders.eu is below the minimum 1000; use 1000 or more.",
+        ),
+        (
+            more_partitions("orders.eu", then=49),
+            "Rule 'sizes': partitions=49 of topic orders.eu is above the maximum 48; use 48 or less.",
+        ),
+        (
+            a_deletion("billing.x"),
+            "Rule 'books': deletion=requested of topic billing.x is forbidden; ask finance.",
+        ),
+        (
+            a_topic("billing.x", num_partitions=2, principal="User:intern-7"),
+            "Rule 'interns': partitions=2 of topic billing.x is above the maximum 1; use 1 or less.",
+        ),
+    ],
+)
+def test_a_refusal_names_rule_key_value_limit_and_remedy_in_one_line(
+    policy: RulesPolicy, details: Details, message: str
+) -> None:
+    refusal = assert_refused(policy, details, code="POLICY_VIOLATION")
+    assert refusal.error_message == message
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("rules: [", "rules.yaml line 1 column 9"),
+        ("- 1", "rules.yaml: the document: expected a mapping"),
+        ("rule: []", "rules.yaml: rule: unknown, expected one of rules"),
+        ("rules: 1", "rules.yaml: rules: expected a list, got 1"),
+        ("rules: [{}]", "rules.yaml: rules[0].name: expected a text, got nothing"),
+        ("rules: [{name: a, partition: {}}]", "rules.yaml: rules[0].partition: unknown, expected one of name, topics"),
+        ("rules: [{name: a, partitions: {max: many}}]", "rules[0].partitions.max: expected a whole number, got 'many'"),
+        ("rules: [{name: a, partitions: {max: true}}]", "rules[0].partitions.max: expected a whole number, got True"),
+        ("rules: [{name: a, partitions: {min: 2, max: 1}}]", "rules[0].partitions: min 2 is above max 1"),
+        ("rules: [{name: a, naming: '('}]", "rules[0].naming: '(' is no regular expression"),
+        (
+            "rules: [{name: a, actions: [drop]}]",
+            "rules[0].actions: 'drop' is not one of create, alter, partitions, delete",
+        ),
+        ("rules: [{name: a, deletion: never}]", "rules[0].deletion: expected forbidden or allowed"),
+        ("rules: [{name: a, configs: {k: {required: 1}}}]", "rules[0].configs.k.required: expected true or false"),
+        ("rules: [{name: a, configs: {k: 5}}]", "rules[0].configs.k: expected a mapping with names, got 5"),
+        ("rules: [{name: a}, {name: a}]", "rules[1].name: 'a' is the name of another rule already"),
+        ("rules: [{name: a, principals: [[b]]}]", "rules[0].principals[0]: expected a text"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_place(text: str, place: str) -> None:
+    with pytest.raises(RuleFileError) as refused:
+        parse_rules(text, source="rules.yaml")
+    assert place in str(refused.value)
+
+
+def test_a_broker_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
+    """K108-13"""
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: 1")
+    name = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}
+    for properties, reason in (
+        (name, "policy.rules.file is not set"),
+        ({**name, "policy.rules.file": "/no/such"}, "policy.rules.file=/no/such cannot be read"),
+        ({**name, "policy.rules.file": str(path)}, "rules: expected a list, got 1"),
+    ):
+        with pytest.raises(PolicyLoadError) as refused:
+            load_policy(read_specs(properties)[0], properties)
+        assert reason in str(refused.value)
+
+
+def test_a_change_of_the_file_is_watched(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: []")
+    properties = {
+        "delete.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(path),
+    }
+    assert path in load_policy(read_specs(properties)[0], properties).files

@@ -1,0 +1,131 @@
+"""The bytes of the KIP-649 messages, as the KIP lays them out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+
+if TYPE_CHECKING:
+    from klamm.protocol.schema import Message
+
+DESCRIBE_REQUEST = (
+    "00000002 0004 75736572 00 0005 616c696365 0009 636c69656e742d6964 00 0004 61707031 ffffffff 00 01",
+    DescribeClientConfigsRequest(
+        components=[
+            DescribeClientConfigsRequest.ComponentData(entity_type="user", match_type=0, match="alice"),
+            DescribeClientConfigsRequest.ComponentData(entity_type="client-id", match_type=0, match="app1"),
+        ],
+        supported_configs=None,
+        resolve_entity=False,
+        strict=True,
+    ),
+)
+DESCRIBE_RESPONSE = (
+    "00000000 0000 ffff 00000001 00000002 0004 75736572 0005 616c696365 00000000 0009 636c69656e742d6964 0004 61707031 "
+    "00000001 0017 6170616368652d6b61666b612d707974686f6e2f312e30 00000001 0004 61636b73 "
+    "00000001 0004 61636b73 0003 616c6c",
+    DescribeClientConfigsResponse(
+        error_message=None,
+        entries=[
+            DescribeClientConfigsResponse.EntryData(
+                entity=[
+                    DescribeClientConfigsResponse.EntityData(entity_type="user", entity_name="alice"),
+                    DescribeClientConfigsResponse.EntityData(
+                        entity_type="client-id",
+                        entity_name="app1",
+                        entity_compatibility=[
+                            DescribeClientConfigsResponse.VersionData(
+                                client_information="apache-kafka-python/1.0", supported_configs=["acks"]
+                            )
+                        ],
+                    ),
+                ],
+                values=[DescribeClientConfigsResponse.ValueData(key="acks", value="all")],
+            )
+        ],
+    ),
+)
+FAILED_DESCRIBE_RESPONSE = (
+    "00000000 002a 0002 6e6f ffffffff",
+    DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None),
+)
+ALTER_REQUEST = (
+    "00000001 00000001 0004 75736572 0005 616c696365 00000001 0004 61636b73 0003 616c6c 00 00",
+    AlterClientConfigsRequest(
+        entries=[
+            AlterClientConfigsRequest.EntryData(
+                entity=[AlterClientConfigsRequest.EntityData(entity_type="user", entity_name="alice")],
+                ops=[AlterClientConfigsRequest.OpData(key="acks", value="all", remove=False)],
+            )
+        ],
+        validate_only=False,
+    ),
+)
+ALTER_RESPONSE = (
+    "00000000 00000001 0000 ffff 00000001 0004 75736572 0005 616c696365",
+    AlterClientConfigsResponse(
+        entries=[
+            AlterClientConfigsResponse.EntryData(
+                error_message=None,
+                entity=[AlterClientConfigsResponse.EntityData(entity_type="user", entity_name="alice")],
+            )
+        ]
+    ),
+)
+ALL = (DESCRIBE_REQUEST, DESCRIBE_RESPONSE, FAILED_DESCRIBE_RESPONSE, ALTER_REQUEST, ALTER_RESPONSE)
+
+
+@pytest.mark.parametrize(("text", "message"), ALL)
+def test_messages_have_the_bytes_of_the_kip(text: str, message: Message) -> None:
+    """K649-03, K649-04, K649-05, K649-06, K649-07, K649-08, K649-09, K649-10, K649-11, K649-12, K649-13.
+
+    Entity types and null entries: K649-14, K649-16.
+    """
+    data = bytes.fromhex(text)
+    assert bytes(encode(message, 0)) == data
+    assert decode(type(message), 0, data) == message
+
+
+@pytest.mark.parametrize(("text", "message"), ALL)
+def test_a_message_cut_anywhere_is_refused(text: str, message: Message) -> None:
+    data = bytes.fromhex(text)
+    for size in range(len(data)):
+        with pytest.raises(ProtocolError):
+            decode(type(message), 0, data[:size])
+
+
+@pytest.mark.parametrize(
+    ("message_class", "text"),
+    [
+        (DescribeClientConfigsRequest, "ffffffff ffffffff 00 00"),
+        (DescribeClientConfigsRequest, "00000001 ffff 00 ffff ffffffff 00 00"),
+        (AlterClientConfigsRequest, "00000001 00000000 00000001 0004 61636b73 ffff 01 00"),
+        (AlterClientConfigsRequest, "ffffffff 00"),
+    ],
+    ids=["null components", "null entity type", "null value of an op", "null entries"],
+)
+def test_null_is_refused_where_the_kip_has_no_null(message_class: type[Message], text: str) -> None:
+    """K649-03, K649-15."""
+    with pytest.raises(ProtocolError):
+        decode(message_class, 0, bytes.fromhex(text))
+
+
+@pytest.mark.parametrize(
+    ("message_class", "key"),
+    [
+        (DescribeClientConfigsRequest, 50),
+        (DescribeClientConfigsResponse, 50),
+        (AlterClientConfigsRequest, 51),
+        (AlterClientConfigsResponse, 51),
+    ],
+)
+def test_there_is_one_version_and_it_is_not_flexible(message_class: type[Message], key: int) -> None:
+    """K649-01, K649-02."""
+    assert (key, (0, 0)) == (message_class.API_KEY, message_class.VERSIONS)
+    assert not message_class.is_flexible(0)

@@ -1,0 +1,22 @@
+"""Errors that a peer sees."""
+
+from __future__ import annotations
+
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
+
+
+def test_a_message_is_told_as_it_is() -> None:
+    assert InvalidConfigError("so").error_message == "so"
+    assert InvalidConfigError().error_message is None
+    assert str(InvalidConfigError()) == "INVALID_CONFIG"
+
+
+def test_a_message_too_long_for_the_oldest_version_is_cut() -> None:
+    """A value of a megabyte that is refused is not sent back whole: an answer must be possible in every version."""
+    message = InvalidConfigError("\U0001f600" * 1_000_000).error_message
+    assert message is not None
+    assert message.endswith("…")
+    answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(error_message=message)
+    assert len(encode(IncrementalAlterConfigsResponse(responses=[answer]), 0)) < 32_767 + 50

@@ -1,0 +1,108 @@
+"""Keys 50 and 51: KIP-649 and SCRAM told apart by their bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.protocol.codec import encode
+from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest
+from klamm.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest
+from klamm.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
+from klamm.protocol.shapes import is_client_configs_request
+
+if TYPE_CHECKING:
+    from klamm.protocol.schema import Message
+
+names = st.text(max_size=20)
+nullable_names = st.none() | names
+HEADER_TAGS = b"\x00"
+
+
+def behind_the_client_id(message: Message) -> bytes:
+    return (HEADER_TAGS if message.is_flexible(0) else b"") + bytes(encode(message, 0))
+
+
+describe_client_configs = st.builds(
+    DescribeClientConfigsRequest,
+    components=st.lists(
+        st.builds(
+            DescribeClientConfigsRequest.ComponentData,
+            entity_type=names,
+            match_type=st.integers(-128, 127),
+            match=nullable_names,
+        ),
+        max_size=4,
+    ),
+    supported_configs=st.none() | st.lists(names, max_size=4),
+    resolve_entity=st.booleans(),
+    strict=st.booleans(),
+)
+alter_client_configs = st.builds(
+    AlterClientConfigsRequest,
+    entries=st.lists(
+        st.builds(
+            AlterClientConfigsRequest.EntryData,
+            entity=st.lists(
+                st.builds(AlterClientConfigsRequest.EntityData, entity_type=names, entity_name=nullable_names),
+                max_size=3,
+            ),
+            ops=st.lists(
+                st.builds(AlterClientConfigsRequest.OpData, key=names, value=names, remove=st.booleans()), max_size=3
+            ),
+        ),
+        max_size=4,
+    ),
+    validate_only=st.booleans(),
+)
+describe_scram = st.builds(
+    DescribeUserScramCredentialsRequest,
+    users=st.none() | st.lists(st.builds(DescribeUserScramCredentialsRequest.UserName, name=names), max_size=200),
+)
+alter_scram = st.builds(
+    AlterUserScramCredentialsRequest,
+    deletions=st.lists(
+        st.builds(
+            AlterUserScramCredentialsRequest.ScramCredentialDeletion, name=names, mechanism=st.integers(-128, 127)
+        ),
+        max_size=4,
+    ),
+    upsertions=st.lists(
+        st.builds(
+            AlterUserScramCredentialsRequest.ScramCredentialUpsertion,
+            name=names,
+            mechanism=st.integers(-128, 127),
+            iterations=st.integers(-(2**31), 2**31 - 1),
+            salt=st.binary(max_size=20),
+            salted_password=st.binary(max_size=20),
+        ),
+        max_size=4,
+    ),
+)
+
+
+@given(request=describe_client_configs)
+def test_describing_client_configs_is_recognised(request: DescribeClientConfigsRequest) -> None:
+    """O649-A, K649-01."""
+    assert is_client_configs_request(50, behind_the_client_id(request))
+
+
+@given(request=alter_client_configs)
+def test_altering_client_configs_is_recognised(request: AlterClientConfigsRequest) -> None:
+    """O649-A, K649-02."""
+    assert is_client_configs_request(51, behind_the_client_id(request))
+
+
+@given(request=describe_scram)
+def test_describing_scram_credentials_is_not_taken_for_it(request: DescribeUserScramCredentialsRequest) -> None:
+    """O649-A."""
+    assert not is_client_configs_request(50, behind_the_client_id(request))
+
+
+@given(request=alter_scram)
+def test_altering_scram_credentials_is_not_taken_for_it(request: AlterUserScramCredentialsRequest) -> None:
+    """O649-A."""
+    assert not is_client_configs_request(51, behind_the_client_id(request))

@@ -1,0 +1,388 @@
+"""Compaction: the last record of each key stays at its offset, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
+from klamm.storage.log import replacing, rewriting
+from klamm.storage.log.compaction import compact
+from klamm.storage.log.config import HousekeepingSettings
+from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY_MS = 86_400_000
+
+
+def compacted(tmp_path: Path, **configs: str) -> LogHouse:
+    return LogHouse(tmp_path, cleanup_policy="compact", **{"segment_bytes": "500", **configs})
+
+
+def run(house: LogHouse, now_ms: int = NOON_MS) -> int:
+    return asyncio.run(compact(house.log, now_ms))
+
+
+def latest(records: list[Record]) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in records}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers()), min_size=1, max_size=4), max_size=40),
+    codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
+)
+def test_the_last_value_of_every_key_stays_at_its_offset(
+    rows: list[list[tuple[str, int]]], codec: Codec, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # given
+    house = compacted(tmp_path_factory.mktemp("log"))
+    for row in rows:
+        records = [Record(key.encode(), b"%d" % value, (), NOON_MS, at) for at, (key, value) in enumerate(row)]
+        house.log.append(memoryview(encode_batch(records, codec=codec)))
+    before = read_all(house.log)
+    boundary = house.log.segments[-1].base_offset if house.log.segments else 0
+    # when
+    run(house)
+    # then
+    after = read_all(house.log)
+    last = {record.key: record.offset for record in before if record.offset < boundary}
+    expected = [record for record in before if record.offset >= boundary or last[record.key] == record.offset]
+    assert after == expected
+    assert latest(after) == latest(before)
+    # and after a restart
+    end_offset = house.log.end_offset
+    house.open()
+    assert house.log.end_offset == end_offset
+    assert read_all(house.log) == expected
+
+
+def test_reading_from_an_offset_that_was_compacted_away_goes_on_behind_it(tmp_path: Path) -> None:
+    house = compacted(tmp_path)
+    for number in range(20):
+        house.log.append(batch(f"{number}", key=b"same" if number % 2 else b"%d" % number))
+    run(house)
+
+    boundary = house.log.segments[-1].base_offset
+    offsets = [record.offset for record in read_all(house.log)]
+    for offset in range(20):
+        assert [record.offset for record in read_all(house.log, offset)] == [at for at in offsets if at >= offset]
+    assert len([at for at in offsets if at < boundary and at % 2]) == 1
+
+
+def test_reading_where_nothing_is_left_gives_nothing_rather_than_an_error(tmp_path: Path) -> None:
+    house = compacted(tmp_path, delete_retention_ms="0")
+    for _ in range(3):
+        house.log.append(batch("x", key=b"a"))
+    house.log.append(batch(None, key=b"a"))
+    house.log.roll()
+    run(house)
+    house.log.compacted_up_to = 0
+    run(house)
+
+    assert house.log.end_offset == 4
+    assert house.log.read(1, 1000) == b""
+
+
+def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
+    """KIP-534."""
+    house = compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
+    house.log.append(batch("value", key=b"gone"))
+    house.log.append(batch(None, key=b"gone"))
+    for number in range(10):
+        house.log.append(batch("x" * 50, key=b"%d" % number))
+
+    def kept() -> list[bytes | None]:
+        return [record.value for record in read_all(house.log) if record.key == b"gone"]
+
+    run(house)
+    assert kept() == [None]
+    (marked,) = [item for item in iter_batches(house.log.read(0, 1 << 20)) if item.has_delete_horizon]
+    assert marked.base_timestamp == NOON_MS + DAY_MS
+    assert next(record for record in read_all(house.log) if record.value is None).timestamp == NOON_MS
+
+    house.log.compacted_up_to = 0
+    run(house, NOON_MS + DAY_MS - 1)
+    assert kept() == [None]
+    house.log.compacted_up_to = 0
+    run(house, NOON_MS + DAY_MS)
+    assert kept() == []
+
+
+def test_a_producer_goes_on_after_its_last_batch_was_emptied(tmp_path: Path) -> None:
+    house = compacted(tmp_path)
+    house.log.append(batch("old", key=b"a", producer_id=7, producer_epoch=0, base_sequence=0))
+    for _ in range(10):
+        house.log.append(batch("new" * 20, key=b"a"))
+    run(house)
+
+    (first, *_) = iter_batches(house.log.read(0, 1 << 20))
+    assert (first.base_offset, first.record_count, first.producer_id) == (0, 0, 7)
+    house.open()
+    assert house.log.append(batch("next", producer_id=7, producer_epoch=0, base_sequence=1)).base_offset == 11
+
+
+def test_little_that_is_new_waits_for_more(tmp_path: Path) -> None:
+    house = compacted(tmp_path, min_cleanable_dirty_ratio="0.5")
+    for _ in range(40):
+        house.log.append(batch("x" * 100, key=b"a"))
+    assert run(house) > 0
+    for number in range(40):
+        house.log.append(batch("x" * 100, key=b"%d" % number))
+    assert run(house) >= 0
+    for _ in range(6):
+        house.log.append(batch("x" * 100, key=b"a"))
+
+    before = house.log.size
+    assert run(house) == 0
+    assert house.log.size == before
+
+
+def test_records_that_are_too_young_are_left_alone(tmp_path: Path) -> None:
+    house = compacted(tmp_path, min_compaction_lag_ms=str(DAY_MS))
+    for _ in range(20):
+        house.log.append(batch("x" * 100, key=b"a"))
+
+    assert run(house, NOON_MS + DAY_MS - 1) == 0
+    assert run(house, NOON_MS + DAY_MS) > 0
+
+
+def test_what_an_interrupted_compaction_left_behind_is_cleared_up(tmp_path: Path) -> None:
+    house = compacted(tmp_path)
+    for number in range(20):
+        house.log.append(batch("x" * 100, at=NOON_MS + number))
+    work = tmp_path / "t-0" / replacing.WORK
+    work.mkdir()
+    (work / f"{0:020d}.log").write_bytes(b"half")
+
+    house.open()
+
+    assert [record.offset for record in read_all(house.log)] == list(range(20))
+    assert not work.exists()
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = compacted(tmp_path)
+    for _ in range(20):
+        house.log.append(batch("x" * 100, key=b"a"))
+    whole = rewriting.rewrite
+
+    def delete_first(*paths: object, **arguments: object) -> rewriting.Rewritten:
+        made = whole(*paths, **arguments)  # type: ignore[arg-type]  # passed on as they come
+        house.log.is_deleted = True
+        return made
+
+    monkeypatch.setattr(rewriting, "rewrite", delete_first)
+
+    assert run(house) == 0
+    house.manager.delete_topic(TOPIC_ID)
+
+
+def test_a_damaged_batch_stops_compaction_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    house = compacted(tmp_path)
+    for _ in range(20):
+        house.log.append(batch("x" * 100, key=b"a"))
+    path = house.log.segments[1].file.path
+    with path.open("r+b") as file:
+        file.seek(62)
+        file.write(b"\xff\xff\xff\xff\xff\xff")
+    size = house.log.size
+
+    assert run(house) == 0
+    assert house.log.size == size
+    assert "cannot be compacted" in caplog.text
+
+
+def filled_segments(house: LogHouse, count: int, *, keys: int) -> None:
+    for number in range(count):
+        house.log.append(batch("x" * 60 + str(number), key=b"%d" % (number % keys), at=NOON_MS + number))
+
+
+def test_small_neighbours_become_one_segment(tmp_path: Path) -> None:
+    house = compacted(tmp_path, segment_bytes="2000")
+    filled_segments(house, 100, keys=5)
+    before = len(house.log.segments)
+    run(house)
+
+    assert before > 5
+    assert len(house.log.segments) == 2
+    assert house.log.log_start_offset == 0
+    assert latest(read_all(house.log)) == {b"%d" % (n % 5): b"x" * 60 + b"%d" % n for n in range(95, 100)}
+    house.open()
+    assert len(house.log.segments) == 2
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+
+
+class _Crash(BaseException):
+    """The end of the process, here and now."""
+
+
+class CrashingDisk(replacing.Disk):
+    """A disk whose process dies before a step."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps_left = steps
+
+    def _step(self) -> None:
+        if self.steps_left == 0:
+            raise _Crash
+        self.steps_left -= 1
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._step()
+        super().rename(path, target)
+
+    def remove(self, path: Path) -> None:
+        self._step()
+        super().remove(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._step()
+        super().remove_directory(path)
+
+    def fsync(self, path: Path) -> None:
+        self._step()
+        super().fsync(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integers()), min_size=30, max_size=60),
+    crashes=st.lists(st.integers(0, 60), min_size=1, max_size=4),
+)
+def test_a_crash_at_any_step_loses_nothing(
+    rows: list[tuple[str, int | None]], crashes: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # given
+    house = compacted(tmp_path_factory.mktemp("log"), min_cleanable_dirty_ratio="0")
+    for key, value in rows:
+        text = None if value is None else str(value).rjust(60)
+        house.log.append(batch(text, key=key.encode()))
+    before = read_all(house.log)
+    end_offset = house.log.end_offset
+    # when
+    for steps in crashes:
+        with contextlib.suppress(_Crash):
+            asyncio.run(compact(house.log, NOON_MS, disk=CrashingDisk(steps)))
+        house.open()
+        # then
+        after = read_all(house.log)
+        assert latest(after) == latest(before)
+        assert set(after) <= set(before)
+        assert [record.offset for record in after] == sorted(record.offset for record in after)
+        assert house.log.end_offset == end_offset
+        assert not [path for path in (house.data_dir / "t-0").iterdir() if path.is_dir()]
+
+
+def test_every_step_of_replacing_can_be_the_last(tmp_path: Path) -> None:
+    """All of them, one after the other, on the same shape of log."""
+    for steps in range(200):
+        data_dir = tmp_path / str(steps)
+        data_dir.mkdir()
+        house = compacted(data_dir, segment_bytes="2000")
+        filled_segments(house, 60, keys=4)
+        before = latest(read_all(house.log))
+        disk = CrashingDisk(steps)
+        try:
+            asyncio.run(compact(house.log, NOON_MS, disk=disk))
+        except _Crash:
+            house.open()
+            assert latest(read_all(house.log)) == before
+        else:
+            break
+    assert steps > 15
+
+
+def test_more_keys_than_may_be_remembered_take_several_passes(tmp_path: Path) -> None:
+    house = compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    filled_segments(house, 80, keys=20)
+    before = latest(read_all(house.log))
+    few = HousekeepingSettings(cleaner_map_bytes=2000)
+
+    passes = 0
+    while house.log.compacted_up_to < house.log.segments[-1].base_offset:
+        asyncio.run(compact(house.log, NOON_MS, settings=few))
+        passes += 1
+        assert latest(read_all(house.log)) == before
+
+    assert passes > 2
+    assert len(read_all(house.log)) < 60
+
+
+def test_how_far_compaction_came_is_known_after_a_restart(tmp_path: Path) -> None:
+    house = compacted(tmp_path)
+    filled_segments(house, 40, keys=3)
+    run(house)
+    asyncio.run(house.manager.close())
+    reached = house.log.compacted_up_to
+
+    house.open()
+
+    assert house.log.compacted_up_to == reached > 0
+    assert run(house) == 0
+
+
+def test_a_segment_that_is_too_young_shields_the_ones_behind_it(tmp_path: Path) -> None:
+    house = compacted(tmp_path, min_compaction_lag_ms="1000", segment_bytes="400")
+    house.log.append(batch("x" * 300, key=b"a", at=NOON_MS + 5000))
+    for _ in range(5):
+        house.log.append(batch("x" * 300, key=b"a", at=NOON_MS - 5000))
+
+    assert run(house) == 0
+    assert run(house, NOON_MS + 6000) > 0
+
+
+def test_records_wait_no_longer_than_the_largest_lag(tmp_path: Path) -> None:
+    """KIP-354."""
+    house = compacted(tmp_path, min_cleanable_dirty_ratio="1", max_compaction_lag_ms="1000", segment_ms=str(10**12))
+    for _ in range(10):
+        house.log.append(batch("x" * 100, key=b"a"))
+
+    assert run(house, NOON_MS + 1000) == 0
+    assert run(house, NOON_MS + 1001) > 0
+    assert house.log.config.roll_after_ms(0) == 1000
+
+
+def test_replaced_files_are_removed_when_their_time_is_over(tmp_path: Path) -> None:
+    house = compacted(tmp_path, file_delete_delay_ms="5000")
+    filled_segments(house, 40, keys=3)
+    run(house)
+
+    def put_away() -> list[Path]:
+        return list((tmp_path / "t-0").glob("*.deleted"))
+
+    asyncio.run(house.manager._housekeeper.tick())
+    assert put_away()
+    house.clock.now_ms += 5000
+    asyncio.run(house.manager._housekeeper.tick())
+    assert not put_away()
+
+
+def test_reading_and_writing_stay_within_the_bytes_per_second_that_are_allowed(tmp_path: Path) -> None:
+    house = compacted(tmp_path)
+    filled_segments(house, 60, keys=3)
+    began = time.perf_counter()
+    asyncio.run(compact(house.log, NOON_MS, pace=rewriting.Pace(bytes_per_s=house.log.size * 4)))
+
+    assert time.perf_counter() - began > 0.4
+
+
+def test_a_pass_ends_when_the_broker_stops(tmp_path: Path) -> None:
+    house = compacted(tmp_path)
+    filled_segments(house, 60, keys=3)
+    before = read_all(house.log)
+    stop = threading.Event()
+    stop.set()
+
+    with pytest.raises(rewriting.StoppedError):
+        asyncio.run(compact(house.log, NOON_MS, pace=rewriting.Pace(stop=stop)))
+    assert read_all(house.log) == before

@@ -1,0 +1,67 @@
+"""Configs of logs follow changes, each when it is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from klamm.storage.log import LogConfig, LogManager
+from tests.support.logs import Clock, LogHouse, batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_changed_default_is_read_by_the_logs_that_are_used_and_by_no_others(tmp_path: Path) -> None:
+    asked: list[str] = []
+    configs = {"retention.ms": "1"}
+
+    def configs_of(topic: str) -> dict[str, str]:
+        asked.append(topic)
+        return configs
+
+    manager = LogManager(tmp_path, configs_of=configs_of, now_ms=Clock())
+    for number in range(1000):
+        manager.create(UUID(int=number), f"t{number}", 0)
+    log = manager.get(UUID(int=7), 0)
+    assert log is not None
+    assert log.config.retention_ms == 1
+    asked.clear()
+
+    configs["retention.ms"] = "2"
+    manager.update_configs()
+
+    assert asked == []
+    assert log.config.retention_ms == 2
+    assert log.config.retention_ms == 2
+    assert asked == ["t7"]
+
+
+def test_a_topics_change_concerns_that_topic_alone(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, retention_ms="1")
+    house.log.append(batch("x"))
+    house.configs["retention.ms"] = "2"
+
+    house.manager.update_config(UUID(int=99))
+    assert house.log.config.retention_ms == 1
+    house.manager.update_config(house.log.topic_id)
+    assert house.log.config.retention_ms == 2
+
+
+def test_jitter_spreads_the_closing_of_segments_below_the_limit() -> None:
+    config = LogConfig(segment_ms=10_000, segment_jitter_ms=3_000)
+    ages = {config.roll_after_ms(seed * 2_654_435_761) for seed in range(200)}
+    assert len(ages) > 100
+    assert all(7_000 < age <= 10_000 for age in ages)
+    assert LogConfig(segment_ms=10_000).roll_after_ms(12_345) == 10_000
+
+
+def test_a_limit_for_compaction_closes_segments_of_compacted_topics_alone() -> None:
+    """KIP-354."""
+    compacted = LogConfig(cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=50, segment_ms=100)
+    assert compacted.roll_after_ms(0) == 50
+    assert LogConfig(max_compaction_lag_ms=50, segment_ms=100).roll_after_ms(0) == 100
+
+
+def test_the_internal_size_of_segments_goes_before_the_public_one() -> None:
+    assert LogConfig.from_configs({"segment.bytes": "1048576", "internal.segment.bytes": "100"}).segment_bytes == 100

@@ -1,0 +1,367 @@
+"""Appending and reading: what goes in comes out, stamped, checked and in whole batches."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from klamm.protocol.errors import (
+    CorruptBatchError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    StorageError,
+    UnsupportedCompressionTypeError,
+)
+from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches, patch_header, verify_crc
+from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError
+from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all, records_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> LogHouse:
+    return LogHouse(tmp_path)
+
+
+def test_records_get_consecutive_offsets_and_come_back_as_they_were(house: LogHouse) -> None:
+    # when
+    first = house.log.append(batch("a", "b"))
+    second = house.log.append(batch("c"))
+    # then
+    assert (first.base_offset, first.last_offset, second.base_offset) == (0, 1, 2)
+    assert (house.log.log_start_offset, house.log.high_watermark, house.log.end_offset) == (0, 3, 3)
+    assert read_all(house.log) == [
+        Record(b"k", b"a", (), NOON_MS, 0),
+        Record(b"k", b"b", (), NOON_MS + 1, 1),
+        Record(b"k", b"c", (), NOON_MS, 2),
+    ]
+
+
+def test_base_offset_and_leader_epoch_are_stamped_whatever_the_producer_sent(house: LogHouse) -> None:
+    sent = bytearray(batch("a"))
+    patch_header(sent, partition_leader_epoch=77)
+    house.log.append(batch("x"))
+
+    house.log.append(memoryview(sent))
+
+    (stored,) = iter_batches(house.log.read(1, 1000))
+    assert (stored.base_offset, stored.partition_leader_epoch) == (1, 0)
+    assert verify_crc(stored)
+    assert bytes(stored.buffer[16:]) == bytes(sent[16:])
+
+
+def test_reading_at_the_end_gives_nothing_and_outside_is_refused(house: LogHouse) -> None:
+    house.log.append(batch("a"))
+
+    assert house.log.read(1, 1000) == b""
+    for offset in (-1, 2):
+        with pytest.raises(OffsetOutOfRangeError):
+            house.log.read(offset, 1000)
+
+
+def test_whole_batches_are_read_within_the_limit(house: LogHouse) -> None:
+    size = len(batch("x" * 100))
+    for _ in range(100):
+        house.log.append(batch("x" * 100))
+
+    for count in (1, 2, 50, 99, 100):
+        for slack in (0, size - 1):
+            assert len(house.log.read(0, count * size + slack)) == min(count, 100) * size
+
+
+def test_a_first_batch_above_the_limit_comes_alone_or_not_at_all(house: LogHouse) -> None:
+    house.log.append(batch("x" * 100))
+    house.log.append(batch("y"))
+
+    assert [record.offset for record in records_in(house.log.read(0, 10))] == [0]
+    assert house.log.read(0, 10, min_one_batch=False) == b""
+    assert house.log.read(0, -5, min_one_batch=False) == b""
+
+
+def test_an_offset_within_a_batch_gives_the_batch_from_its_beginning(house: LogHouse) -> None:
+    house.log.append(batch("a", "b", "c"))
+
+    assert [record.offset for record in records_in(house.log.read(2, 1000))] == [0, 1, 2]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(sizes=st.lists(st.integers(min_value=0, max_value=3000), min_size=1, max_size=40), data=st.data())
+def test_any_offset_is_found_in_any_segment(
+    sizes: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # given
+    house = LogHouse(tmp_path_factory.mktemp("log"), segment_bytes="8000", index_interval_bytes="500")
+    for size in sizes:
+        house.log.append(batch("x" * size, "y"))
+    # when
+    offset = data.draw(st.integers(min_value=0, max_value=2 * len(sizes) - 1))
+    max_bytes = data.draw(st.integers(min_value=0, max_value=9000))
+    found = house.log.read(offset, max_bytes)
+    # then
+    records = records_in(found)
+    assert records[0].offset == offset - offset % 2
+    assert len(found) <= max_bytes or len(records) == 2
+    assert [record.offset for record in read_all(house.log, offset, max_bytes)] == list(range(offset, 2 * len(sizes)))
+
+
+# -- what is refused
+
+
+def test_nothing_of_a_refused_batch_stays(house: LogHouse) -> None:
+    broken = bytearray(batch("abc"))
+    broken[-1] ^= 1
+
+    with pytest.raises(CorruptBatchError):
+        house.log.append(memoryview(broken))
+
+    assert house.log.end_offset == 0
+
+
+def test_a_batch_larger_than_the_topic_allows_is_refused(tmp_path: Path) -> None:
+    size = len(batch("x" * 100))
+    house = LogHouse(tmp_path, max_message_bytes=str(size))
+    house.log.append(batch("x" * 100))
+
+    house.configs["max.message.bytes"] = str(size - 1)
+    house.manager.update_config(TOPIC_ID)
+
+    with pytest.raises(MessageTooLargeError, match=f"{size} bytes which exceeds the maximum configured value"):
+        house.log.append(batch("x" * 100))
+
+
+def test_a_producer_sends_exactly_one_batch(house: LogHouse) -> None:
+    for records in (b"", bytes(batch("a")) * 2):
+        with pytest.raises(InvalidRecordError, match="exactly one"):
+            house.log.append(memoryview(records))
+
+
+@pytest.mark.parametrize(("offset", "value"), [(23, 5), (23, -1), (57, 2), (57, 0), (57, -1)])
+def test_a_count_that_does_not_fit_the_offsets_is_refused(house: LogHouse, offset: int, value: int) -> None:
+    sent = bytearray(batch("a", "b", "c"))
+    struct.pack_into(">i", sent, offset, value)
+    patch_header(sent, producer_id=-1)  # a right checksum over wrong numbers
+
+    with pytest.raises(InvalidRecordError, match="Inconsistent"):
+        house.log.append(memoryview(sent))
+
+
+def test_markers_and_old_formats_and_moved_batches_are_refused(house: LogHouse) -> None:
+    control = encode_batch([Record(b"k", b"v")], is_control=True)
+    moved = encode_batch([Record(b"k", b"v", (), 0, 5)])
+    old = bytearray(batch("a" * 30))
+    old[16] = 1
+    unsequenced = encode_batch([Record(b"k", b"v")], producer_id=5, producer_epoch=0)
+
+    for sent in (control, moved, old, unsequenced):
+        with pytest.raises(InvalidRecordError):
+            house.log.append(memoryview(sent))
+
+
+def test_an_unknown_codec_is_refused(house: LogHouse) -> None:
+    sent = bytearray(batch("a"))
+    patch_header(sent, attributes=5)
+
+    with pytest.raises(UnsupportedCompressionTypeError):
+        house.log.append(memoryview(sent))
+
+
+def test_a_record_without_key_is_refused_on_a_compacted_topic(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, cleanup_policy="delete,compact")
+    mixed = encode_batch([Record(b"k", b"1", (), 0, 0), Record(None, b"2", (), 0, 1)], codec=Codec.GZIP)
+
+    with pytest.raises(InvalidRecordsError) as refusal:
+        house.log.append(memoryview(mixed))
+
+    assert [error.batch_index for error in refusal.value.record_errors] == [1]
+    house.log.append(batch("with key"))
+
+
+def test_a_record_from_the_future_is_refused_by_its_place(house: LogHouse) -> None:
+    records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS + 3_600_001, 1)]
+
+    with pytest.raises(InvalidTimestampsError) as refusal:
+        house.log.append(memoryview(encode_batch(records)))
+
+    assert [error.batch_index for error in refusal.value.record_errors] == [1]
+
+
+def test_a_record_from_before_the_allowed_time_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, message_timestamp_before_max_ms="1000")
+    records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS - 1001, 1)]
+
+    with pytest.raises(InvalidTimestampsError):
+        house.log.append(memoryview(encode_batch(records)))
+    house.log.append(batch("in time", at=NOON_MS - 1000))
+
+
+def test_a_producer_does_not_say_that_its_time_is_that_of_appending(house: LogHouse) -> None:
+    sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
+
+    with pytest.raises(InvalidTimestampError):
+        house.log.append(memoryview(sent))
+
+
+def test_the_time_of_appending_is_stamped_if_the_topic_wants_it(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, message_timestamp_type="LogAppendTime")
+
+    result = house.log.append(batch("a", "b", at=1))
+
+    (stored,) = iter_batches(house.log.read(0, 1000))
+    assert result.log_append_time_ms == NOON_MS
+    assert verify_crc(stored)
+    assert {record.timestamp for record in read_all(house.log)} == {NOON_MS}
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_the_codec_of_the_topic_replaces_the_producers(tmp_path: Path, codec: Codec) -> None:
+    name = "uncompressed" if codec is Codec.NONE else codec.name.lower()
+    house = LogHouse(tmp_path, compression_type=name)
+
+    house.log.append(memoryview(encode_batch([Record(b"k", b"v" * 500, (), 5, 0)], codec=Codec.GZIP)))
+
+    (stored,) = iter_batches(house.log.read(0, 1000))
+    assert stored.codec == codec
+    assert read_all(house.log) == [Record(b"k", b"v" * 500, (), 5, 0)]
+
+
+# -- idempotent producers
+
+
+def sequenced(sequence: int, *, epoch: int = 0, count: int = 1, producer: int = 9) -> memoryview:
+    return batch(*["v"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+
+def test_a_batch_that_comes_again_is_answered_with_its_first_offset(house: LogHouse) -> None:
+    house.log.append(batch("other"))
+    first = house.log.append(sequenced(0, count=3))
+    for sequence in range(3, 7):
+        house.log.append(sequenced(sequence))
+
+    again = house.log.append(sequenced(0, count=3))
+
+    assert (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset) == (1, 3)
+    assert house.log.end_offset == 8
+
+
+def test_only_five_batches_are_remembered(house: LogHouse) -> None:
+    for sequence in range(6):
+        house.log.append(sequenced(sequence))
+
+    assert house.log.append(sequenced(1)).base_offset == 1
+    with pytest.raises(OutOfOrderSequenceError):
+        house.log.append(sequenced(0))
+
+
+def test_a_gap_is_refused_and_the_right_batch_still_taken(house: LogHouse) -> None:
+    house.log.append(sequenced(0, count=2))
+
+    with pytest.raises(OutOfOrderSequenceError):
+        house.log.append(sequenced(3))
+
+    assert house.log.append(sequenced(2)).base_offset == 2
+
+
+def test_an_unknown_producer_begins_anywhere(house: LogHouse) -> None:
+    assert house.log.append(sequenced(1234)).base_offset == 0
+
+
+def test_a_sequence_goes_on_at_zero_behind_the_largest(house: LogHouse) -> None:
+    house.log.append(sequenced(2**31 - 2, count=2))
+
+    assert house.log.append(sequenced(0)).base_offset == 2
+
+
+def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero(house: LogHouse) -> None:
+    house.log.append(sequenced(0, epoch=3))
+
+    with pytest.raises(InvalidProducerEpochError):
+        house.log.append(sequenced(1, epoch=2))
+    with pytest.raises(OutOfOrderSequenceError):
+        house.log.append(sequenced(1, epoch=4))
+    assert house.log.append(sequenced(0, epoch=4)).base_offset == 1
+
+
+# -- disks that fail
+
+
+@pytest.mark.parametrize("room", [0, 1, 15, 16, 60])
+def test_a_full_disk_refuses_and_leaves_the_log_as_it_was(house: LogHouse, room: int) -> None:
+    house.log.append(sequenced(0))
+    size = house.log.size
+
+    house.pool.room = room
+    with pytest.raises(StorageError):
+        house.log.append(sequenced(1))
+    house.pool.room = None
+
+    assert (house.log.end_offset, house.log.size) == (1, size)
+    assert (house.data_dir / "t-0" / f"{0:020d}.log").stat().st_size == size
+    assert house.log.append(sequenced(1)).base_offset == 1
+    assert [record.offset for record in read_all(house.log)] == [0, 1]
+
+
+def test_a_write_that_is_done_in_pieces_is_whole(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = house.pool.writev
+    monkeypatch.setattr(house.pool, "writev", lambda fd, buffers, at: whole(fd, [b"".join(buffers)[:50]], at))
+
+    house.log.append(batch("x" * 300))
+
+    assert read_all(house.log)[0].value == b"x" * 300
+
+
+# -- segments
+
+
+def test_a_segment_is_closed_when_it_is_full(tmp_path: Path) -> None:
+    size = len(batch("x" * 100))
+    house = LogHouse(tmp_path, segment_bytes=str(3 * size))
+    for _ in range(7):
+        house.log.append(batch("x" * 100))
+
+    assert [segment.base_offset for segment in house.log.segments] == [0, 3, 6]
+    assert [record.offset for record in read_all(house.log)] == list(range(7))
+
+
+def test_a_segment_is_closed_when_its_records_span_too_much_time(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, segment_ms="1000")
+    for at in (0, 1000, 1001, 1500):
+        house.log.append(batch("x", at=at))
+
+    assert [segment.base_offset for segment in house.log.segments] == [0, 2]
+
+
+def test_flush_messages_asks_for_a_flush_before_the_answer(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, flush_messages="3")
+
+    needs = [house.log.append(batch("x")).needs_flush for _ in range(3)]
+    house.log.flush_now()
+    needs.append(house.log.append(batch("x")).needs_flush)
+
+    assert needs == [False, False, True, False]
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def appended(self, size: int) -> None:
+        self.sizes.append(size)
+
+
+def test_who_waits_hears_of_every_batch(house: LogHouse) -> None:
+    waiter = Waiter()
+    house.log.waiters.add(waiter)
+
+    house.log.append(batch("x"))
+
+    assert waiter.sizes == [len(batch("x"))]

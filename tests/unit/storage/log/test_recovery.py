@@ -1,0 +1,305 @@
+"""What is left after a crash: everything that was acknowledged, nothing that was torn, and a line that says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from klamm.protocol.errors import OutOfOrderSequenceError
+from klamm.storage.log import delete_records
+from klamm.storage.log.checkpoints import EpochStart, read_epochs, read_offsets, write_epochs, write_offsets
+from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def log_file(house: LogHouse, base: int = 0) -> Path:
+    return house.data_dir / "t-0" / f"{base:020d}.log"
+
+
+def offsets(house: LogHouse) -> list[int]:
+    return [record.offset for record in read_all(house.log)]
+
+
+def test_an_empty_partition_has_no_directory_and_no_open_file(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    for partition in range(10_000):
+        house.manager.create(TOPIC_ID, "t", partition)
+
+    assert house.log.end_offset == 0
+    assert house.log.read(0, 100) == b""
+    assert list(tmp_path.iterdir()) == []
+    assert house.pool.open_count == 0
+
+
+def test_what_was_appended_is_there_after_a_crash(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, segment_bytes="1000", index_interval_bytes="100")
+    for _ in range(50):
+        house.log.append(batch("x" * 100, "y"))
+
+    house.open()
+
+    assert (house.log.log_start_offset, house.log.end_offset) == (0, 100)
+    assert offsets(house) == list(range(100))
+    assert house.log.append(batch("z")).base_offset == 100
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(cut=st.integers(min_value=1), noise=st.binary(max_size=50))
+def test_a_torn_end_is_cut_wherever_it_was_torn(
+    cut: int, noise: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # given
+    house = LogHouse(tmp_path_factory.mktemp("log"), index_interval_bytes="100")
+    sizes = [len(batch("x" * size)) for size in range(50)]
+    for size in range(50):
+        house.log.append(batch("x" * size))
+    house.log.save_state()
+    # when
+    kept = cut % (sum(sizes) + 1)
+    with log_file(house).open("r+b") as file:
+        file.truncate(kept)
+        file.seek(0, 2)
+        file.write(noise)
+    house.open()
+    # then
+    whole = next((count for count in range(50) if sum(sizes[: count + 1]) > kept), 50)
+    assert house.log.end_offset == whole
+    assert log_file(house).stat().st_size == sum(sizes[:whole])
+    assert offsets(house) == list(range(whole))
+    assert house.log.append(batch("next")).base_offset == whole
+    assert [r.offset for r in read_all(house.open().get(TOPIC_ID, 0))] == list(range(whole + 1))  # type: ignore[arg-type]  # it is there
+
+
+def test_a_cut_is_told_in_one_line_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+    with log_file(house).open("ab") as file:
+        file.write(batch("torn")[:-3])
+
+    with caplog.at_level(logging.WARNING):
+        assert house.open().get(TOPIC_ID, 0) is not None
+
+    (line,) = caplog.messages
+    assert line.startswith(f"Cut {len(batch('torn')) - 3} bytes from the end of t-0 at offset 1")
+
+
+def test_a_wrong_checksum_behind_the_recovery_point_cuts_the_log_and_the_segments_behind(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, segment_bytes="400")
+    for _ in range(12):
+        house.log.append(batch("x" * 30))
+    damaged = house.log.segments[1]
+    with damaged.file.path.open("r+b") as file:
+        file.seek(damaged.size - 1)
+        file.write(b"\x07")
+
+    house.open()
+
+    assert [segment.base_offset for segment in house.log.segments] == [0, 4]
+    assert house.log.end_offset == 4 + 3
+    assert offsets(house) == list(range(house.log.end_offset))
+
+
+def test_a_clean_shutdown_leaves_nothing_to_check(tmp_path: Path) -> None:
+    # given
+    house = LogHouse(tmp_path, index_interval_bytes="100")
+    for size in range(30):
+        house.log.append(batch("x" * size))
+    asyncio.run(house.manager.close())
+    assert house.manager.was_clean is False
+    # when
+    reopened = house.open()
+    # then
+    assert reopened.was_clean
+    assert house.log.recovery_point == house.log.end_offset == 30
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert offsets(house) == list(range(30))
+
+
+def test_below_the_recovery_point_nothing_is_read(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x" * 30))
+    house.log.append(batch("y"))
+    asyncio.run(house.manager.close())
+    with log_file(house).open("r+b") as file:
+        file.seek(len(batch("x" * 30)) - 1)
+        file.write(b"\x07")
+
+    assert house.open().get(TOPIC_ID, 0).end_offset == 2  # type: ignore[union-attr]  # it is there
+
+
+def test_an_index_of_zeros_is_not_believed(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, index_interval_bytes="100")
+    for size in range(60):
+        house.log.append(batch("x" * size))
+    house.log.save_state()
+    index = log_file(house).with_suffix(".index")
+    index.write_bytes(bytes(index.stat().st_size + 3))
+
+    house.open()
+
+    assert offsets(house) == list(range(60))
+
+
+def test_lost_indexes_of_closed_segments_are_built_anew(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, segment_bytes="2000", index_interval_bytes="100")
+    for number in range(60):
+        house.log.append(batch("x" * 100, at=NOON_MS + number))
+    asyncio.run(house.manager.close())
+    for path in (tmp_path / "t-0").glob("*index"):
+        path.unlink()
+
+    house.open()
+
+    assert offsets(house) == list(range(60))
+    assert house.log.segments[0].max_timestamp == NOON_MS + house.log.segments[1].base_offset - 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_repeated_batches_are_recognised_after_a_restart(tmp_path: Path, clean: bool) -> None:
+    """Also those before the last one, which Kafka's snapshots forget."""
+    house = LogHouse(tmp_path, segment_bytes="400")
+    for sequence in range(10):
+        house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=sequence))
+    if clean:
+        asyncio.run(house.manager.close())
+
+    house.open()
+
+    assert house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=6)).base_offset == 6
+    with pytest.raises(OutOfOrderSequenceError):
+        house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=11))
+    assert house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=10)).base_offset == 10
+
+
+def test_a_producer_that_began_below_the_recovery_point_is_not_forgotten(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("v"))
+    house.log.roll()
+    house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=0))
+    asyncio.run(house.manager._housekeeper.tick())
+    house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=1))
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {"t-0": 2}
+
+    house.open()
+
+    assert house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=0)).base_offset == 1
+    assert house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=1)).base_offset == 2
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"version": 2, "offset": 0, "producers": []}', '{"version": 1}', "[]"])
+def test_damaged_producer_files_are_passed_over(tmp_path: Path, damage: str) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=0))
+    house.log.save_state()
+    (tmp_path / "t-0" / "klamm-producers.json").write_text(damage)
+
+    house.open()
+
+    assert house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=0)).base_offset == 0
+
+
+def test_deleted_records_stay_deleted_after_a_crash(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    for _ in range(5):
+        house.log.append(batch("x"))
+
+    assert delete_records(house.log, 3) == 3
+    asyncio.run(house.manager.checkpoint())
+    house.open()
+
+    assert house.log.log_start_offset == 3
+    assert offsets(house) == [3, 4]
+
+
+def test_the_files_are_written_in_kafkas_form(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+    house.log.append(batch("x"))
+    delete_records(house.log, 1)
+    asyncio.run(house.manager.close())
+
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+    assert (tmp_path / "t-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw"
+
+
+@pytest.mark.parametrize("text", ["", "1\n0\n", "0\n2\nt 0 5\n", "0\n1\nnonsense\n", "0\n1\nt x 5\n"])
+def test_damaged_checkpoints_are_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "checkpoint").write_text(text)
+
+    assert read_offsets(tmp_path / "checkpoint") == {}
+    assert read_epochs(tmp_path / "checkpoint") == []
+
+
+def test_checkpoints_come_back_as_written(tmp_path: Path) -> None:
+    write_offsets(tmp_path / "offsets", {"a-b-1": 5, "c-0": 2**40})
+    write_epochs(tmp_path / "epochs", [EpochStart(0, 0), EpochStart(3, 17)])
+
+    assert read_offsets(tmp_path / "offsets") == {"a-b-1": 5, "c-0": 2**40}
+    assert read_epochs(tmp_path / "epochs") == [EpochStart(0, 0), EpochStart(3, 17)]
+
+
+# -- topics that come and go
+
+
+def test_a_deleted_topic_is_gone_and_its_files_go_later(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+
+    house.manager.delete_topic(TOPIC_ID)
+
+    assert house.manager.get(TOPIC_ID, 0) is None
+    (left,) = tmp_path.iterdir()
+    assert left.name == f"t-0.{TOPIC_ID.hex}-delete"
+    house.partitions.clear()
+    asyncio.run(house.open().remove_doomed())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topic_of_the_same_name_begins_empty(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("old"))
+    other = UUID(int=8)
+    house.partitions = [(other, "t", 0)]
+
+    again = house.open().get(other, 0)
+
+    assert again is not None
+    assert again.end_offset == 0
+    again.append(batch("new"))
+    assert struct.unpack(">q", again.read(0, 100)[:8]) == (0,)
+    assert {path.name for path in tmp_path.iterdir()} == {"t-0", f"t-0.{TOPIC_ID.hex}-stray"}
+
+
+def test_a_directory_of_no_topic_is_put_aside_after_a_crash(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+    house.partitions.clear()
+
+    house.open().recover()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["t-0-stray"]
+
+
+def test_many_partitions_share_few_descriptors(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.pool._max_open = 8
+    for number in range(3):
+        for partition in range(20):
+            house.manager.create(TOPIC_ID, "t", partition)
+            log = house.manager.get(TOPIC_ID, partition)
+            assert log is not None
+            assert log.append(batch(f"{partition}")).base_offset == number
+
+    assert house.pool.open_count <= 8
+    assert [len(read_all(log)) for log in house.manager.loaded()] == [3] * 20

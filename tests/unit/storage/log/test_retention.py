@@ -1,0 +1,149 @@
+"""What goes with time, with size, and with DeleteRecords; and the task that sees to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
+from klamm.storage.log.retention import apply_retention
+from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY_MS = 86_400_000
+SIZE = len(batch("x" * 100))
+
+
+def filled(tmp_path: Path, count: int, *, step_ms: int = 0, **configs: str) -> LogHouse:
+    """Two batches to a segment."""
+    house = LogHouse(tmp_path, segment_bytes=str(2 * SIZE), segment_ms=str(10**15), **configs)
+    for number in range(count):
+        house.log.append(batch("x" * 100, at=NOON_MS - (count - number) * step_ms))
+    return house
+
+
+def test_segments_go_when_their_newest_record_is_too_old(tmp_path: Path) -> None:
+    house = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
+
+    assert apply_retention(house.log, NOON_MS) == 2
+
+    assert house.log.log_start_offset == 4
+    assert [record.offset for record in read_all(house.log)] == [4, 5, 6, 7, 8, 9]
+    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log"))[0] == f"{4:020d}.log"
+
+
+def test_everything_may_be_too_old_and_the_end_offset_stays(tmp_path: Path) -> None:
+    house = filled(tmp_path, 4, step_ms=DAY_MS, retention_ms="1000")
+
+    apply_retention(house.log, NOON_MS)
+
+    assert (house.log.log_start_offset, house.log.end_offset, house.log.size) == (4, 4, 0)
+    house.open()
+    assert (house.log.log_start_offset, house.log.end_offset) == (4, 4)
+    assert house.log.append(batch("y")).base_offset == 4
+
+
+def test_an_unlimited_topic_keeps_everything(tmp_path: Path) -> None:
+    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="-1")
+
+    assert apply_retention(house.log, NOON_MS + 10_000 * DAY_MS) == 0
+
+
+def test_at_least_the_size_that_is_asked_for_stays(tmp_path: Path) -> None:
+    house = filled(tmp_path, 10, retention_bytes=str(5 * SIZE))
+
+    assert apply_retention(house.log, NOON_MS) == 2
+    assert house.log.size == 6 * SIZE
+
+
+def test_a_compacted_topic_is_not_subject_to_retention(tmp_path: Path) -> None:
+    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="1", retention_bytes="1", cleanup_policy="compact")
+
+    assert apply_retention(house.log, NOON_MS) == 0
+
+
+def test_a_position_that_was_remembered_is_not_used_after_removal(tmp_path: Path) -> None:
+    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
+    for _ in range(2):
+        assert read_all(house.log, 0, max_bytes=SIZE)
+
+    apply_retention(house.log, NOON_MS)
+
+    assert [record.offset for record in read_all(house.log)] == [2, 3, 4, 5]
+
+
+def test_configs_are_parsed_and_missing_ones_have_kafkas_defaults() -> None:
+    parsed = LogConfig.from_configs(
+        {
+            "cleanup.policy": "compact, delete",
+            "compression.type": "zstd",
+            "compression.zstd.level": "7",
+            "min.cleanable.dirty.ratio": "0.1",
+            "retention.ms": "-1",
+            "message.timestamp.type": "LogAppendTime",
+            "min.insync.replicas": "1",
+        }
+    )
+
+    assert parsed.is_compacted
+    assert parsed.is_deleted
+    assert (parsed.compression, parsed.compression_level) == (4, 7)
+    assert (parsed.retention_ms, parsed.min_cleanable_dirty_ratio, parsed.message_timestamp_type) == (-1, 0.1, 1)
+    assert LogConfig.from_configs({}) == LogConfig()
+    assert LogConfig.from_configs({"compression.type": "producer"}).compression is None
+
+
+def test_a_task_keeps_house_and_ends_with_the_manager(tmp_path: Path) -> None:
+    """Also for logs that nobody has opened since the start."""
+    house = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
+    asyncio.run(house.manager.close())
+
+    async def live() -> None:
+        manager = LogManager(
+            tmp_path,
+            configs_of=lambda _: house.configs,
+            now_ms=house.clock,
+            settings=lambda: HousekeepingSettings(retention_check_interval_s=0.02),
+        )
+        manager.create(TOPIC_ID, "t", 0)
+        await manager.start()
+        assert not list(manager.loaded())
+        async with asyncio.timeout(5):
+            while not any(log.log_start_offset == 4 for log in manager.loaded()):  # noqa: ASYNC110  # no event tells
+                await asyncio.sleep(0.005)
+        await manager.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(live())
+    assert "t 0 10" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_closed_segments_and_overdue_logs_become_durable(tmp_path: Path) -> None:
+    house = filled(tmp_path, 5)
+    asyncio.run(house.manager._housekeeper.tick())
+    assert house.log.recovery_point == 5
+
+    house.log.append(batch("y"))
+    asyncio.run(house.manager._housekeeper.tick())
+    assert house.log.recovery_point == 5
+
+    house.configs["flush.ms"] = "1000"
+    house.manager.update_config(TOPIC_ID)
+    house.clock.now_ms += 1000
+    asyncio.run(house.manager._housekeeper.tick())
+    assert house.log.recovery_point == 6
+
+
+def test_producers_that_are_long_gone_are_forgotten(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
+    asyncio.run(house.manager._housekeeper.check())
+    assert len(house.log.producers) == 1
+
+    house.clock.now_ms += DAY_MS + 1
+    asyncio.run(house.manager._housekeeper.check())
+
+    assert len(house.log.producers) == 0
+    assert house.log.append(batch("y", producer_id=5, producer_epoch=0, base_sequence=9)).base_offset == 1

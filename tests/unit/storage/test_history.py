@@ -1,0 +1,91 @@
+"""The history of configs: bounded, readable from outside, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
+from klamm.storage.changes import PutHistory
+from klamm.storage.errors import DataDirectoryError
+from klamm.storage.history import HIDDEN, Reversal, plan_revert, read_config_history
+from klamm.storage.metadata import MetadataStore
+from klamm.storage.statements import HISTORY_STEP
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def line(
+    at_ms: int, name: str, old: str | None = None, new: str | None = None, resource: str = "TOPIC:t"
+) -> PutHistory:
+    return PutHistory(
+        at_ms=at_ms, resource=resource, name=name, old=old, new=new, principal="User:anna", client_id="tool"
+    )
+
+
+def test_the_history_is_read_while_the_broker_runs(tmp_path: Path) -> None:
+    topic = ConfigResource(ResourceType.TOPIC, "orders")
+    with klamm.Broker(data_dir=tmp_path) as broker, AdminClient(broker.bootstrap_servers, client_id="tool") as admin:
+        admin.create_topics([NewTopic(name="orders", configs={"flush.ms": "5"})]).all().result()
+        admin.incremental_alter_configs(
+            {topic: [AlterConfigOp(ConfigEntry("flush.ms", "6"), OpType.SET)]}
+        ).all().result()
+        found = read_config_history(tmp_path, resource="TOPIC:orders")
+    assert [(entry.name, entry.old, entry.new) for entry in found] == [("flush.ms", "5", "6"), ("flush.ms", None, "5")]
+    assert {(entry.principal, entry.client_id) for entry in found} == {("User:ANONYMOUS", "tool")}
+    assert read_config_history(tmp_path, resource="TOPIC:other") == ()
+    assert len(read_config_history(tmp_path, limit=1)) == 1
+
+
+def test_a_directory_of_nobody_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="is no data directory"):
+        read_config_history(tmp_path)
+    (tmp_path / "metadata.sqlite").write_bytes(b"no database at all, only text" * 100)
+    with pytest.raises(DataDirectoryError, match="Cannot read"):
+        read_config_history(tmp_path)
+
+
+def test_only_so_many_lines_are_kept_and_no_commit_drops_very_many(tmp_path: Path) -> None:
+    async def run() -> None:
+        path = tmp_path / "metadata.sqlite"
+        store = MetadataStore.open(path)
+        await store.submit([line(at, "flush.ms") for at in range(5000)])
+        await store.close()
+        store = MetadataStore.open(path, max_history=10)
+        await store.submit([line(5000, "flush.ms")])
+        assert len(store.load_history(limit=10_000)) == 5001 - HISTORY_STEP
+        for at in range(5001, 5010):
+            await store.submit([line(at, "flush.ms")])
+        assert [entry.at_ms for entry in store.load_history(limit=10_000)] == list(range(5009, 4999, -1))
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_going_back_undoes_what_came_after_and_nothing_else() -> None:
+    history = [
+        line(50, "b", "2", None),
+        line(40, "c", "x", "y", resource="TOPIC:other"),
+        line(40, "a", "2", "3"),
+        line(30, "a", "1", "2"),
+        line(30, "d", "1", "2"),
+        line(35, "d", "2", "1"),
+        line(20, "b", None, "2"),
+        line(10, "a", None, "1"),
+    ]
+    history.sort(key=lambda entry: -entry.at_ms)
+    assert plan_revert(history, resource="TOPIC:t", to_ms=25) == (
+        Reversal(name="a", value="1", replaces="3"),
+        Reversal(name="b", value="2", replaces=None),
+    )
+    assert plan_revert(history, resource="TOPIC:t", to_ms=0) == (Reversal(name="a", value=None, replaces="3"),)
+    assert plan_revert(history, resource="TOPIC:t", to_ms=50) == ()
+
+
+def test_a_secret_cannot_be_brought_back() -> None:
+    (reversal,) = plan_revert([line(5, "ssl.key.password", HIDDEN, HIDDEN)], resource="TOPIC:t", to_ms=0)
+    assert not reversal.is_known

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.protocol.errors import ErrorCode, StorageError
+from klamm.storage.changes import PutSetting
+from klamm.storage.errors import DataDirectoryError
+from klamm.storage.metadata import MetadataStore
+from klamm.storage.schema import connect_sqlite
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Sequence
+    from pathlib import Path
+
+    from klamm.storage.schema import Database
+
+
+def put(name: str, value: str) -> tuple[PutSetting]:
+    return (PutSetting(name=name, value=value),)
+
+
+def settings_of(store: MetadataStore) -> dict[str, str]:
+    return {setting.name: setting.value for setting in store.load_settings()}
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 20))
+
+
+def note(done: list[int], number: int, _: asyncio.Future[None]) -> None:
+    done.append(number)
+
+
+class FailingDatabase:
+    """A real connection whose next commits fail as often as ``disk.failures`` says."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._real = connect_sqlite(path)
+        self._disk = disk
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Iterable[Sequence[Any]]:
+        if sql == "COMMIT" and self._disk.failures > 0:
+            self._disk.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._real.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
+        return self._real.executemany(sql, parameters)
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class Disk:
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def connect(self, path: Path) -> Database:
+        return FailingDatabase(path, self)
+
+
+def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "new" / "metadata.sqlite")
+        await store.submit(put("cluster_id", "abc"))
+        await store.close()
+
+        again = MetadataStore.open(tmp_path / "new" / "metadata.sqlite")
+        assert settings_of(again) == {"cluster_id": "abc"}
+        await again.close()
+
+    run(main())
+
+
+def test_changes_are_visible_to_another_connection_when_the_future_is_done(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        await store.submit(put("a", "1"))
+        other = connect_sqlite(tmp_path / "metadata.sqlite")
+        assert list(other.execute("SELECT name, value FROM settings")) == [("a", "1")]
+        other.close()
+        await store.close()
+
+    run(main())
+
+
+def test_many_submissions_share_a_commit(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        await asyncio.gather(*(store.submit(put(f"name-{number}", str(number))) for number in range(1000)))
+        assert store.commits == 1
+        assert len(store.load_settings()) == 1000
+        await store.close()
+
+    run(main())
+
+
+def test_the_last_submission_wins_and_futures_are_done_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        done: list[int] = []
+        for number in range(50):
+            future = store.submit(put("a", str(number)))
+            future.add_done_callback(partial(note, done, number))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        await store.submit(())
+        assert done == list(range(50))
+        assert settings_of(store) == {"a": "49"}
+        await store.close()
+
+    run(main())
+
+
+def test_an_empty_submission_waits_for_those_before_it_and_costs_no_commit(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        before = store.submit(put("a", "1"))
+        await asyncio.sleep(0)
+        await store.submit(())
+        assert before.done()
+        assert store.commits == 1
+        await store.close()
+
+    run(main())
+
+
+def test_closing_commits_what_is_queued(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        future = store.submit(put("a", "1"))
+        await store.close()
+        await store.close()
+        assert future.done()
+        again = MetadataStore.open(tmp_path / "metadata.sqlite")
+        assert settings_of(again) == {"a": "1"}
+        await again.close()
+
+    run(main())
+
+
+def test_a_closed_store_refuses_changes(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        await store.close()
+        with pytest.raises(StorageError, match="closed"):
+            store.submit(put("a", "1"))
+
+    run(main())
+
+
+def test_a_cancelled_waiter_does_not_take_its_change_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        store.submit(put("a", "1")).cancel()
+        await store.submit(put("b", "2"))
+        assert settings_of(store) == {"a": "1", "b": "2"}
+        await store.close()
+
+    run(main())
+
+
+def test_a_failed_commit_fails_everything_decided_before_it_was_known(tmp_path: Path) -> None:
+    async def main() -> None:
+        # given
+        disk = Disk()
+        store = MetadataStore.open(tmp_path / "metadata.sqlite", connect=disk.connect)
+        await store.submit(put("a", "1"))
+        images: list[dict[str, str]] = []
+        store.on_failure = lambda _: images.append(settings_of(store))
+        disk.failures = 1
+        # when
+        first = store.submit(put("a", "2"))
+        await asyncio.sleep(0)
+        second = store.submit(put("b", "2"))
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+        # then
+        assert [type(outcome) for outcome in outcomes] == [StorageError, StorageError]
+        assert isinstance(outcomes[0], StorageError)
+        assert outcomes[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert images == [{"a": "1"}]
+        await store.submit(put("c", "3"))
+        assert settings_of(store) == {"a": "1", "c": "3"}
+        await store.close()
+
+    run(main())
+
+
+def test_what_is_submitted_between_the_failure_and_its_news_fails_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        # given
+        disk = Disk()
+        store = MetadataStore.open(tmp_path / "metadata.sqlite", connect=disk.connect)
+        calls: list[StorageError] = []
+        store.on_failure = calls.append
+        await store.submit(())
+        disk.failures = 1
+        # when: the loop is kept busy, so the news of the failure wait behind what it submits
+        futures = [store.submit(put("a", "1"))]
+        store._hand_over()
+        while disk.failures:
+            pass
+        futures.append(store.submit(put("b", "1")))
+        store._hand_over()
+        futures.append(store.submit(put("c", "1")))
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        # then
+        assert all(isinstance(outcome, StorageError) for outcome in outcomes)
+        assert len(calls) == 1
+        assert settings_of(store) == {}
+        await store.close()
+
+    run(main())
+
+
+def test_a_full_disk_is_reported_and_the_store_works_on_when_there_is_room(tmp_path: Path) -> None:
+    room = {"pages": 40}
+
+    def connect(path: Path) -> Database:
+        database = connect_sqlite(path)
+        database.execute(f"PRAGMA max_page_count = {room['pages']}")
+        return database
+
+    async def main() -> None:
+        # given
+        store = MetadataStore.open(tmp_path / "metadata.sqlite", connect=connect)
+        await store.submit(put("a", "1"))
+        # when
+        with pytest.raises(StorageError, match="full"):
+            await store.submit(put("b", "x" * 1_000_000))
+        await store.submit(put("c", "small"))
+        room["pages"] = 1_000_000
+        with pytest.raises(StorageError, match="full"):
+            await store.submit(put("b", "x" * 1_000_000))
+        await store.submit(put("b", "x" * 1_000_000))
+        # then
+        assert settings_of(store) == {"a": "1", "b": "x" * 1_000_000, "c": "small"}
+        await store.close()
+
+    run(main())
+
+
+def test_a_value_that_sqlite_cannot_hold_fails_its_commit_and_no_later_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        with pytest.raises(StorageError):
+            await store.submit(put("a", "\ud800"))
+        await store.submit(put("a", "1"))
+        assert settings_of(store) == {"a": "1"}
+        await store.close()
+
+    run(main())
+
+
+def test_an_image_that_cannot_be_rebuilt_still_lets_the_waiters_know(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = Disk()
+        store = MetadataStore.open(tmp_path / "metadata.sqlite", connect=disk.connect)
+        unhandled: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+
+        def fails(_: StorageError) -> None:
+            raise ZeroDivisionError
+
+        store.on_failure = fails
+        disk.failures = 1
+        with pytest.raises(StorageError):
+            await store.submit(put("a", "1"))
+        assert isinstance(unhandled[0]["exception"], ZeroDivisionError)
+        await store.close()
+
+    run(main())
+
+
+def test_a_directory_that_cannot_be_made_is_refused_at_opening(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(DataDirectoryError):
+        MetadataStore.open(tmp_path / "file" / "metadata.sqlite")

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from klamm.storage.changes import DropAcl, DropScramCredential, PutAcl, PutScramCredential
+from klamm.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.storage.changes import Change
+
+ACL = PutAcl(
+    resource_type=2,
+    resource_name="orders",
+    pattern_type=3,
+    principal="User:alice",
+    host="*",
+    operation=3,
+    permission=3,
+)
+CREDENTIAL = PutScramCredential(
+    user="alice", mechanism=1, salt=b"\x00salt", stored_key=b"stored", server_key=b"server", iterations=4096
+)
+
+
+def stored_after(path: Path, *commits: list[Change]) -> tuple[list[PutAcl], list[PutScramCredential]]:
+    async def run() -> tuple[list[PutAcl], list[PutScramCredential]]:
+        store = MetadataStore.open(path / "metadata.sqlite")
+        for changes in commits:
+            await store.submit(changes)
+        await store.close()
+        again = MetadataStore.open(path / "metadata.sqlite")
+        found = again.load_acls(), again.load_scram_credentials()
+        await again.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def test_acls_and_credentials_come_back_as_they_were_stored(tmp_path: Path) -> None:
+    assert stored_after(tmp_path, [ACL, CREDENTIAL]) == ([ACL], [CREDENTIAL])
+
+
+def test_an_acl_is_stored_once_however_often_it_is_put(tmp_path: Path) -> None:
+    other = replace(ACL, host="10.0.0.1")
+    assert stored_after(tmp_path, [ACL, ACL], [ACL, other])[0] == [ACL, other]
+
+
+def test_a_dropped_acl_takes_no_other_with_it(tmp_path: Path) -> None:
+    other = replace(ACL, operation=4)
+    assert stored_after(tmp_path, [ACL, other], [DropAcl(acl=ACL)])[0] == [other]
+
+
+def test_a_credential_is_replaced_and_dropped_by_its_mechanism(tmp_path: Path) -> None:
+    stronger = replace(CREDENTIAL, mechanism=2)
+    newer = replace(CREDENTIAL, iterations=8192)
+    stored = stored_after(tmp_path, [CREDENTIAL, stronger], [newer, DropScramCredential(user="alice", mechanism=2)])
+    assert stored[1] == [newer]
+
+
+def test_a_credential_shows_no_secret_when_it_is_printed() -> None:
+    assert "salt" not in repr(CREDENTIAL)
+    assert "stored" not in repr(CREDENTIAL)
+    assert "server" not in repr(CREDENTIAL)

@@ -1,0 +1,125 @@
+"""The page docs/kips.md says the truth: every requirement is there once, every test it names exists and runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = {"K339": 41, "K649": 91, "K894": 48, "K108": 27}
+"""How many requirements each KIP has; they are numbered from 01."""
+
+
+@cache
+def script() -> Any:
+    """Load scripts/kips.py, which is no package."""
+    spec = importlib.util.spec_from_file_location("klamm_scripts_kips", ROOT / "scripts" / "kips.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows() -> tuple[Any, ...]:
+    return tuple(script().read_rows((ROOT / "docs" / "kips.md").read_text(encoding="utf-8")))
+
+
+def named_tests() -> list[str]:
+    return sorted({test for row in rows() for test in row.tests})
+
+
+@cache
+def collected_tests() -> frozenset[str]:
+    """Ask pytest itself which of the files' tests it would run; parameters are cut off."""
+    files = sorted({test.partition("::")[0] for test in named_tests()})
+    if not files:
+        return frozenset()
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", *files]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return frozenset(line.partition("[")[0] for line in result.stdout.splitlines() if "::" in line)
+
+
+def test_the_page_has_every_requirement_exactly_once() -> None:
+    # given
+    expected = [f"{kip}-{number:02d}" for kip, count in REQUIREMENTS.items() for number in range(1, count + 1)]
+    # when
+    counts = Counter(row.id for row in rows())
+    # then
+    assert sorted(counts.elements()) == sorted(expected)
+
+
+def test_every_requirement_is_either_proved_by_a_test_or_says_why_it_is_not_met_yet() -> None:
+    assert [row.id for row in rows() if not (row.tests if row.is_done else row.reason.strip())] == []
+
+
+def test_pytest_collects_every_test_that_the_page_names() -> None:
+    assert [test for test in named_tests() if test not in collected_tests()] == []
+
+
+def test_no_test_that_the_page_names_is_skipped() -> None:
+    assert [test for test in named_tests() if is_skipped(test)] == []
+
+
+def test_no_test_cites_a_requirement_that_does_not_exist() -> None:
+    known = {row.id for row in rows()}
+    assert {cited: tests for cited, tests in script().citations().items() if cited not in known} == {}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "expected"),
+    [
+        ("Nothing.", []),
+        ("K339-10", ["K339-10"]),
+        ("K339-10, -12 and K649-01", ["K339-10", "K339-12", "K649-01"]),
+        ("(K108-03..05, -09)", ["K108-03", "K108-04", "K108-05", "K108-09"]),
+        ("K339-10/-11", ["K339-10", "K339-11"]),
+        ("K339-10, K339-11.", ["K339-10", "K339-11"]),
+    ],
+)
+def test_ids_are_read_from_a_docstring(docstring: str, expected: list[str]) -> None:
+    assert list(script().cited_ids(docstring)) == expected
+
+
+# --- reading tests ----------------------------------------------------------------------------------------------------
+
+
+def is_skipped(test: str) -> bool:
+    path, _, name = test.partition("::")
+    nodes: list[ast.AST] = [ast.parse((ROOT / path).read_text(encoding="utf-8"))]
+    for part in name.split("::"):
+        nodes.append(_child(nodes[-1], part))
+    return any(_says_skip(node) for node in nodes[1:])
+
+
+def _child(node: ast.AST, name: str) -> ast.AST:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and child.name == name:
+            return child
+    raise LookupError(name)
+
+
+def _says_skip(node: ast.AST) -> bool:
+    words = {"skip", "skipif", "xfail", "importorskip"}
+    return any(isinstance(part, ast.Attribute) and part.attr in words for part in _statements(node))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.ClassDef):
+        for decorator in node.decorator_list:
+            yield from ast.walk(decorator)
+    else:
+        yield from ast.walk(node)

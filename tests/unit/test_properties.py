@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.properties import SettingsError, parse_properties, read_properties
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=1\nb = 2\nc: 3\nd 4\n", {"a": "1", "b": "2", "c": "3", "d": "4"}),
+        ("# comment\n! comment\n\n  a = x = y \n", {"a": "x = y "}),
+        ("topics = a,\\\n    b\n", {"topics": "a,b"}),
+        ("a\\ b\\:c=1\n", {"a b:c": "1"}),
+        ("path=c:\\\\x\\ty\n", {"path": "c:\\x\ty"}),
+        ("a=\\u00e9\n", {"a": "é"}),
+        ("A->B.enabled = true", {"A->B.enabled": "true"}),
+        ("empty=\nalone\n", {"empty": "", "alone": ""}),
+        ("a=1\r\na=2\r\n", {"a": "2"}),
+        ("a=end\\", {"a": "end"}),
+        ("r=.*\\\\.replica", {"r": ".*\\.replica"}),
+    ],
+)
+def test_text_is_read_as_java_reads_it(text: str, expected: dict[str, str]) -> None:
+    """K894-26: blanks around = are allowed."""
+    assert parse_properties(text) == expected
+
+
+def test_a_bad_unicode_escape_is_refused() -> None:
+    with pytest.raises(SettingsError, match="four hexadecimal digits"):
+        parse_properties("a=\\u00zz")
+
+
+def test_a_file_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.properties: can not be read: No such file"):
+        read_properties(tmp_path / "none.properties")

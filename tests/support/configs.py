@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from klamm.broker.config_deciding import AlterConfigGuard, Author, ResourceAlteration
-from klamm.broker.config_service import ConfigService
+from klamm.broker.configs.deciding import AlterConfigGuard, Author, ResourceAlteration
+from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
+from klamm.broker.network.session import Session
 from klamm.broker.security.authorizer import AllowAll
-from klamm.broker.session import Session
 from klamm.configs.kinds import ConfigOperation, ResourceType
 from klamm.configs.operations import AlterOperation, ConfigChange
 from klamm.protocol.errors import StorageError

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from klamm.broker.cluster import ClusterInfo, Node
 from klamm.broker.context import RequestContext
-from klamm.broker.fetch_sessions import FetchSessions
+from klamm.broker.fetching.sessions import FetchSessions
+from klamm.broker.network.session import Session
 from klamm.broker.security.authorizer import AllowAll
-from klamm.broker.session import Session
-from klamm.broker.topics import Topic
+from klamm.broker.topics.catalog import Topic
 from klamm.protocol.codec import decode, encode
 from klamm.storage.log import LogManager, PartitionLog
 from tests.support.logs import Clock, FailingPool

@@ -9,29 +9,29 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.client_config_service import ClientConfigService
-from klamm.broker.client_view import CLIENTS_PAGE, clients_page
+from klamm.broker.client_configs.registration_log import RegistrationLog
+from klamm.broker.client_configs.service import ClientConfigService
+from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
 from klamm.broker.cluster import ClusterInfo, Node
-from klamm.broker.config_policy import alter_config_guard
-from klamm.broker.config_service import ConfigsChanged, ConfigService
-from klamm.broker.fetch_sessions import FetchSessions
+from klamm.broker.configs.loggers import PythonLoggers
+from klamm.broker.configs.own_settings import allowed_client_configs, max_history
+from klamm.broker.configs.policy import alter_config_guard
+from klamm.broker.configs.quotas import QuotaService
+from klamm.broker.configs.service import ConfigsChanged, ConfigService
+from klamm.broker.fetching.sessions import FetchSessions
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.internal_records import InternalRecords
-from klamm.broker.loggers import PythonLoggers
-from klamm.broker.own_settings import allowed_client_configs, max_history
+from klamm.broker.network.server import Server
+from klamm.broker.network.traffic import Traffic
 from klamm.broker.policies import Policies, PolicyReloader
 from klamm.broker.producer_ids import ProducerIdAllocator
-from klamm.broker.quota_service import QuotaService
-from klamm.broker.registration_log import RegistrationLog
 from klamm.broker.routing import ROUTES
 from klamm.broker.security.authorizer import open_authorizer
 from klamm.broker.security.credentials import ScramCredentials
 from klamm.broker.security.endpoints import open_endpoint
 from klamm.broker.security.limits import ConnectionLimits
-from klamm.broker.server import Server
 from klamm.broker.services import Services
-from klamm.broker.topics import TopicCatalog
-from klamm.broker.traffic import Traffic
+from klamm.broker.topics.catalog import TopicCatalog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.kinds import ResourceType

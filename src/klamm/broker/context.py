@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from klamm.broker.network.session import Session
     from klamm.broker.services import Services
-    from klamm.broker.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.broker.placement import place
+from klamm.broker.topics.placement import place
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import Record, decode_records, encode_batch, iter_batches
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from klamm.broker.cluster import ClusterInfo
-    from klamm.broker.topics import Topic, TopicCatalog
+    from klamm.broker.topics.catalog import Topic, TopicCatalog
     from klamm.storage.log import LogManager, PartitionLog
 
 PARTITION = 0

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.broker.client_config_service import ClientConfigService
+    from klamm.broker.client_configs.service import ClientConfigService
     from klamm.broker.cluster import ClusterInfo
-    from klamm.broker.config_service import ConfigService
-    from klamm.broker.fetch_sessions import FetchSessions
+    from klamm.broker.configs.quotas import QuotaService
+    from klamm.broker.configs.service import ConfigService
+    from klamm.broker.fetching.sessions import FetchSessions
     from klamm.broker.groups.coordinator import GroupCoordinator
     from klamm.broker.policies import Policies
     from klamm.broker.producer_ids import ProducerIdAllocator
-    from klamm.broker.quota_service import QuotaService
     from klamm.broker.security.authorizer import Authorizer
     from klamm.broker.security.credentials import ScramCredentials
-    from klamm.broker.topics import TopicCatalog
+    from klamm.broker.topics.catalog import TopicCatalog
     from klamm.protocol.api import Api
     from klamm.storage.log import LogManager
 

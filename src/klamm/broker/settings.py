@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.own_settings import METRICS_LISTEN, OWN_SETTINGS
+from klamm.broker.configs.own_settings import METRICS_LISTEN, OWN_SETTINGS
 from klamm.broker.security.listeners import Address, Listener, parse_listeners
 from klamm.configs.brokers import check_broker_settings
 from klamm.configs.definitions import find_broker_config, parse_broker_settings

@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.partitions import find_topic, leader_log
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id
-from klamm.broker.topics import LEADER_EPOCH
+from klamm.broker.topics.catalog import LEADER_EPOCH
+from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import decode as decode_message
 from klamm.protocol.errors import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.topics import Topic
+    from klamm.broker.topics.catalog import Topic
     from klamm.storage.log import PartitionLog
 
 logger = logging.getLogger(__name__)

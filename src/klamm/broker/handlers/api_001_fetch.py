@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetch_response import FetchedBody, FetchedPartition
-from klamm.broker.partitions import find_topic, leader_log
+from klamm.broker.fetching.response import FetchedBody, FetchedPartition
 from klamm.broker.route import Route
-from klamm.broker.topics import LEADER_EPOCH
+from klamm.broker.topics.catalog import LEADER_EPOCH
+from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.fetch_sessions import FetchPartition, FetchPlan
+    from klamm.broker.fetching.sessions import FetchPartition, FetchPlan
     from klamm.storage.log import PartitionLog
 
 API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)

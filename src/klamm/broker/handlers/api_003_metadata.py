@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.attempt import attempt
-from klamm.broker.new_topics import RESERVED_NAMES, TopicSpec, create_topic
 from klamm.broker.route import Route
 from klamm.broker.security.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
-from klamm.broker.topics import LEADER_EPOCH
+from klamm.broker.topics.catalog import LEADER_EPOCH
+from klamm.broker.topics.creating import RESERVED_NAMES, TopicSpec, create_topic
 from klamm.configs.names import check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.topics import Topic
+    from klamm.broker.topics.catalog import Topic
 
 API: Final = Api(key=ApiKey.METADATA, min_version=0, max_version=13)
 _NULL_MEANS_ALL_SINCE: Final = 1

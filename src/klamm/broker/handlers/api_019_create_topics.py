@@ -14,10 +14,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.attempt import ApiError, attempt
-from klamm.broker.new_topics import NewTopic, TopicSpec, create_topic
 from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic
+from klamm.broker.topics.creating import NewTopic, TopicSpec, create_topic
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode

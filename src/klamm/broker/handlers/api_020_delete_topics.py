@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.topics import Topic
+    from klamm.broker.topics.catalog import Topic
 
 Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
 API: Final = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6)

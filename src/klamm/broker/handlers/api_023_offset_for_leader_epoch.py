@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.attempt import attempt
-from klamm.broker.partitions import find_topic, leader_log
 from klamm.broker.route import Route
+from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.security.acls import AclOperation

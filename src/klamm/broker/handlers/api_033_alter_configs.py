@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.config_deciding import ResourceAlteration, author_of
+from klamm.broker.configs.deciding import ResourceAlteration, author_of
 from klamm.broker.route import Route
 from klamm.broker.security.checks import config_denials
 from klamm.protocol.api import Api, ApiKey

@@ -11,9 +11,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.attempt import ApiError, attempt
-from klamm.broker.placement import place_added_partitions
 from klamm.broker.route import Route
 from klamm.broker.security.checks import TOPIC_DENIED, may_topic
+from klamm.broker.topics.placement import place_added_partitions
 from klamm.policy.details import CreatePartitionsDetails
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.protocol.api import Api, ApiKey
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.topics import Topic
+    from klamm.broker.topics.catalog import Topic
 
 Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
 API: Final = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3)

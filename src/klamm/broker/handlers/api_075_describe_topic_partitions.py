@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.route import Route
 from klamm.broker.security.checks import authorized_operations, may_topic
-from klamm.broker.topics import LEADER_EPOCH
+from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.configs.names import check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -24,7 +24,7 @@ from klamm.security.acls import AclOperation, AclResourceType
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
-    from klamm.broker.topics import Topic
+    from klamm.broker.topics.catalog import Topic
 
 Answer: TypeAlias = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 API: Final = Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, min_version=0, max_version=0)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping
 
-    from klamm.broker.config_service import ConfigsChanged
+    from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.context import RequestContext
+    from klamm.broker.network.traffic import Traffic
     from klamm.broker.route import Response, Route
     from klamm.broker.services import Services
-    from klamm.broker.traffic import Traffic
 
 MAX_STRUCTS: Final = 1000
 """Parts of a response that are looked into for error codes."""

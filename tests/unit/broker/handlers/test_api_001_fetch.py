@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.fetch_response import FetchedBody, FetchedPartition
-from klamm.broker.fetch_sessions import EVICTION_MS
+from klamm.broker.fetching.response import FetchedBody, FetchedPartition
+from klamm.broker.fetching.sessions import EVICTION_MS
 from klamm.broker.handlers.api_001_fetch import ROUTE
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode

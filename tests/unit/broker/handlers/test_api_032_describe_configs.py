@@ -14,7 +14,7 @@ from klamm.storage.changes import PutConfig
 from tests.support.configs import ANNA, SET, MemoryConfigStore, make_context, make_service, operation, topic
 
 if TYPE_CHECKING:
-    from klamm.broker.config_service import ConfigService
+    from klamm.broker.configs.service import ConfigService
 
 Resource = DescribeConfigsRequest.DescribeConfigsResource
 

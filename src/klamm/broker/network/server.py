@@ -7,10 +7,10 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.client_roster import ClientRoster
-from klamm.broker.connection import Connection
-from klamm.broker.session import Session
-from klamm.broker.traffic import Traffic
+from klamm.broker.client_configs.roster import ClientRoster
+from klamm.broker.network.connection import Connection
+from klamm.broker.network.session import Session
+from klamm.broker.network.traffic import Traffic
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 
 if TYPE_CHECKING:

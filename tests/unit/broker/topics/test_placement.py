@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.broker.placement import UNSET, Placement, place_added_partitions, place_new_topic
+from klamm.broker.topics.placement import UNSET, Placement, place_added_partitions, place_new_topic
 from klamm.protocol.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from klamm.broker.client_roster import ClientRoster
-from klamm.broker.session import Session
+from klamm.broker.client_configs.roster import ClientRoster
+from klamm.broker.network.session import Session
 
 
 class Clock:

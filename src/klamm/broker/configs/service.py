@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from klamm.broker.config_deciding import (
+from klamm.broker.configs.deciding import (
     BROKER_ITSELF,
     AlterConfigGuard,
     Author,
@@ -18,8 +18,8 @@ from klamm.broker.config_deciding import (
     ResourceAlteration,
     identity_of,
 )
-from klamm.broker.config_describing import describe_resource
-from klamm.broker.config_image import CLUSTER_DEFAULT, ConfigImage
+from klamm.broker.configs.describing import describe_resource
+from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.kinds import ResourceType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.config_image import CLUSTER_DEFAULT
+from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.configs.describe import (
     DescribedConfig,
     describe_broker,
@@ -19,7 +19,7 @@ from klamm.protocol.errors import InvalidRequestError, UnknownTopicOrPartitionEr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from klamm.broker.config_image import ConfigImage
+    from klamm.broker.configs.image import ConfigImage
 
 
 def describe_resource(

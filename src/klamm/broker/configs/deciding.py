@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from klamm.broker.config_image import CLUSTER_DEFAULT
-from klamm.broker.logger_levels import plan_logger_levels
+from klamm.broker.configs.image import CLUSTER_DEFAULT
+from klamm.broker.configs.logger_levels import plan_logger_levels
 from klamm.configs.brokers import BrokerSchema
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.kinds import ResourceType
@@ -29,7 +29,7 @@ from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTop
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.config_image import ConfigImage
+    from klamm.broker.configs.image import ConfigImage
     from klamm.broker.context import RequestContext
 
 LegacyConfigs: TypeAlias = Sequence[tuple[str, str | None]]

@@ -31,14 +31,14 @@ from klamm.security.certificates import CertificateError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.broker.client_roster import ClientRoster
+    from klamm.broker.client_configs.roster import ClientRoster
+    from klamm.broker.network.session import Session
+    from klamm.broker.network.traffic import Traffic
     from klamm.broker.route import RawResponse, Route
     from klamm.broker.security.endpoints import Endpoint
     from klamm.broker.security.limits import ConnectionLimits
     from klamm.broker.security.login import Login
     from klamm.broker.services import Services
-    from klamm.broker.session import Session
-    from klamm.broker.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 

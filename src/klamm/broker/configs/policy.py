@@ -10,7 +10,7 @@ from klamm.policy.kinds import ALTER_CONFIG
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.config_deciding import AlterConfigGuard, Author, Decision
+    from klamm.broker.configs.deciding import AlterConfigGuard, Author, Decision
     from klamm.broker.policies import Policies
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.client_roster import SeenClient
-from klamm.broker.client_view import Standing, clients_document, view_clients
+from klamm.broker.client_configs.roster import SeenClient
+from klamm.broker.client_configs.view import Standing, clients_document, view_clients
 from klamm.client_configs.entities import ClientConfigEntity
 
 APP = ClientConfigEntity.of_client("alice", "app")

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.session import UNKNOWN_SOFTWARE
+from klamm.broker.network.session import UNKNOWN_SOFTWARE
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import client_information
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from klamm.broker.client_config_service import ClientConfigService
-    from klamm.broker.client_roster import ClientRoster, SeenClient
+    from klamm.broker.client_configs.roster import ClientRoster, SeenClient
+    from klamm.broker.client_configs.service import ClientConfigService
     from klamm.client_configs.describing import Compatibility
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.config_deciding import author_of
-from klamm.broker.placement import UNSET, Placement, place_new_topic
-from klamm.broker.topics import Topic
+from klamm.broker.configs.deciding import author_of
+from klamm.broker.topics.catalog import Topic
+from klamm.broker.topics.placement import UNSET, Placement, place_new_topic
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import check_topic_name
 from klamm.policy.details import TopicDetails

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.session import Session
+    from klamm.broker.network.session import Session
 
 MAX_GONE: Final = 10_000
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.broker.config_deciding import ResourceAlteration
+from klamm.broker.configs.deciding import ResourceAlteration
 from klamm.configs.definitions import broker_configs, group_configs, topic_configs
 from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import KafkaApiError
 from tests.support.configs import ANNA, MemoryConfigStore, make_service, operation
 
 if TYPE_CHECKING:
-    from klamm.broker.config_service import ConfigService
+    from klamm.broker.configs.service import ConfigService
 
 RESOURCES = [
     *((2, name) for name in ("t", "u", "missing", "", "bad name!")),

@@ -13,7 +13,7 @@ from klamm.storage.changes import PutClientConfig, PutHistory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.broker.registration_log import RegistrationLog
+    from klamm.broker.client_configs.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.filters import EntityFilter

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-from klamm.broker.config_deciding import BROKER_ITSELF, Author
+from klamm.broker.configs.deciding import BROKER_ITSELF, Author
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.storage.changes import DropTopic, PutTopic
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from klamm.broker.config_service import ConfigService
+    from klamm.broker.configs.service import ConfigService
     from klamm.storage.log import LogManager
     from klamm.storage.metadata import MetadataStore
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.topics import Topic
+    from klamm.broker.topics.catalog import Topic
     from klamm.security.acls import AclOperation
     from klamm.storage.log import PartitionLog
 

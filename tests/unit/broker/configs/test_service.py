@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 import pytest
 
-from klamm.broker.config_deciding import Author, Decision, ResourceAlteration
-from klamm.broker.config_service import ConfigsChanged, ConfigService
+from klamm.broker.configs.deciding import Author, Decision, ResourceAlteration
+from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
 from klamm.storage.changes import PutConfig

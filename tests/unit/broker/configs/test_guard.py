@@ -21,8 +21,8 @@ from tests.support.configs import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.config_deciding import Author, Decision, ResourceAlteration
-    from klamm.broker.config_service import ConfigService
+    from klamm.broker.configs.deciding import Author, Decision, ResourceAlteration
+    from klamm.broker.configs.service import ConfigService
 
 TOPIC = ResourceType.TOPIC
 

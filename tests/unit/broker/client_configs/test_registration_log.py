@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from klamm.broker import registration_log
-from klamm.broker.registration_log import RegistrationLog
+from klamm.broker.client_configs import registration_log
+from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import encode_key, registration
 from klamm.protocol.errors import StorageError

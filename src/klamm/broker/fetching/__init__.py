@@ -1,0 +1,1 @@
+"""Answers to Fetch: byte ranges of the logs, and the incremental sessions of KIP-227."""

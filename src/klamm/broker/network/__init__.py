@@ -1,0 +1,1 @@
+"""Sockets: accepting connections, reading frames, answering in order."""

@@ -1,0 +1,64 @@
+"""What our own doors open they close: counted in a process of their own, where nobody else opens files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.klamm import KlammBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COUNTED = """
+import os, sys
+from klamm.admin import AdminClient
+from klamm.clients import KafkaConsumer, KafkaProducer
+
+def admin():
+    with AdminClient(bootstrap_servers=sys.argv[1]) as opened:
+        opened.describe_cluster().result(10)
+
+def producer():
+    opened = KafkaProducer(bootstrap_servers=sys.argv[1])
+    opened.send("left-open", b"value").get(10)
+    opened.close()
+
+def consumer():
+    opened = KafkaConsumer("left-open", bootstrap_servers=sys.argv[1], group_id="left-open")
+    opened.poll(1_000)
+    opened.close()
+
+def count():
+    return len(os.listdir("/proc/self/fd"))
+
+door = {"admin": admin, "producer": producer, "consumer": consumer}[sys.argv[2]]
+door()  # what is opened once and kept, such as the source of random bytes
+before = count()
+for _ in range(3):
+    door()
+print(count() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KlammBroker]:
+    with KlammBroker({"group.initial.rebalance.delay.ms": "0"}) as started:
+        yield started
+
+
+@pytest.mark.parametrize("door", ["admin", "producer", "consumer"])
+def test_no_file_descriptor_stays_open(broker: KlammBroker, door: str) -> None:
+    # when
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNTED, broker.bootstrap_servers, door],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    # then
+    assert done.stdout.strip() == "0", done.stdout + done.stderr

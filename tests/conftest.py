@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
+from tests.support.second_chance import grant_second_chances, report_second_chances
 from tests.support.skips import report_skips, skip_loudly
 
 if TYPE_CHECKING:
@@ -28,9 +29,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a machine that was too slow once try again."""
+    grant_second_chances(items)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name what was skipped."""
+    """Name what was skipped and what needed a second run."""
     report_skips(terminalreporter)
+    report_second_chances(terminalreporter)
 
 
 @pytest.fixture(scope="session")

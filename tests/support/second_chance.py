@@ -1,8 +1,8 @@
 """Tests with processes of their own get a second chance when the machine was too slow, never when a claim was false.
 
-A wait that ran out or a connection that was not there in time may be the machine's fault: such a test runs once more, and
-the end of the run names it. An assertion that failed is final at once: what was read from a broker does not become right
-by reading again.
+A wait that ran out or a connection that was not there in time may be the machine's fault: such a test runs once more,
+and the end of the run names it. An assertion that failed is final at once: what was read from a broker does not become
+right by reading again.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.metrics.exposition import CONTENT_TYPE, Histogram, Page
-from klamm.broker.metrics.http import HttpListener
+from klamm.monitoring.exposition import CONTENT_TYPE, Histogram, Page
+from klamm.monitoring.http import HttpListener
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.schema import Struct
 

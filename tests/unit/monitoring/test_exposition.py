@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.broker.metrics.exposition import Histogram, Page
+from klamm.monitoring.exposition import Histogram, Page
 
 
 def test_samples_have_their_labels_escaped() -> None:

@@ -19,6 +19,8 @@ answered), ``TimeoutError``, ``ConnectionError``. Calls:
 - ``list_topics``, ``list_groups``, ``list_config_resources(type)``, ``describe_cluster``,
   ``describe_client_configs(filter)``: one future
 - ``describe_acls(filter)``: one future; ``create_acls([Acl])``: futures per ``Acl``
+- ``describe_groups``, ``delete_groups``, ``list_group_offsets({group: partitions or None})``: futures per group;
+  ``alter_group_offsets(group, {TopicPartition: OffsetAndMetadata})``, ``delete_group_offsets``: futures per partition
 - ``alter_client_configs({ClientConfigEntity: [ClientConfigOp]})``: futures per entity
 """
 
@@ -30,7 +32,9 @@ from klamm.admin.results import (
     CreateTopicsResult,
     DeleteTopicsResult,
     DescribeConfigsResult,
+    DescribeGroupsResult,
     DescribeTopicsResult,
+    ListGroupOffsetsResult,
     ListOffsetsResult,
     PerKeyResult,
 )
@@ -43,11 +47,14 @@ from klamm.admin.types import (
     ConfigSource,
     ConfigSynonym,
     CreatedTopic,
+    GroupDescription,
     GroupListing,
+    GroupMember,
     ListedOffset,
     NewPartitions,
     NewTopic,
     Node,
+    OffsetAndMetadata,
     OffsetSpec,
     OpType,
     PartitionDescription,
@@ -84,17 +91,22 @@ __all__ = [
     "CreatedTopic",
     "DeleteTopicsResult",
     "DescribeConfigsResult",
+    "DescribeGroupsResult",
     "DescribeTopicsResult",
     "EntityFilter",
     "EntityType",
     "FilterComponent",
+    "GroupDescription",
     "GroupListing",
+    "GroupMember",
+    "ListGroupOffsetsResult",
     "ListOffsetsResult",
     "ListedOffset",
     "MatchType",
     "NewPartitions",
     "NewTopic",
     "Node",
+    "OffsetAndMetadata",
     "OffsetSpec",
     "OpType",
     "PartitionDescription",

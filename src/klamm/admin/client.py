@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
+from klamm.admin._groups import GroupCalls
 from klamm.admin.results import (
     AlterConfigsResult,
     CreatePartitionsResult,
@@ -18,11 +19,10 @@ from klamm.admin.results import (
     PerKeyResult,
 )
 from klamm.admin.types import AlterConfigsOptions
-from klamm.connections.pool import ConnectionPool, Deadline
-from klamm.protocol.errors import KafkaApiError
+from klamm.connections.pool import ConnectionPool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Mapping
+    from collections.abc import Collection, Mapping
     from concurrent.futures import Future
     from types import TracebackType
     from typing import Self
@@ -44,12 +44,10 @@ if TYPE_CHECKING:
     from klamm.client_configs.filters import EntityFilter
     from klamm.security.acls import Acl, AclFilter
 
-Key = TypeVar("Key")
-
 DEFAULT_API_TIMEOUT_MS = 60_000
 
 
-class AdminClient:
+class AdminClient(GroupCalls):
     """Administer a cluster of klamm or Apache Kafka. Thread-safe; one thread of its own does the talking.
 
     Args:
@@ -70,7 +68,7 @@ class AdminClient:
         **settings: Any,
     ) -> None:
         settings.setdefault("client_id", "klamm-admin")
-        self._pool = ConnectionPool(bootstrap_servers, timeout_ms=timeout_ms, **settings)
+        super().__init__(ConnectionPool(bootstrap_servers, timeout_ms=timeout_ms, **settings))
 
     def __enter__(self) -> Self:
         """Return the client itself; it connects when it is first used."""
@@ -304,22 +302,3 @@ class AdminClient:
         )
         self._start(result, work, timeout_ms=timeout_ms)
         return result
-
-    def _start(
-        self,
-        result: PerKeyResult[Key, Any],
-        work: functools.partial[Coroutine[Any, Any, None]],
-        *,
-        keys: Collection[Key] | None = None,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Run work that settles ``keys`` of the result; what it leaves open fails with its error."""
-
-        def finish(done: Future[None]) -> None:
-            error = done.exception() or KafkaApiError("The broker left this one out of its answer")
-            result.fail_open(error, keys)
-
-        async def run(deadline: Deadline) -> None:
-            await work(self._pool, deadline)
-
-        self._pool.submit(run, timeout_ms=timeout_ms).add_done_callback(finish)

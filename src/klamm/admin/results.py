@@ -8,7 +8,18 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from klamm.admin.types import ConfigEntry, ConfigResource, CreatedTopic, ListedOffset, TopicDescription, TopicPartition
+from klamm.admin.types import (
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    GroupDescription,
+    ListedOffset,
+    OffsetAndMetadata,
+    TopicDescription,
+    TopicPartition,
+)
+from klamm.connections.errors import api_error
+from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,3 +117,19 @@ class DescribeTopicsResult(PerKeyResult[str, TopicDescription]):
 
 class ListOffsetsResult(PerKeyResult[TopicPartition, ListedOffset]):
     """Offset per partition."""
+
+
+class DescribeGroupsResult(PerKeyResult[str, GroupDescription]):
+    """Description per group id."""
+
+
+class ListGroupOffsetsResult(PerKeyResult[str, Mapping[TopicPartition, OffsetAndMetadata]]):
+    """Committed offsets per group id."""
+
+
+def settle(result: PerKeyResult[Key, None], key: Key, error_code: int, error_message: str | None = None) -> None:
+    """Settle a key with what a broker answered: nothing for code 0, else the error."""
+    if error_code == ErrorCode.NONE:
+        result.succeed(key, None)
+    else:
+        result.fail(key, api_error(error_code, error_message or str(key)))

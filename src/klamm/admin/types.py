@@ -247,3 +247,45 @@ class ListedOffset:
     """Milliseconds since the epoch, or -1."""
     leader_epoch: int
     """-1 when unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAndMetadata:
+    """A committed position: the offset of the next record to read."""
+
+    offset: int
+    leader_epoch: int = -1
+    """Epoch of the record before it; -1 when unknown."""
+    metadata: str = ""
+    """Whatever the committer wanted to keep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member of a group, as its coordinator sees it."""
+
+    member_id: str
+    group_instance_id: str | None
+    """The name of a static member (KIP-345)."""
+    client_id: str
+    host: str
+    metadata: bytes
+    """What the member told of itself, in the form of the group's protocol; empty while the group rebalances."""
+    assignment: bytes
+    """What the leader gave it, in the form of the group's protocol; empty while the group rebalances."""
+    assigned_partitions: tuple[TopicPartition, ...] | None
+    """The assignment read; None where the group is not one of consumers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group with its members."""
+
+    group_id: str
+    state: str
+    """``Stable``, ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``."""
+    protocol_type: str
+    """``consumer`` for consumers, empty for groups that never had a member."""
+    protocol: str
+    """Name of the assignor that the members agreed on."""
+    members: tuple[GroupMember, ...]

@@ -1,0 +1,113 @@
+"""Finding the broker that coordinates a group, and asking again when it has moved."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.connections.errors import BrokerUnavailableError, api_error
+from klamm.connections.pool import Deadline
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from klamm.connections.pool import ConnectionPool
+
+MOVED: Final = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+)
+"""Answers after which the coordinator is looked up anew."""
+
+_FIRST_WITH_SEVERAL_KEYS: Final = 4
+_ATTEMPT_MS: Final = 15_000
+"""A coordinator that is silent for so long is looked up anew; another broker may have taken over."""
+_PAUSE_S: Final = 0.1
+
+Ask: TypeAlias = "Callable[[int, list[str], Deadline], Awaitable[Collection[str]]]"
+"""Sends to a coordinator what concerns some of its groups and returns the groups that need to be asked again."""
+
+
+async def ask_coordinators(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    group_ids: Collection[str],
+    ask: Ask,
+    fail: Callable[[str, Exception], None],
+) -> None:
+    """Ask the coordinator of each group, until all have answered or the deadline has passed.
+
+    Args:
+        pool: The connections.
+        deadline: When to give up.
+        group_ids: The groups.
+        ask: Asks one coordinator about its groups.
+        fail: Is told of a group whose coordinator cannot be found.
+
+    Raises:
+        TimeoutError: Some group had no coordinator that answered.
+    """
+    waiting = list(group_ids)
+    while waiting:
+        if deadline.passed():
+            raise TimeoutError(f"No coordinator answered for {', '.join(waiting)} within {deadline.limit_ms} ms")
+        again: list[str] = []
+        for node_id, groups in (await _by_coordinator(pool, deadline, waiting, fail)).items():
+            if node_id is None:
+                again += groups
+                continue
+            attempt = Deadline(min(deadline.left_ms(), _ATTEMPT_MS))
+            try:
+                again += await ask(node_id, groups, attempt)
+            except (TimeoutError, BrokerUnavailableError):
+                again += groups
+        waiting = again
+        if waiting:
+            await pool.pause(min(_PAUSE_S, deadline.left_s()))
+
+
+async def _by_coordinator(
+    pool: ConnectionPool, deadline: Deadline, group_ids: Collection[str], fail: Callable[[str, Exception], None]
+) -> Mapping[int | None, list[str]]:
+    """Return the groups by the id of their coordinator; None: there is none yet."""
+    found: dict[int | None, list[str]] = defaultdict(list)
+    for answer in await _look_up(pool, deadline, group_ids):
+        if answer.key not in group_ids:
+            continue
+        if answer.error_code in MOVED:
+            found[None].append(answer.key)
+        elif answer.error_code != ErrorCode.NONE:
+            fail(answer.key, api_error(answer.error_code, answer.error_message))
+        else:
+            found[answer.node_id].append(answer.key)
+    return found
+
+
+async def _look_up(
+    pool: ConnectionPool, deadline: Deadline, group_ids: Collection[str]
+) -> list[FindCoordinatorResponse.Coordinator]:
+    offered = await pool.offered_versions(deadline)
+    if offered.get(FindCoordinatorRequest.API_KEY, (0, 0))[1] >= _FIRST_WITH_SEVERAL_KEYS:
+        request = FindCoordinatorRequest(coordinator_keys=list(group_ids))
+        response = await pool.send(
+            request, FindCoordinatorResponse, deadline=deadline, min_version=_FIRST_WITH_SEVERAL_KEYS
+        )
+        return response.coordinators
+    return [await _look_up_one(pool, deadline, group_id) for group_id in group_ids]
+
+
+async def _look_up_one(pool: ConnectionPool, deadline: Deadline, group_id: str) -> FindCoordinatorResponse.Coordinator:
+    """Ask a broker older than 3.0, which is asked for one group at a time."""
+    response = await pool.send(
+        FindCoordinatorRequest(key=group_id),
+        FindCoordinatorResponse,
+        deadline=deadline,
+        max_version=_FIRST_WITH_SEVERAL_KEYS - 1,
+    )
+    return FindCoordinatorResponse.Coordinator(
+        key=group_id,
+        node_id=response.node_id,
+        error_code=response.error_code,
+        error_message=response.error_message,
+    )

@@ -1,0 +1,183 @@
+"""Groups and their committed offsets (KIP-222, KIP-396, KIP-496, KIP-709), asked of their coordinators.
+
+::
+
+    with AdminClient(bootstrap_servers="localhost:9092") as admin:
+        described = admin.describe_groups(["billing"]).values()["billing"].result()
+        described.state, [member.assigned_partitions for member in described.members]
+
+        every = admin.list_group_offsets({"billing": None}).all().result()["billing"]
+        some = admin.list_group_offsets({"billing": [TopicPartition("orders", 0)]}, require_stable=True)
+        every[TopicPartition("orders", 0)].offset  # partitions without a commit are not in the mapping
+
+        # only while no member is in the group; each partition has its own future
+        commits = {TopicPartition("orders", 0): OffsetAndMetadata(offset=42, metadata="from the mirror")}
+        admin.alter_group_offsets("billing", commits).all().result()
+        admin.delete_group_offsets("billing", [TopicPartition("orders", 0)]).all().result()
+        admin.delete_groups(["billing"]).all().result()
+
+A group that does not exist fails with ``KafkaApiError`` of ``ErrorCode.GROUP_ID_NOT_FOUND`` when it is described or
+deleted; listing its offsets finds none, and altering them makes it. Altering offsets of a group with members fails with
+``UNKNOWN_MEMBER_ID``. A coordinator that moves is looked up anew until the call's time is over. Works from Kafka 2.3 on
+(``delete_group_offsets`` from 2.4, ``require_stable`` from 2.5).
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import _group_offsets
+from klamm.admin._calls import AdminCalls
+from klamm.admin._coordinators import MOVED, ask_coordinators
+from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult, settle
+from klamm.admin.types import GroupDescription, GroupMember, TopicPartition
+from klamm.connections.errors import api_error
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from klamm.admin.types import OffsetAndMetadata
+    from klamm.connections.pool import ConnectionPool, Deadline
+
+_DEAD: Final = "Dead"
+_CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+
+
+class GroupCalls(AdminCalls):
+    """The calls on groups."""
+
+    def describe_groups(self, group_ids: Collection[str], *, timeout_ms: int | None = None) -> DescribeGroupsResult:
+        """Describe groups with their members; one that does not exist fails with GROUP_ID_NOT_FOUND."""
+        result = DescribeGroupsResult(group_ids)
+        self._start(result, functools.partial(_describe, result=result), timeout_ms=timeout_ms)
+        return result
+
+    def delete_groups(self, group_ids: Collection[str], *, timeout_ms: int | None = None) -> PerKeyResult[str, None]:
+        """Delete groups and their offsets; one with members fails with NON_EMPTY_GROUP."""
+        result: PerKeyResult[str, None] = PerKeyResult(group_ids)
+        self._start(result, functools.partial(_delete, result=result), timeout_ms=timeout_ms)
+        return result
+
+    def list_group_offsets(
+        self,
+        groups: Mapping[str, Collection[TopicPartition] | None],
+        *,
+        require_stable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> ListGroupOffsetsResult:
+        """Return what groups have committed, of some partitions or, for None, of all.
+
+        With ``require_stable`` offsets of a transaction that is under way are waited for (Kafka 2.5 and newer).
+        """
+        result = ListGroupOffsetsResult(groups)
+        work = functools.partial(
+            _group_offsets.list_all, groups=dict(groups), require_stable=require_stable, result=result
+        )
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+    def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[TopicPartition, None]:
+        """Commit offsets for a group without members; a group that does not exist comes into being."""
+        result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
+        work = functools.partial(_group_offsets.alter, group_id=group_id, offsets=dict(offsets), result=result)
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[TopicPartition, None]:
+        """Forget offsets of a group; topics that its members subscribe to fail with GROUP_SUBSCRIBED_TO_TOPIC."""
+        result: PerKeyResult[TopicPartition, None] = PerKeyResult(partitions)
+        work = functools.partial(_group_offsets.delete, group_id=group_id, result=result)
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+
+async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: DescribeGroupsResult) -> None:
+    async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
+        response = await pool.send(
+            DescribeGroupsRequest(groups=group_ids), DescribeGroupsResponse, deadline=attempt, node_id=node_id
+        )
+        for group in response.groups:
+            if group.error_code not in MOVED:
+                _settle_description(group, result)
+        return [group.group_id for group in response.groups if group.error_code in MOVED]
+
+    await ask_coordinators(pool, deadline, result.values(), ask, result.fail)
+
+
+def _settle_description(group: DescribeGroupsResponse.DescribedGroup, result: DescribeGroupsResult) -> None:
+    """Settle one group; brokers before 4.0 tell only by the state that it does not exist (KIP-1043)."""
+    if group.error_code == ErrorCode.NONE and group.group_state == _DEAD:
+        error = api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
+        result.fail(group.group_id, error)
+    elif group.error_code != ErrorCode.NONE:
+        result.fail(group.group_id, api_error(group.error_code, group.error_message))
+    else:
+        result.succeed(group.group_id, _description(group))
+
+
+def _description(group: DescribeGroupsResponse.DescribedGroup) -> GroupDescription:
+    is_of_consumers = group.protocol_type == _CONSUMER_PROTOCOL_TYPE
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=group.protocol_type,
+        protocol=group.protocol_data,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                metadata=member.member_metadata,
+                assignment=member.member_assignment,
+                assigned_partitions=partitions_of(member.member_assignment) if is_of_consumers else None,
+            )
+            for member in group.members
+        ),
+    )
+
+
+async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyResult[str, None]) -> None:
+    async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
+        response = await pool.send(
+            DeleteGroupsRequest(groups_names=group_ids), DeleteGroupsResponse, deadline=attempt, node_id=node_id
+        )
+        for group in response.results:
+            if group.error_code not in MOVED:
+                settle(result, group.group_id, group.error_code)
+        return [group.group_id for group in response.results if group.error_code in MOVED]
+
+    await ask_coordinators(pool, deadline, result.values(), ask, result.fail)
+
+
+def partitions_of(assignment: bytes) -> tuple[TopicPartition, ...] | None:
+    """Read a ConsumerProtocolAssignment of any version: an int16 version, then topics with arrays of int32.
+
+    Returns None when the bytes are something else: members may send what they like.
+    """
+    if not assignment:
+        return ()
+    partitions: list[TopicPartition] = []
+    try:
+        _, topics = struct.unpack_from(">hi", assignment)
+        position = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", assignment, position)
+            (name,) = struct.unpack_from(f">{length}s", assignment, position + 2)
+            (count,) = struct.unpack_from(">i", assignment, position + 2 + length)
+            position += 6 + length
+            indexes = struct.unpack_from(f">{count}i", assignment, position)
+            position += 4 * count
+            partitions += (TopicPartition(name.decode(), index) for index in indexes)
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return tuple(partitions)

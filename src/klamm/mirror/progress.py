@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.mirror.wire.ages import Ages
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -49,6 +51,13 @@ class PartitionStatus:
     reason: str
     last_timestamp: int
     """Newest record timestamp copied in this run, milliseconds since the epoch; -1: none."""
+    records: int = 0
+    """Copied in this run, as ``bytes``."""
+    bytes: int = 0
+    record_age: Ages | None = None
+    """How old records were when they were fetched, of late."""
+    replication_latency: Ages | None = None
+    """How old records were when the target had them, of late."""
 
     @property
     def lag(self) -> int | None:
@@ -174,6 +183,10 @@ class MirrorStatus:
             state=row["state"],
             reason=row["reason"],
             last_timestamp=max(row["last_timestamp"], known.last_timestamp if known else -1),
+            records=row["records"] - records + (known.records if known else 0),
+            bytes=row["bytes"] - size + (known.bytes if known else 0),
+            record_age=_ages(row.get("record_age")),
+            replication_latency=_ages(row.get("replication_latency")),
         )
 
     def snapshot(self) -> tuple[FlowProgress, ...]:
@@ -206,6 +219,10 @@ class MirrorStatus:
             refused=flow.refused,
             is_done=flow.expected is not None and all(_is_done(flow.partitions.get(key)) for key in flow.expected),
         )
+
+
+def _ages(figures: Sequence[float] | None) -> Ages | None:
+    return None if figures is None else Ages(*figures)
 
 
 def _lag(flow: _Flow) -> int | None:

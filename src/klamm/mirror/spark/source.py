@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 FORMAT: Final = "klamm-mirror"
 SCHEMA: Final = (
     "flow string, topic string, partition int, remote_topic string, next_offset long, end_offset long, "
-    "records long, bytes long, last_timestamp long, state string, reason string"
+    "records long, bytes long, last_timestamp long, state string, reason string, "
+    "record_age struct<last double, least double, most double, mean double>, "
+    "replication_latency struct<last double, least double, most double, mean double>"
 )
 _PLAN_TIMEOUT_S: Final = 30.0
 

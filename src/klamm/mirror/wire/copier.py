@@ -22,6 +22,7 @@ from klamm.protocol.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from klamm.mirror.wire.ages import Ages
     from klamm.mirror.wire.fetch_frames import FetchLimits
     from klamm.mirror.wire.partition_copy import Outgoing
     from klamm.mirror.wire.transport import ConnectionSettings
@@ -75,6 +76,10 @@ class PartitionProgress:
     """Newest record timestamp copied, milliseconds since the epoch; -1: none."""
     state: CopyState
     reason: str
+    record_age: Ages | None = None
+    """How old records were when they were fetched, of late."""
+    replication_latency: Ages | None = None
+    """How old records were when the target had them, of late."""
 
 
 class Copier:
@@ -206,12 +211,13 @@ class Copier:
 
     def progress(self) -> Sequence[PartitionProgress]:
         """Return how far each partition is."""
+        now_ms = time.time() * 1000
         return [
-            *(self._progress(copy) for copy in self._copies.values()),
+            *(self._progress(copy, now_ms) for copy in self._copies.values()),
             *(self._not_started(partition_id, reason) for partition_id, reason in self._unstarted.items()),
         ]
 
-    def _progress(self, copy: PartitionCopy) -> PartitionProgress:
+    def _progress(self, copy: PartitionCopy, now_ms: float) -> PartitionProgress:
         return PartitionProgress(
             flow=self._settings.flow,
             topic=copy.partition_id.topic,
@@ -224,6 +230,8 @@ class Copier:
             last_timestamp=copy.last_timestamp,
             state=copy.state,
             reason=copy.reason,
+            record_age=copy.record_ages.summary(now_ms),
+            replication_latency=copy.replication_ages.summary(now_ms),
         )
 
     def _not_started(self, partition_id: PartitionId, reason: str) -> PartitionProgress:

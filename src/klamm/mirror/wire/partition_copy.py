@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.wire import batches
+from klamm.mirror.wire.ages import RecentAges
 from klamm.mirror.wire.batches import Treatment
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class ProducerIdentity(NamedTuple):
 
     producer_id: int
     producer_epoch: int
+    is_transactional: bool = False
 
 
 @dataclass(slots=True)
@@ -61,9 +64,13 @@ class Outgoing:
     """The source offset of the last record, or one between it and the next batch; -1: not known."""
     is_dense: bool = False
     """The source has no gaps between the records."""
+    first_timestamp: int = -1
+    """Of its first record; -1: not known."""
     base_sequence: int = -1
     producer: ProducerIdentity | None = None
     """None until it is stamped."""
+    is_first_half: bool = False
+    """The rest of the source's batch stands behind it, and the position moves with that only."""
 
     def release(self) -> None:
         """Let go of the memory."""
@@ -77,6 +84,7 @@ class PartitionCopy:
 
     __slots__ = (
         "_ahead_offset",
+        "_mid_batch",
         "_put_back_count",
         "acked_offset",
         "bytes_copied",
@@ -85,13 +93,16 @@ class PartitionCopy:
         "fetch_offset",
         "in_flight",
         "last_timestamp",
+        "next_base_offset",
         "partition_id",
         "pending",
         "pending_bytes",
         "producer",
         "producer_lost",
         "reason",
+        "record_ages",
         "records_copied",
+        "replication_ages",
         "retry_at",
         "retrying",
         "sequence",
@@ -124,11 +135,19 @@ class PartitionCopy:
         """How many at the front of ``pending`` were in flight before."""
         self._ahead_offset = -1
         """What a batch reached that was acknowledged although one before it was put back."""
+        self._mid_batch = False
+        """What was sent last is the first half of a batch that was split."""
+        self.next_base_offset = 0
+        """The target's offset after what it acknowledged; only followed in transactions."""
         self.state = CopyState.COPYING
         self.reason = ""
         self.records_copied = 0
         self.bytes_copied = 0
         self.last_timestamp = -1
+        self.record_ages = RecentAges()
+        """How old records are when they are fetched."""
+        self.replication_ages = RecentAges()
+        """How old records are when the target has them."""
 
     def take(
         self,
@@ -141,26 +160,34 @@ class PartitionCopy:
         Raises:
             CorruptBatchError: the source's bytes are damaged; what stands before them is queued.
         """
+        now_ms = _now_ms()
         for fetched in batches.walk(records, self.fetch_offset, aborted):
             if fetched.treatment is Treatment.COPY:
                 memory.retain()
-                self._append(fetched.batch.buffer, fetched.batch.record_count, fetched, memory)
+                self._append(fetched.batch.buffer, fetched.batch.record_count, fetched, memory, now_ms)
             elif fetched.treatment is Treatment.REBUILD:
                 rebuilt = batches.rebuild(fetched.batch, self.fetch_offset)
                 if rebuilt is None:
                     self._skip_to(fetched.next_offset)
                 else:
-                    self._append(*rebuilt, fetched, None)
+                    self._append(*rebuilt, fetched, None, now_ms)
             else:
                 self._skip_to(fetched.next_offset)
             self.fetch_offset = fetched.next_offset
 
     def _append(
-        self, view: memoryview, record_count: int, fetched: batches.FetchedBatch, memory: FrameBuffer | None
+        self,
+        view: memoryview,
+        record_count: int,
+        fetched: batches.FetchedBatch,
+        memory: FrameBuffer | None,
+        now_ms: float,
     ) -> None:
         outgoing = Outgoing(view, record_count, fetched.next_offset, fetched.batch.max_timestamp, memory)
         outgoing.last_offset = fetched.next_offset - 1
         outgoing.is_dense = fetched.treatment is Treatment.COPY
+        outgoing.first_timestamp = fetched.batch.base_timestamp
+        _observe(self.record_ages, outgoing, now_ms)
         self.pending.append(outgoing)
         self.pending_bytes += len(view)
 
@@ -200,6 +227,7 @@ class PartitionCopy:
         self.retrying = False
         outgoing = self.pending.popleft()
         self._put_back_count = max(0, self._put_back_count - 1)
+        self._mid_batch = outgoing.is_first_half
         self.pending_bytes -= len(outgoing.view)
         if outgoing.producer != self.producer:
             outgoing.producer = self.producer
@@ -210,6 +238,7 @@ class PartitionCopy:
                 producer_id=self.producer.producer_id,
                 producer_epoch=self.producer.producer_epoch,
                 base_sequence=outgoing.base_sequence,
+                transactional=self.producer.is_transactional,
             )
         self.in_flight.append(outgoing)
         return outgoing
@@ -223,6 +252,7 @@ class PartitionCopy:
         self.records_copied += outgoing.record_count
         self.bytes_copied += len(outgoing.view)
         self.last_timestamp = max(self.last_timestamp, outgoing.max_timestamp)
+        _observe(self.replication_ages, outgoing, _now_ms())
         outgoing.release()
         if self.state is CopyState.WAITING and not self.retrying:
             self.state, self.reason = CopyState.COPYING, ""
@@ -283,12 +313,14 @@ class PartitionCopy:
             half = Outgoing(view, count, next_offset, first.max_timestamp, None)
             half.producer, half.base_sequence = first.producer, sequence
             half.last_offset = first.last_offset if at == len(halves) - 1 else -1
+            half.is_first_half = first.is_first_half or at < len(halves) - 1
             if first.producer is not None:
                 batches.stamp(
                     view,
                     producer_id=first.producer.producer_id,
                     producer_epoch=first.producer.producer_epoch,
                     base_sequence=sequence,
+                    transactional=first.producer.is_transactional,
                 )
                 sequence = (sequence + count) & _SEQUENCE_MASK
             replacements.append(half)
@@ -299,6 +331,24 @@ class PartitionCopy:
         return True
 
     @property
+    def is_between(self) -> bool:
+        """Tell whether what was sent stands for more than the position says: something must be sent (again) first."""
+        return self.state is not CopyState.STOPPED and bool(self._put_back_count or self._mid_batch)
+
+    @property
     def lag(self) -> int | None:
         """Offsets between what is on the target and the source's end; None: not known yet."""
         return None if self.end_offset < 0 else max(0, self.end_offset - self.acked_offset)
+
+
+def _observe(ages: RecentAges, outgoing: Outgoing, now_ms: float) -> None:
+    ages.observe(
+        now_ms,
+        first_timestamp=outgoing.first_timestamp,
+        max_timestamp=outgoing.max_timestamp,
+        count=outgoing.record_count,
+    )
+
+
+def _now_ms() -> float:
+    return time.time() * 1000

@@ -37,6 +37,8 @@ class TopicState:
     """Zero when the broker tells none."""
     leaders: Mapping[int, int]
     """Node id by partition; partitions without a leader are missing."""
+    partitions: tuple[int, ...]
+    """All partitions, also those without a leader."""
 
 
 class Cluster:
@@ -64,7 +66,8 @@ class Cluster:
         for topic in response.topics:
             if topic.error_code == ErrorCode.NONE and topic.name is not None:
                 leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}
-                self.topics[topic.name] = TopicState(topic_id=topic.topic_id, leaders=leaders)
+                partitions = tuple(sorted(p.partition_index for p in topic.partitions))
+                self.topics[topic.name] = TopicState(topic_id=topic.topic_id, leaders=leaders, partitions=partitions)
 
     def _call_any(self, names: list[str]) -> MetadataResponse:
         request = MetadataRequest(
@@ -155,8 +158,15 @@ class Cluster:
         found = self._connections.get(node_id)
         return found if found is not None and not found.closed else None
 
-    def list_offsets(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    def list_offsets(
+        self, partitions: Sequence[TopicPartition], timestamp: int, *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """Return the earliest or latest offsets; partitions that can not be asked now are missing.
+
+        Args:
+            partitions: which; their topics' metadata was asked for before.
+            timestamp: ``EARLIEST`` or ``LATEST``.
+            read_committed: the latest offset is the last stable one then.
 
         Raises:
             ConnectionLostError: a leader is away.
@@ -169,6 +179,7 @@ class Cluster:
         for leader, topics in by_leader.items():
             request = ListOffsetsRequest(
                 replica_id=-1,
+                isolation_level=int(read_committed),
                 topics=[
                     ListOffsetsRequest.ListOffsetsTopic(
                         name=topic,

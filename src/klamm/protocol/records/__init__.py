@@ -19,7 +19,8 @@ from klamm.protocol.records.batch import (
     verify_crc,
 )
 from klamm.protocol.records.codecs import Codec, compress, decompress
-from klamm.protocol.records.decoding import decode_records
+from klamm.protocol.records.control import ControlRecord, ControlType, decode_marker, encode_marker
+from klamm.protocol.records.decoding import decode_records, read_headers
 from klamm.protocol.records.encoding import encode_batch
 from klamm.protocol.records.record import Record, TimestampType
 
@@ -31,15 +32,20 @@ __all__ = [
     "NO_SEQUENCE",
     "NO_TIMESTAMP",
     "Codec",
+    "ControlRecord",
+    "ControlType",
     "Record",
     "RecordBatch",
     "TimestampType",
     "compress",
+    "decode_marker",
     "decode_records",
     "decompress",
     "encode_batch",
+    "encode_marker",
     "iter_batches",
     "patch_header",
     "patched_header",
+    "read_headers",
     "verify_crc",
 ]

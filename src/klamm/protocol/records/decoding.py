@@ -68,7 +68,7 @@ def _read_record(
     if data[position] == 0:
         position += 1
     else:
-        headers, position = _read_headers(data, position, end)
+        headers, position = read_headers(data, position, end)
     if position != end:
         raise CorruptBatchError("Record is not as long as it says")
     timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
@@ -100,7 +100,18 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     return data[position : position + length], position + length
 
 
-def _read_headers(data: bytes, position: int, end: int) -> tuple[RecordHeaders, int]:
+def read_headers(data: bytes, position: int, end: int) -> tuple[RecordHeaders, int]:
+    """Read the headers of a record of magic 2; returns them and the position behind them.
+
+    Args:
+        data: decompressed records.
+        position: of the number of headers.
+        end: of the record.
+
+    Raises:
+        CorruptBatchError: what stands there are no headers.
+        IndexError: the data ends within a number.
+    """
     count, position = _varint(data, position)
     if not 0 <= count <= (end - position) // 2:
         raise CorruptBatchError(f"{count} headers in {end - position} bytes")

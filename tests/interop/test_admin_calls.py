@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaConsumer
 
 import klamm
-from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata, TopicPartition
+from klamm.admin import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AdminClient,
+    ClientQuotaEntity,
+    ClientQuotaFilter,
+    ClientQuotaFilterComponent,
+    ClientQuotaOp,
+    NewTopic,
+    OffsetAndMetadata,
+    PatternType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    TopicPartition,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
 TOPIC = "admin-calls"
@@ -44,10 +63,15 @@ def admin(address: str) -> Iterator[AdminClient]:
         yield client
 
 
-def code(outcome: Future[object]) -> ErrorCode:
+def code(outcome: Future[Any]) -> ErrorCode:
     error = outcome.exception(60)
     assert isinstance(error, KafkaApiError)
     return error.error_code
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Brokers of Apache Kafka learn of a change a little after the controller."""
+    wait_until(holds, timeout_s=60, what="every broker to know of the change")
 
 
 # --- groups ---
@@ -110,3 +134,115 @@ def test_a_group_with_members_is_described_and_guarded(admin: AdminClient, addre
         assert code(deletion) == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     finally:
         consumer.close()
+
+
+# --- quotas ---
+
+
+def test_quotas_are_set_described_validated_and_removed(admin: AdminClient) -> None:
+    # given
+    user = ClientQuotaEntity.of({"user": "admin-calls"})
+    both = ClientQuotaEntity.of({"client-id": None, "user": "admin-calls"})
+    of_the_user = ClientQuotaFilterComponent.of_entity("user", "admin-calls")
+    # when
+    ops = [ClientQuotaOp("producer_byte_rate", 1024.0), ClientQuotaOp("request_percentage", 12.5)]
+    admin.alter_client_quotas({user: ops, both: [ClientQuotaOp("consumer_byte_rate", 7.0)]}).all().result()
+    admin.alter_client_quotas({user: [ClientQuotaOp("request_percentage", None)]}, validate_only=True).all().result()
+    # then
+    told = admin.describe_client_quotas
+    of_both = {"consumer_byte_rate": 7.0}
+    of_user = {"producer_byte_rate": 1024.0, "request_percentage": 12.5}
+    until(lambda: told(ClientQuotaFilter((of_the_user,))).result() == {user: of_user, both: of_both})
+    assert told(ClientQuotaFilter((of_the_user,), strict=True)).result() == {user: of_user}
+    anyone, default = (
+        ClientQuotaFilterComponent.of_entity_type("user"),
+        ClientQuotaFilterComponent.of_default_entity("client-id"),
+    )
+    assert told(ClientQuotaFilter((anyone, default), strict=True)).result() == {both: of_both}
+    # when
+    removal = {user: [ClientQuotaOp(key, None) for key in of_user], both: [ClientQuotaOp("consumer_byte_rate", None)]}
+    admin.alter_client_quotas(removal).all().result()
+    # then
+    until(lambda: told(ClientQuotaFilter((of_the_user,))).result() == {})
+
+
+def test_a_quota_that_cannot_be_fails_for_its_entity_alone(admin: AdminClient) -> None:
+    # given
+    good, bad = ClientQuotaEntity.of({"ip": "10.0.0.1"}), ClientQuotaEntity.of({"user": "u"})
+    rate = ClientQuotaOp("connection_creation_rate", 5.0)
+    # when
+    outcomes = admin.alter_client_quotas({good: [rate], bad: [rate]}, validate_only=True).values()
+    # then
+    assert outcomes[good].result() is None
+    assert code(outcomes[bad]) == ErrorCode.INVALID_REQUEST
+
+
+# --- credentials ---
+
+
+def test_credentials_are_set_described_and_deleted_and_the_password_is_nowhere(admin: AdminClient) -> None:
+    # given
+    sha256 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, iterations=8192)
+    sha512 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, iterations=4096)
+    upsertions = [UserScramCredentialUpsertion("adele", info, "a secret") for info in (sha256, sha512)]
+    assert "secret" not in repr(upsertions)
+    # when
+    for upsertion in upsertions:
+        admin.alter_user_scram_credentials([upsertion]).all().result()
+    # then
+    until(lambda: admin.list_user_scram_credentials().result().get("adele") == (sha256, sha512))
+    described = admin.describe_user_scram_credentials(["adele", "nobody"]).values()
+    assert described["adele"].result() == (sha256, sha512)
+    assert code(described["nobody"]) == ErrorCode.RESOURCE_NOT_FOUND
+    # when
+    deletions = [UserScramCredentialDeletion("adele", info.mechanism) for info in (sha256, sha512)]
+    for deletion in deletions:
+        admin.alter_user_scram_credentials([deletion]).all().result()
+    # then
+    until(lambda: "adele" not in admin.list_user_scram_credentials().result())
+    again = admin.alter_user_scram_credentials(deletions[:1]).values()["adele"]
+    assert code(again) == ErrorCode.RESOURCE_NOT_FOUND
+
+
+# --- access control lists ---
+
+
+def test_acls_are_deleted_by_filter() -> None:
+    # given
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        alice, bob = (acl_for(f"User:{name}") for name in ("alice", "bob"))
+        admin.create_acls([alice, bob]).all().result()
+        of_alice, of_carol = (filter_for(f"User:{name}") for name in ("alice", "carol"))
+        # when
+        deleted = admin.delete_acls([of_alice, of_carol]).values()
+        # then
+        assert (deleted[of_alice].result(), deleted[of_carol].result()) == ((alice,), ())
+        assert admin.describe_acls(filter_for(None)).result() == (bob,)
+
+
+def acl_for(principal: str) -> Acl:
+    return Acl(
+        resource_type=AclResourceType.TOPIC,
+        resource_name="orders",
+        pattern_type=PatternType.LITERAL,
+        principal=principal,
+        host="*",
+        operation=AclOperation.READ,
+        permission=AclPermission.ALLOW,
+    )
+
+
+def filter_for(principal: str | None) -> AclFilter:
+    return AclFilter(
+        resource_type=AclResourceType.ANY,
+        resource_name=None,
+        pattern_type=PatternType.ANY,
+        principal=principal,
+        host=None,
+        operation=AclOperation.ANY,
+        permission=AclPermission.ANY,
+    )

@@ -18,13 +18,24 @@ answered), ``TimeoutError``, ``ConnectionError``. Calls:
 - ``list_offsets({TopicPartition: OffsetSpec or ms})``: futures per partition
 - ``list_topics``, ``list_groups``, ``list_config_resources(type)``, ``describe_cluster``,
   ``describe_client_configs(filter)``: one future
-- ``describe_acls(filter)``: one future; ``create_acls([Acl])``: futures per ``Acl``
+- ``describe_acls(filter)``: one future; ``create_acls([Acl])``: futures per ``Acl``;
+  ``delete_acls([AclFilter])``: futures per filter
+- ``describe_client_quotas(filter)``: one future; ``alter_client_quotas({ClientQuotaEntity: [ClientQuotaOp]})``: futures
+  per entity
+- ``describe_user_scram_credentials(users)``, ``alter_user_scram_credentials([upsertion or deletion])``: futures per
+  user; ``list_user_scram_credentials()``: one future
 - ``describe_groups``, ``delete_groups``, ``list_group_offsets({group: partitions or None})``: futures per group;
   ``alter_group_offsets(group, {TopicPartition: OffsetAndMetadata})``, ``delete_group_offsets``: futures per partition
 - ``alter_client_configs({ClientConfigEntity: [ClientConfigOp]})``: futures per entity
 """
 
 from klamm.admin._client_configs import ClientCompatibility, ClientConfigOp, ClientConfigsDescription
+from klamm.admin._credentials import (
+    ScramCredentialInfo,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from klamm.admin._quotas import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
 from klamm.admin.client import AdminClient
 from klamm.admin.results import (
     AlterConfigsResult,
@@ -66,6 +77,7 @@ from klamm.admin.types import (
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.filters import EntityFilter, FilterComponent, MatchType
 from klamm.security.acls import Acl, AclFilter, AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.security.scram import ScramMechanism
 
 __all__ = [
     "Acl",
@@ -81,6 +93,10 @@ __all__ = [
     "ClientConfigEntity",
     "ClientConfigOp",
     "ClientConfigsDescription",
+    "ClientQuotaEntity",
+    "ClientQuotaFilter",
+    "ClientQuotaFilterComponent",
+    "ClientQuotaOp",
     "ClusterDescription",
     "ConfigEntry",
     "ConfigResource",
@@ -113,7 +129,11 @@ __all__ = [
     "PatternType",
     "PerKeyResult",
     "ResourceType",
+    "ScramCredentialInfo",
+    "ScramMechanism",
     "TopicDescription",
     "TopicListing",
     "TopicPartition",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
 ]

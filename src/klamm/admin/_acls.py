@@ -1,4 +1,4 @@
-"""DescribeAcls and CreateAcls (KIP-140, KIP-290)."""
+"""DescribeAcls, CreateAcls and DeleteAcls (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from klamm.connections.errors import api_error, raise_for_code
 from klamm.connections.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
@@ -91,3 +92,57 @@ async def create(
             result.succeed(acl, None)
         else:
             result.fail(acl, api_error(outcome.error_code, outcome.error_message))
+
+
+async def delete(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    filters: Collection[AclFilter],
+    *,
+    result: PerKeyResult[AclFilter, tuple[Acl, ...]],
+) -> None:
+    """Delete the ACLs that each filter means; one that could not be deleted fails its filter."""
+    asked = list(filters)
+    if not asked:
+        return
+    response = await pool.send(
+        DeleteAclsRequest(
+            filters=[
+                DeleteAclsRequest.DeleteAclsFilter(
+                    resource_type_filter=wanted.resource_type,
+                    resource_name_filter=wanted.resource_name,
+                    pattern_type_filter=wanted.pattern_type,
+                    principal_filter=wanted.principal,
+                    host_filter=wanted.host,
+                    operation=wanted.operation,
+                    permission_type=wanted.permission,
+                )
+                for wanted in asked
+            ]
+        ),
+        DeleteAclsResponse,
+        deadline=deadline,
+        node_id=CONTROLLER,
+        min_version=_FIRST_WITH_PATTERNS,
+    )
+    # Answers come in the order of the request and repeat nothing of it.
+    for wanted, outcome in zip(asked, response.filter_results, strict=False):
+        errors = [(outcome.error_code, outcome.error_message)]
+        errors += [(acl.error_code, acl.error_message) for acl in outcome.matching_acls]
+        refused = next(((code, message) for code, message in errors if code != ErrorCode.NONE), None)
+        if refused is not None:
+            result.fail(wanted, api_error(*refused))
+        else:
+            result.succeed(wanted, tuple(map(_deleted, outcome.matching_acls)))
+
+
+def _deleted(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:
+    return Acl(
+        resource_type=AclResourceType.from_wire(acl.resource_type),
+        resource_name=acl.resource_name,
+        pattern_type=PatternType.from_wire(acl.pattern_type),
+        principal=acl.principal,
+        host=acl.host,
+        operation=AclOperation.from_wire(acl.operation),
+        permission=AclPermission.from_wire(acl.permission_type),
+    )

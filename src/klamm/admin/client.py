@@ -7,7 +7,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
+from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
+from klamm.admin._quotas import QuotaCalls
 from klamm.admin.results import (
     AlterConfigsResult,
     CreatePartitionsResult,
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 DEFAULT_API_TIMEOUT_MS = 60_000
 
 
-class AdminClient(GroupCalls):
+class AdminClient(GroupCalls, QuotaCalls, CredentialCalls):
     """Administer a cluster of klamm or Apache Kafka. Thread-safe; one thread of its own does the talking.
 
     Args:
@@ -269,6 +271,15 @@ class AdminClient(GroupCalls):
         """Create ACLs, each on its own; one that exists already counts as created."""
         result: PerKeyResult[Acl, None] = PerKeyResult(acls)
         work = functools.partial(_acls.create, acls=list(result.values()), result=result)
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+    def delete_acls(
+        self, filters: Collection[AclFilter], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[AclFilter, tuple[Acl, ...]]:
+        """Delete the ACLs that each filter means; its future has those that were deleted."""
+        result: PerKeyResult[AclFilter, tuple[Acl, ...]] = PerKeyResult(filters)
+        work = functools.partial(_acls.delete, filters=list(result.values()), result=result)
         self._start(result, work, timeout_ms=timeout_ms)
         return result
 

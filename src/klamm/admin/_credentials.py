@@ -1,0 +1,179 @@
+"""SCRAM credentials of users (KIP-554), from Kafka 2.7 on.
+
+::
+
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, iterations=8192)
+    admin.alter_user_scram_credentials([UserScramCredentialUpsertion("alice", info, "a password")]).all().result()
+    admin.describe_user_scram_credentials(["alice"]).values()["alice"].result()  # (info,)
+    admin.list_user_scram_credentials().result()  # {"alice": (info,)}
+    deletion = UserScramCredentialDeletion("alice", ScramMechanism.SCRAM_SHA_256)
+    admin.alter_user_scram_credentials([deletion]).all().result()
+
+The password never leaves this process: what is sent is its salted hash.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.admin._calls import AdminCalls
+from klamm.admin.results import PerKeyResult, settle
+from klamm.connections.errors import api_error, raise_for_code
+from klamm.connections.pool import CONTROLLER
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+from klamm.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from klamm.security.scram import ScramMechanism, salt_password
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from concurrent.futures import Future
+
+    from klamm.connections.pool import ConnectionPool, Deadline
+
+_SALT_BYTES: Final = 24
+_Results: TypeAlias = "list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult]"
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """What may be known of a credential."""
+
+    mechanism: ScramMechanism
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialUpsertion:
+    """A password to be set, in place of what the user had for this mechanism."""
+
+    user: str
+    credential_info: ScramCredentialInfo
+    password: str = field(repr=False)
+    salt: bytes | None = field(default=None, repr=False)
+    """None: a new random one."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialDeletion:
+    """A credential to be taken away."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+ScramAlteration: TypeAlias = UserScramCredentialUpsertion | UserScramCredentialDeletion
+
+
+class CredentialCalls(AdminCalls):
+    """The calls on SCRAM credentials."""
+
+    def describe_user_scram_credentials(
+        self, users: Collection[str], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[str, tuple[ScramCredentialInfo, ...]]:
+        """Return mechanisms and iterations per user; a user without any fails with RESOURCE_NOT_FOUND."""
+        result: PerKeyResult[str, tuple[ScramCredentialInfo, ...]] = PerKeyResult(users)
+        self._start(result, functools.partial(_describe, result=result), timeout_ms=timeout_ms)
+        return result
+
+    def list_user_scram_credentials(
+        self, *, timeout_ms: int | None = None
+    ) -> Future[Mapping[str, tuple[ScramCredentialInfo, ...]]]:
+        """Return mechanisms and iterations of all users that have credentials."""
+        return self._pool.submit(lambda deadline: _list(self._pool, deadline), timeout_ms=timeout_ms)
+
+    def alter_user_scram_credentials(
+        self, alterations: Collection[ScramAlteration], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[str, None]:
+        """Set and delete credentials; a user may stand only once in a call, or fails with DUPLICATE_RESOURCE."""
+        result: PerKeyResult[str, None] = PerKeyResult(alteration.user for alteration in alterations)
+        work = functools.partial(_alter, alterations=tuple(alterations), result=result)
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+
+async def _describe(
+    pool: ConnectionPool, deadline: Deadline, *, result: PerKeyResult[str, tuple[ScramCredentialInfo, ...]]
+) -> None:
+    if not result.values():
+        return  # an empty list would ask for all users
+    for found in await _ask(pool, deadline, result.values()):
+        if found.error_code == ErrorCode.NONE:
+            result.succeed(found.user, _infos(found))
+        else:
+            result.fail(found.user, api_error(found.error_code, found.error_message))
+
+
+async def _list(pool: ConnectionPool, deadline: Deadline) -> Mapping[str, tuple[ScramCredentialInfo, ...]]:
+    users = await _ask(pool, deadline, None)
+    for found in users:
+        raise_for_code(found.error_code, found.error_message)
+    return {found.user: _infos(found) for found in sorted(users, key=lambda found: found.user)}
+
+
+async def _ask(pool: ConnectionPool, deadline: Deadline, users: Collection[str] | None) -> _Results:
+    names = None if users is None else [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users]
+    response = await pool.send(
+        DescribeUserScramCredentialsRequest(users=names), DescribeUserScramCredentialsResponse, deadline=deadline
+    )
+    raise_for_code(response.error_code, response.error_message)
+    return response.results
+
+
+def _infos(
+    found: DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
+) -> tuple[ScramCredentialInfo, ...]:
+    return tuple(
+        ScramCredentialInfo(ScramMechanism.from_wire(info.mechanism), info.iterations)
+        for info in sorted(found.credential_infos, key=lambda info: info.mechanism)
+    )
+
+
+async def _alter(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    *,
+    alterations: tuple[ScramAlteration, ...],
+    result: PerKeyResult[str, None],
+) -> None:
+    Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion  # noqa: N806  # a class
+    request = AlterUserScramCredentialsRequest(
+        deletions=[
+            Deletion(name=each.user, mechanism=each.mechanism)
+            for each in alterations
+            if isinstance(each, UserScramCredentialDeletion)
+        ],
+        upsertions=[_upsertion(each) for each in alterations if isinstance(each, UserScramCredentialUpsertion)],
+    )
+    response = await pool.send(
+        request,
+        AlterUserScramCredentialsResponse,
+        deadline=deadline,
+        node_id=CONTROLLER,
+        retry_on=lambda answer: next(
+            (one.error_code for one in answer.results if one.error_code == ErrorCode.NOT_CONTROLLER), 0
+        ),
+    )
+    for outcome in response.results:
+        settle(result, outcome.user, outcome.error_code, outcome.error_message)
+
+
+def _upsertion(asked: UserScramCredentialUpsertion) -> AlterUserScramCredentialsRequest.ScramCredentialUpsertion:
+    salt = secrets.token_bytes(_SALT_BYTES) if asked.salt is None else asked.salt
+    mechanism, iterations = asked.credential_info.mechanism, asked.credential_info.iterations
+    return AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name=asked.user,
+        mechanism=mechanism,
+        iterations=iterations,
+        salt=salt,
+        salted_password=salt_password(mechanism, asked.password, salt=salt, iterations=iterations),
+    )

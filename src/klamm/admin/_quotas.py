@@ -1,0 +1,165 @@
+"""Quotas of users, client ids and addresses (KIP-546, KIP-612), from Kafka 2.6 on.
+
+::
+
+    alice = ClientQuotaEntity.of({"user": "alice"})
+    anybody_else = ClientQuotaEntity.of({"user": None, "client-id": "reports"})  # None: the default one
+    ops = [ClientQuotaOp("producer_byte_rate", 1024.0), ClientQuotaOp("consumer_byte_rate", None)]
+    admin.alter_client_quotas({alice: ops}).all().result()
+
+    of_users = ClientQuotaFilter((ClientQuotaFilterComponent.of_entity_type("user"),), strict=True)
+    admin.describe_client_quotas(of_users).result()[alice]["producer_byte_rate"]
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.admin._calls import AdminCalls
+from klamm.admin.results import PerKeyResult, settle
+from klamm.configs.quotas import ENTITY_TYPES, MATCH_DEFAULT, MATCH_EXACT, MATCH_SPECIFIED
+from klamm.connections.errors import raise_for_code
+from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from concurrent.futures import Future
+
+    from klamm.connections.pool import ConnectionPool, Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaEntity:
+    """Whom a quota is for: a user, a client id, both, or an address; equal whatever the order of its parts."""
+
+    parts: tuple[tuple[str, str | None], ...]
+    """(``user``, ``client-id`` or ``ip``; name) in this order; the name None means the default one."""
+
+    @classmethod
+    def of(cls, names: Mapping[str, str | None]) -> ClientQuotaEntity:
+        """Return the entity with these parts."""
+        known = [entity_type for entity_type in ENTITY_TYPES if entity_type in names]
+        others = sorted(set(names) - set(known))
+        return cls(tuple((entity_type, names[entity_type]) for entity_type in (*known, *others)))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaOp:
+    """One change to one quota of an entity."""
+
+    key: str
+    value: float | None
+    """None removes the quota."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaFilterComponent:
+    """What one part of an entity has to be."""
+
+    entity_type: str
+    match_type: int
+    match: str | None = None
+
+    @classmethod
+    def of_entity(cls, entity_type: str, name: str) -> ClientQuotaFilterComponent:
+        """Match the entity of this name."""
+        return cls(entity_type=entity_type, match_type=MATCH_EXACT, match=name)
+
+    @classmethod
+    def of_default_entity(cls, entity_type: str) -> ClientQuotaFilterComponent:
+        """Match the default entity of the type."""
+        return cls(entity_type=entity_type, match_type=MATCH_DEFAULT)
+
+    @classmethod
+    def of_entity_type(cls, entity_type: str) -> ClientQuotaFilterComponent:
+        """Match every entity that has the type, named or default."""
+        return cls(entity_type=entity_type, match_type=MATCH_SPECIFIED)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaFilter:
+    """Which entities are meant: all components have to be met; none at all means every entity."""
+
+    components: tuple[ClientQuotaFilterComponent, ...] = ()
+    strict: bool = False
+    """True leaves out entities with a type that no component names."""
+
+
+class QuotaCalls(AdminCalls):
+    """The calls on client quotas."""
+
+    def describe_client_quotas(
+        self, wanted: ClientQuotaFilter, *, timeout_ms: int | None = None
+    ) -> Future[Mapping[ClientQuotaEntity, Mapping[str, float]]]:
+        """Return the quotas of the entities that a filter means."""
+        return self._pool.submit(lambda deadline: _describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
+
+    def alter_client_quotas(
+        self,
+        alterations: Mapping[ClientQuotaEntity, Collection[ClientQuotaOp]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> PerKeyResult[ClientQuotaEntity, None]:
+        """Set and remove quotas; each entity all or nothing."""
+        result: PerKeyResult[ClientQuotaEntity, None] = PerKeyResult(alterations)
+        work = functools.partial(_alter, alterations=alterations, validate_only=validate_only, result=result)
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+
+async def _describe(
+    pool: ConnectionPool, deadline: Deadline, wanted: ClientQuotaFilter
+) -> Mapping[ClientQuotaEntity, Mapping[str, float]]:
+    request = DescribeClientQuotasRequest(
+        components=[
+            DescribeClientQuotasRequest.ComponentData(
+                entity_type=component.entity_type, match_type=component.match_type, match=component.match
+            )
+            for component in wanted.components
+        ],
+        strict=wanted.strict,
+    )
+    response = await pool.send(request, DescribeClientQuotasResponse, deadline=deadline)
+    raise_for_code(response.error_code, response.error_message)
+    return {
+        ClientQuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity}): {
+            value.key: value.value for value in entry.values
+        }
+        for entry in response.entries or []
+    }
+
+
+async def _alter(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    alterations: Mapping[ClientQuotaEntity, Collection[ClientQuotaOp]],
+    *,
+    validate_only: bool,
+    result: PerKeyResult[ClientQuotaEntity, None],
+) -> None:
+    request = AlterClientQuotasRequest(
+        entries=[
+            AlterClientQuotasRequest.EntryData(
+                entity=[
+                    AlterClientQuotasRequest.EntityData(entity_type=entity_type, entity_name=name)
+                    for entity_type, name in entity.parts
+                ],
+                ops=[
+                    AlterClientQuotasRequest.OpData(
+                        key=op.key, value=0.0 if op.value is None else op.value, remove=op.value is None
+                    )
+                    for op in ops
+                ],
+            )
+            for entity, ops in alterations.items()
+        ],
+        validate_only=validate_only,
+    )
+    response = await pool.send(request, AlterClientQuotasResponse, deadline=deadline)
+    for entry in response.entries:
+        entity = ClientQuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity})
+        settle(result, entity, entry.error_code, entry.error_message)

@@ -140,6 +140,11 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+def error_name(error_code: int) -> str:
+    """Return Kafka's name of a code, for people; codes that are not known here are told as numbers."""
+    return ErrorCode(error_code).name if error_code in ErrorCode.__members__.values() else f"error code {error_code}"
+
+
 MAX_MESSAGE_LENGTH = 8_000
 """Characters of a message; more would not fit into the strings of older versions (32,767 bytes)."""
 
@@ -302,6 +307,12 @@ class InvalidProducerEpochError(KafkaApiError):
     """A producer epoch older than the last one seen: the producer is fenced."""
 
     error_code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class TransactionCoordinatorFencedError(KafkaApiError):
+    """A marker of a transaction coordinator that was replaced."""
+
+    error_code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class UnsupportedCompressionTypeError(KafkaApiError):

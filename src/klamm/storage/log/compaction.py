@@ -3,7 +3,8 @@
 Closed segments are read and written anew by a thread, beside the old ones, small neighbours together; only when a new
 segment is durable does it take the old ones' place. Tombstones stay until their batch's delete horizon (KIP-534),
 which is set when they are met first. A batch that loses all records stays without any as long as it is its producer's
-last, so that the producer's sequence is not forgotten.
+last, so that the producer's sequence is not forgotten. What belongs to a transaction that is still open is left alone;
+records of aborted ones go, and later their markers.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import KafkaApiError
 from klamm.storage.log import replacing, rewriting
+from klamm.storage.log.aborted import overlapping
 from klamm.storage.log.config import HousekeepingSettings
 from klamm.storage.log.replacing import DISK, READY, WORK, Disk
 from klamm.storage.log.rewriting import Pace, Rules, SegmentShape, Source, find_last_offsets
+from klamm.storage.log.sweeping import TransactionSweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +81,13 @@ def _plan(log: PartitionLog, now_ms: int) -> _Plan | None:
     """Decide by the age and the share of what is new; None when nothing is to be done."""
     config, closed = log.config, log.segments[:-1]
     ends = [segment.base_offset for segment in log.segments[1:]]
-    settled = list(itertools.takewhile(lambda segment: _is_settled(config, segment, now_ms), closed))
+    stable = log.last_stable_offset
+    settled = [
+        segment
+        for segment, _ in itertools.takewhile(
+            lambda pair: pair[1] <= stable and _is_settled(config, pair[0], now_ms), zip(closed, ends, strict=True)
+        )
+    ]
     if not settled:
         return None
     end = ends[len(settled) - 1]
@@ -105,11 +114,19 @@ async def _compact(
     config = log.config
     dirty = [segment.file.path for segment, end in _with_ends(plan) if end > plan.start]
     found = await asyncio.to_thread(
-        find_last_offsets, dirty, start=plan.start, end=plan.end, max_bytes=settings.cleaner_map_bytes, pace=pace
+        find_last_offsets,
+        dirty,
+        start=plan.start,
+        end=plan.end,
+        max_bytes=settings.cleaner_map_bytes,
+        pace=pace,
+        sweep=_sweep(log, plan.start, plan.end),
     )
     rules = Rules(
         last_offsets=found.offsets,
         producers_last_offsets=frozenset(log.producers.last_offsets()),
+        marker_epochs=log.producers.marker_epochs(),
+        sweep=_sweep(log, plan.segments[0].base_offset, plan.end),
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
     )
@@ -127,6 +144,10 @@ async def _compact(
     if saved:
         logger.info("Compacted %s: %d bytes less", log.name, saved)
     return saved
+
+
+def _sweep(log: PartitionLog, start: int, end: int) -> TransactionSweep:
+    return TransactionSweep(overlapping(log.segments[max(log.segment_index(start), 0) :], start, end))
 
 
 def _with_ends(plan: _Plan) -> zip[tuple[LogSegment, int]]:

@@ -23,8 +23,8 @@ from klamm.storage.log.cleaner import Cleaner
 from klamm.storage.log.config import NO_LIMIT, ConfigEpoch, HousekeepingSettings, LiveConfig
 from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, fsync_path, write_atomically
 from klamm.storage.log.housekeeping import Housekeeper
-from klamm.storage.log.partition import RetiredFile
 from klamm.storage.log.recovery import open_partition
+from klamm.storage.log.segment import RetiredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -295,7 +295,7 @@ class LogManager:
                     self._compacted[log.name] = log.compacted_up_to
                 if log.recovery_point > self._recovery_points.get(log.name, 0):
                     # Producers below the recovery point are not looked for in the log any more.
-                    log.producers.save(log.directory, log.end_offset)
+                    log.save_producers()
                     self._recovery_points[log.name] = log.recovery_point
                 if log.log_start_offset > log.segments[0].base_offset:
                     self._start_offsets[log.name] = log.log_start_offset

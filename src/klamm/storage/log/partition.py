@@ -8,8 +8,7 @@ Batches stay as they came; only base offset, leader epoch and, with LogAppendTim
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
@@ -18,7 +17,9 @@ from klamm.protocol.records.batch import BATCH_OVERHEAD
 from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.checkpoints import EpochStart, write_topic_id
 from klamm.storage.log.files import fsync_path
-from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from klamm.storage.log.positions import Positions
+from klamm.storage.log.producers import NO_OFFSET
+from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment, RetiredFile
 from klamm.storage.log.validation import only_batch, recompressed, stamped_attributes, validate
 
 if TYPE_CHECKING:
@@ -34,22 +35,14 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: what is stamped outside the checksum."""
-_MAX_HINTS: Final = 64
 _SPREAD: Final = 2_654_435_761
 """A factor that spreads neighbouring offsets over all numbers."""
-
-
-class RetiredFile(NamedTuple):
-    """A file under its last name, and when it is to be removed, in milliseconds since the epoch."""
-
-    due_ms: int
-    path: Path
 
 
 class PartitionLog:
     """One partition's segments, in order. Loop-confined, except ``fsync_files``' result, which a thread may fsync.
 
-    The high watermark and the last stable offset are the end offset: there is one replica and no transaction yet.
+    The high watermark is the end offset: there is one replica.
     """
 
     def __init__(
@@ -95,7 +88,7 @@ class PartitionLog:
         """Appended since the last flush: what a recovery would have to check."""
         self._pool = pool
         self._now_ms = now_ms
-        self._hints: dict[int, tuple[LogSegment, int]] = {}
+        self._positions = Positions(segments)
         self._name = f"{topic}-{partition}"
         self._seed = crc32(self._name.encode())
 
@@ -118,8 +111,9 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Consumers of committed records read below this offset."""
-        return self.end_offset
+        """Consumers of committed records read below this offset: where the oldest open transaction begins."""
+        first = self.producers.first_open_offset
+        return self.end_offset if first == NO_OFFSET else max(first, self.log_start_offset)
 
     @property
     def size(self) -> int:
@@ -139,8 +133,12 @@ class PartitionLog:
 
     # -- writing
 
-    def append(self, records: memoryview) -> AppendResult:
+    def append(self, records: memoryview, *, is_verified: bool = False) -> AppendResult:
         """Check one batch of a producer, stamp it and write it.
+
+        Args:
+            records: The batch.
+            is_verified: The transaction coordinator knows that this partition belongs to the producer's transaction.
 
         Raises:
             KafkaApiError: The batch is refused (see ``validation`` and ``producers``), nothing is written.
@@ -159,25 +157,39 @@ class PartitionLog:
                     log_append_time_ms=-1,
                     needs_flush=False,
                 )
+            self.producers.check_transaction(batch, is_verified=is_verified)
         batch = recompressed(batch, config)
         base_offset = self.end_offset
-        try:
-            append_time = self._write(batch, base_offset, now_ms, config)
-        except OSError as error:
-            raise StorageError(f"Cannot write to {self._name}: {error}") from error
+        append_time = self.write(batch, now_ms)
         if batch.producer_id != NO_PRODUCER_ID:
             self.producers.appended(batch, base_offset, now_ms)
-        self.end_offset = base_offset + batch.last_offset_delta + 1
-        self.unflushed_bytes += batch.size
         if self.waiters:
-            for waiter in tuple(self.waiters):
-                waiter.appended(batch.size)
+            self.wake(batch.size)
         return AppendResult(
             base_offset=base_offset,
             last_offset=self.end_offset - 1,
             log_append_time_ms=append_time,
             needs_flush=self.end_offset - self.recovery_point >= config.flush_messages,
         )
+
+    def write(self, batch: RecordBatch, now_ms: int) -> int:
+        """Stamp a batch that was checked and write it at the end; returns its time of appending, or -1.
+
+        Raises:
+            StorageError: The disk refuses; the log is as it was.
+        """
+        try:
+            append_time = self._write(batch, self.end_offset, now_ms, self._configs())
+        except OSError as error:
+            raise StorageError(f"Cannot write to {self._name}: {error}") from error
+        self.end_offset += batch.last_offset_delta + 1
+        self.unflushed_bytes += batch.size
+        return append_time
+
+    def wake(self, size: int) -> None:
+        """Tell everybody who waits that there are ``size`` more bytes to read."""
+        for waiter in tuple(self.waiters):
+            waiter.appended(size)
 
     def _write(self, batch: RecordBatch, base_offset: int, now_ms: int, config: LogConfig) -> int:
         segment = self.segments[-1] if self.segments else self._first_segment()
@@ -245,7 +257,7 @@ class PartitionLog:
         """
         self.segments[-1].seal()
         self.segments[-1].file.trim(self.segments[-1].size)
-        self.producers.save(self.directory, self.end_offset)
+        self.save_producers()
         return self._add_segment(self.end_offset)
 
     # -- reading
@@ -275,7 +287,7 @@ class PartitionLog:
             raise StorageError(f"Cannot read {self._name}: {error}") from error
 
     def _read(self, offset: int, max_bytes: int, min_one_batch: bool) -> bytes:
-        located = self._locate(offset)
+        located = self._positions.locate(offset)
         if located is None:
             return b""
         segment, position = located
@@ -291,38 +303,16 @@ class PartitionLog:
                 head = next(segment.walk(position))
                 end, next_offset = position + head.size, head.last_offset + 1
         if next_offset >= 0:
-            self._hint(next_offset, segment, end)
+            self._positions.remember(next_offset, segment, end)
         return segment.file.read(end - position, position)
-
-    def _hint(self, offset: int, segment: LogSegment, position: int) -> None:
-        """Remember where a consumer that reads on will read, so that it needs no index."""
-        hints = self._hints
-        if len(hints) >= _MAX_HINTS and offset not in hints:
-            del hints[next(iter(hints))]
-        hints[offset] = segment, position
-
-    def _locate(self, offset: int) -> tuple[LogSegment, int] | None:
-        """Return segment and position of the first batch whose last offset is at least ``offset``.
-
-        None when compaction has left nothing from there on.
-        """
-        hint = self._hints.get(offset)
-        if hint is not None and hint[1] < hint[0].size:
-            return hint
-        index = max(self.segment_index(offset), 0)
-        for segment in self.segments[index:]:
-            position = segment.position_of(offset)
-            if position is not None:
-                return segment, position
-        return None
 
     def segment_index(self, offset: int) -> int:
         """Return the place of the segment that holds or would hold ``offset``; -1 when it is before the first."""
-        return bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1
+        return self._positions.segment_index(offset)
 
     def forget_positions(self) -> None:
         """Do not trust remembered positions any more: segments were replaced or removed."""
-        self._hints.clear()
+        self._positions.forget()
 
     def retire(self, segments: Sequence[LogSegment]) -> None:
         """Give up the files of segments that are out of ``segments`` already.
@@ -348,11 +338,19 @@ class PartitionLog:
     # -- durability and end
 
     def fsync_files(self) -> tuple[Path, ...]:
-        """Return the files that a thread has to fsync to make everything below the end offset durable."""
+        """Return the files that a thread has to fsync to make everything below the end offset durable.
+
+        Raises:
+            OSError: The disk refuses.
+        """
         if self.recovery_point >= self.end_offset or not self.segments:
             return ()
         first = max(self.segment_index(self.recovery_point), 0)
-        return (*(segment.file.path for segment in self.segments[first:]), self.directory)
+        dirty = self.segments[first:]
+        for segment in dirty:
+            segment.aborted.flush()
+        aborted = (segment.aborted.file.path for segment in dirty if segment.aborted.entries)
+        return (*(segment.file.path for segment in dirty), *aborted, self.directory)
 
     def flushed(self, offset: int) -> None:
         """Take note that everything below ``offset`` is durable."""
@@ -376,7 +374,17 @@ class PartitionLog:
         if self.segments:
             self.segments[-1].seal()
             self.segments[-1].file.trim(self.segments[-1].size)
-            self.producers.save(self.directory, self.end_offset)
+            self.save_producers()
+
+    def save_producers(self) -> None:
+        """Write what is known of producers; from there on a recovery reads the log, so aborts must be durable before.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        for segment in self.segments[max(self.segment_index(self.recovery_point), 0) :]:
+            segment.aborted.sync()
+        self.producers.save(self.directory, self.end_offset)
 
     def close(self) -> None:
         """Give back descriptors and let waiters go."""
@@ -386,5 +394,4 @@ class PartitionLog:
 
     def end_waiting(self) -> None:
         """Wake everybody who waits for this log."""
-        for waiter in tuple(self.waiters):
-            waiter.appended(WAITING_ENDS)
+        self.wake(WAITING_ENDS)

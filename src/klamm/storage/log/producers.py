@@ -1,4 +1,4 @@
-"""What a partition knows of idempotent producers (KIP-98, Kafka's ProducerStateManager).
+"""What a partition knows of idempotent and transactional producers (KIP-98, Kafka's ProducerStateManager).
 
 Unlike Kafka's snapshots, ours keep the whole window of five batches, so that a batch that is sent again is
 recognised after a restart as well.
@@ -11,14 +11,20 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.protocol.errors import InvalidProducerEpochError, OutOfOrderSequenceError
-from klamm.protocol.records import NO_PRODUCER_ID
+from klamm.protocol.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from klamm.protocol.records import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from klamm.storage.log.files import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from klamm.protocol.records import RecordBatch
+    from klamm.protocol.records import ControlRecord, RecordBatch
     from klamm.storage.log.segment import BatchHead
 
 logger = logging.getLogger(__name__)
@@ -26,7 +32,11 @@ logger = logging.getLogger(__name__)
 WINDOW: Final = 5
 """Batches per producer that are recognised when they come again: what a producer may have in flight."""
 SNAPSHOT: Final = "klamm-producers.json"
+NO_OFFSET: Final = -1
+NO_COORDINATOR: Final = -1
 _MAX_SEQUENCE: Final = 2**31 - 1
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
 
 
 class AppendedBatch(NamedTuple):
@@ -41,12 +51,27 @@ class AppendedBatch(NamedTuple):
 class ProducerState:
     """The last batches of one producer, and when it wrote last (milliseconds since the epoch, the broker's clock)."""
 
-    __slots__ = ("batches", "epoch", "last_used_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "last_used_ms")
 
     def __init__(self, epoch: int, last_used_ms: int) -> None:
         self.epoch = epoch
         self.last_used_ms = last_used_ms
+        self.last_timestamp = NO_TIMESTAMP
+        """Largest timestamp of the last batch, or that of the last marker."""
+        self.coordinator_epoch = NO_COORDINATOR
+        """Of the transaction coordinator that wrote the last marker; -1 without any."""
         self.batches: deque[AppendedBatch] = deque(maxlen=WINDOW)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record; -1 when this epoch has written none."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go on with ``epoch``; sequence numbers begin anew with a new one."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
 
 
 class ProducerStates:
@@ -55,6 +80,8 @@ class ProducerStates:
     def __init__(self, partition: str) -> None:
         self._partition = partition
         self._states: dict[int, ProducerState] = {}
+        self._open: dict[int, int] = {}
+        """Producer id -> first offset of its open transaction, ascending by offset."""
 
     def __len__(self) -> int:
         """Count the producers that are known."""
@@ -62,7 +89,90 @@ class ProducerStates:
 
     def last_offsets(self) -> list[int]:
         """Return where the last batch of each producer ends."""
-        return [state.batches[-1].last_offset for state in self._states.values()]
+        return [state.batches[-1].last_offset for state in self._states.values() if state.batches]
+
+    def marker_epochs(self) -> dict[int, int]:
+        """Return the epochs of producers of which only a marker is known: it is what fences older epochs."""
+        return {producer_id: state.epoch for producer_id, state in self._states.items() if not state.batches}
+
+    def items(self) -> Iterator[tuple[int, ProducerState]]:
+        """Iterate over producer ids and what is known of each."""
+        return iter(self._states.items())
+
+    def epoch_of(self, producer_id: int) -> int:
+        """Return the newest epoch seen of a producer, -1 when it is not known."""
+        state = self._states.get(producer_id)
+        return -1 if state is None else state.epoch
+
+    # -- transactions
+
+    @property
+    def first_open_offset(self) -> int:
+        """Where the oldest open transaction begins; ``NO_OFFSET`` when none is open."""
+        return next(iter(self._open.values())) if self._open else NO_OFFSET
+
+    def open_offset_of(self, producer_id: int) -> int:
+        """Return where a producer's open transaction begins; ``NO_OFFSET`` when it has none."""
+        return self._open.get(producer_id, NO_OFFSET)
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Tell whether a producer has a transaction open here, begun in this epoch."""
+        return producer_id in self._open and self._states[producer_id].epoch == epoch
+
+    def open_producers(self) -> tuple[tuple[int, int], ...]:
+        """Return id and epoch of each producer with an open transaction."""
+        return tuple((producer_id, self._states[producer_id].epoch) for producer_id in self._open)
+
+    def check_transaction(self, batch: RecordBatch, *, is_verified: bool) -> None:
+        """Refuse a batch that does not fit the transaction its producer has open here, or has not.
+
+        Args:
+            batch: Of a producer with an id.
+            is_verified: The coordinator knows that the partition belongs to the producer's transaction.
+
+        Raises:
+            InvalidTxnStateError: As said.
+        """
+        is_open = batch.producer_id in self._open
+        if not batch.is_transactional:
+            if is_open:
+                raise InvalidTxnStateError(
+                    f"Expected transactional write from producer {batch.producer_id} in {self._partition}"
+                )
+        elif not is_verified and not (is_open and self._states[batch.producer_id].epoch == batch.producer_epoch):
+            raise InvalidTxnStateError(
+                f"Record was not part of an ongoing transaction of producer {batch.producer_id} in {self._partition}"
+            )
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """Refuse a marker of a producer or coordinator that was replaced.
+
+        Raises:
+            InvalidProducerEpochError: A newer epoch of the producer was seen.
+            TransactionCoordinatorFencedError: A newer epoch of the coordinator was seen.
+        """
+        state = self._states.get(producer_id)
+        if state is None:
+            return
+        if epoch < state.epoch:
+            raise self._stale_epoch(producer_id, epoch, state)
+        if coordinator_epoch < state.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"Invalid coordinator epoch for producerId {producer_id} in {self._partition}:"
+                f" {coordinator_epoch} (zombie), {state.coordinator_epoch} (current)"
+            )
+
+    def ended(self, producer_id: int, epoch: int, *, coordinator_epoch: int, timestamp: int, now_ms: int) -> int:
+        """Take note of a marker; returns where the transaction began that it ends, ``NO_OFFSET`` when there is none."""
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(epoch, now_ms)
+        state.begin_epoch(epoch)
+        state.coordinator_epoch = coordinator_epoch
+        state.last_timestamp, state.last_used_ms = timestamp, now_ms
+        return self._open.pop(producer_id, NO_OFFSET)
+
+    # -- sequences
 
     def duplicate_of(self, batch: RecordBatch) -> AppendedBatch | None:
         """Check the epoch and sequence of a batch; returns the one that it repeats, or None when it is new.
@@ -81,12 +191,9 @@ class ProducerStates:
             for known in state.batches:
                 if known.base_sequence == batch.base_sequence and known.last_sequence == last_sequence:
                     return known
-            expected = 0 if state.batches[-1].last_sequence == _MAX_SEQUENCE else state.batches[-1].last_sequence + 1
+            expected = 0 if state.last_sequence == _MAX_SEQUENCE else state.last_sequence + 1
         elif batch.producer_epoch < state.epoch:
-            raise InvalidProducerEpochError(
-                f"Epoch of producer {batch.producer_id} in {self._partition} is {batch.producer_epoch},"
-                f" which is smaller than the last seen epoch {state.epoch}"
-            )
+            raise self._stale_epoch(batch.producer_id, batch.producer_epoch, state)
         else:
             expected = 0
         if batch.base_sequence != expected:
@@ -96,36 +203,72 @@ class ProducerStates:
             )
         return None
 
+    def _stale_epoch(self, producer_id: int, epoch: int, state: ProducerState) -> InvalidProducerEpochError:
+        return InvalidProducerEpochError(
+            f"Epoch of producer {producer_id} in {self._partition} is {epoch},"
+            f" which is smaller than the last seen epoch {state.epoch}"
+        )
+
     def appended(self, batch: RecordBatch, base_offset: int, now_ms: int) -> None:
         """Remember a batch that was written at ``base_offset``."""
         entry = AppendedBatch(
             batch.base_sequence, batch.last_sequence, base_offset, base_offset + batch.last_offset_delta
         )
-        self._remember(batch.producer_id, batch.producer_epoch, entry, now_ms)
+        self._remember(batch.producer_id, batch.producer_epoch, entry, now_ms).last_timestamp = batch.max_timestamp
+        if batch.is_transactional and batch.producer_id not in self._open:
+            self._open[batch.producer_id] = base_offset
 
-    def replay(self, head: BatchHead, now_ms: int) -> None:
-        """Remember a batch that was found in the log."""
-        if head.producer_id == NO_PRODUCER_ID or head.base_sequence < 0:
-            return
-        last_sequence = (head.base_sequence + head.last_offset - head.base_offset) & _MAX_SEQUENCE
-        entry = AppendedBatch(head.base_sequence, last_sequence, head.base_offset, head.last_offset)
-        self._remember(head.producer_id, head.producer_epoch, entry, now_ms)
+    def replay(self, head: BatchHead, now_ms: int, marker: ControlRecord | None = None) -> int:
+        """Remember a batch that was found in the log.
 
-    def _remember(self, producer_id: int, epoch: int, entry: AppendedBatch, now_ms: int) -> None:
+        Args:
+            head: The batch's header.
+            now_ms: The clock, in milliseconds since the epoch.
+            marker: What a control batch says; None of any other, and of one that compaction has emptied.
+
+        Returns:
+            Where the transaction began that a marker ends; ``NO_OFFSET`` for anything else.
+        """
+        if head.producer_id == NO_PRODUCER_ID:
+            return NO_OFFSET
+        if head.attributes & _CONTROL:
+            if marker is None:
+                return NO_OFFSET
+            return self.ended(
+                head.producer_id,
+                head.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp=head.max_timestamp,
+                now_ms=now_ms,
+            )
+        if head.base_sequence >= 0:
+            last_sequence = (head.base_sequence + head.last_offset - head.base_offset) & _MAX_SEQUENCE
+            entry = AppendedBatch(head.base_sequence, last_sequence, head.base_offset, head.last_offset)
+            state = self._remember(head.producer_id, head.producer_epoch, entry, now_ms)
+            state.last_timestamp = head.max_timestamp
+            if head.attributes & _TRANSACTIONAL:
+                self._open.setdefault(head.producer_id, head.base_offset)
+        return NO_OFFSET
+
+    def _remember(self, producer_id: int, epoch: int, entry: AppendedBatch, now_ms: int) -> ProducerState:
         state = self._states.get(producer_id)
-        if state is None or state.epoch != epoch:
+        if state is None:
             state = self._states[producer_id] = ProducerState(epoch, now_ms)
+        state.begin_epoch(epoch)
         state.batches.append(entry)
         state.last_used_ms = now_ms
+        return state
 
     def expire(self, before_ms: int) -> None:
-        """Forget producers that wrote nothing since ``before_ms`` (``producer.id.expiration.ms``)."""
-        for producer_id in [key for key, state in self._states.items() if state.last_used_ms < before_ms]:
+        """Forget who wrote nothing since ``before_ms`` (``producer.id.expiration.ms``) and has no transaction open."""
+        old = [key for key, state in self._states.items() if state.last_used_ms < before_ms and key not in self._open]
+        for producer_id in old:
             del self._states[producer_id]
 
     def clear(self) -> None:
         """Forget all."""
         self._states.clear()
+        self._open.clear()
 
     # -- keeping them over a restart
 
@@ -136,10 +279,18 @@ class ProducerStates:
             path.unlink(missing_ok=True)
             return
         producers = [
-            [producer_id, state.epoch, state.last_used_ms, list(state.batches)]
+            [
+                producer_id,
+                state.epoch,
+                state.last_used_ms,
+                list(state.batches),
+                state.last_timestamp,
+                state.coordinator_epoch,
+                self._open.get(producer_id, NO_OFFSET),
+            ]
             for producer_id, state in self._states.items()
         ]
-        text = json.dumps({"version": 1, "offset": offset, "producers": producers}, separators=(",", ":"))
+        text = json.dumps({"version": 2, "offset": offset, "producers": producers}, separators=(",", ":"))
         write_atomically(path, text, durable=False)
 
     def load(self, directory: Path, end_offset: int) -> int | None:
@@ -153,10 +304,14 @@ class ProducerStates:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             offset = int(stored["offset"])
-            for producer_id, epoch, last_used_ms, batches in stored["producers"]:
-                state = ProducerState(epoch, last_used_ms)
+            for producer_id, epoch, last_used_ms, batches, *of_transactions in stored["producers"]:
+                state = self._states[producer_id] = ProducerState(epoch, last_used_ms)
                 state.batches.extend(AppendedBatch(*batch) for batch in batches)
-                self._states[producer_id] = state
+                if of_transactions:  # version 1 had none
+                    state.last_timestamp, state.coordinator_epoch, self._open[producer_id] = of_transactions
+            self._open = {
+                key: first for key, first in sorted(self._open.items(), key=lambda item: item[1]) if first != NO_OFFSET
+            }
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -6,11 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import verify_crc
+from klamm.protocol.records import ControlType, decode_marker, verify_crc
 from klamm.storage.log import replacing
+from klamm.storage.log.aborted import SUFFIX, entry_for
 from klamm.storage.log.epochs import LeaderEpochs
 from klamm.storage.log.partition import PartitionLog
-from klamm.storage.log.producers import ProducerStates
+from klamm.storage.log.producers import NO_OFFSET, ProducerStates
 from klamm.storage.log.segment import LogSegment
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
     from klamm.storage.log.config import LogConfig
     from klamm.storage.log.files import FilePool
+    from klamm.storage.log.segment import BatchHead
 
 logger = logging.getLogger(__name__)
 
 _LEFTOVERS: Final = (".cleaned", ".deleted", ".swap", ".tmp")
-_INDEXES: Final = (".index", ".timeindex")
+_INDEXES: Final = (".index", ".timeindex", SUFFIX)
+_CONTROL: Final = 0x20
 
 
 def open_partition(
@@ -199,18 +202,29 @@ def _replay_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """Take producers from their file, and from the batches behind it.
+    """Take producers from their file, and from the batches behind it; complete the indexes of aborted transactions.
 
     The file is written before the recovery point moves on and removed only when there was no producer, so without
     a file there is nothing to find below the recovery point.
     """
     saved = producers.load(directory, end_offset)
     start = recovery_point if saved is None else max(saved, log_start_offset)
-    if start >= end_offset:
-        return
     for index, segment in enumerate(segments):
         if index + 1 < len(segments) and segments[index + 1].base_offset <= start:
             continue
+        segment.aborted.keep_below(start)
+        if start >= end_offset:
+            continue
         for head in segment.walk(segment.position_of(start) or 0):
             if head.base_offset >= start:
-                producers.replay(head, now_ms)
+                _replay(producers, segment, head, now_ms)
+
+
+def _replay(producers: ProducerStates, segment: LogSegment, head: BatchHead, now_ms: int) -> None:
+    marker = None
+    if head.attributes & _CONTROL:
+        batch = segment.batch_at(head.position)
+        marker = decode_marker(batch) if batch is not None else None
+    first = producers.replay(head, now_ms, marker)
+    if first != NO_OFFSET and marker is not None and marker.control_type is ControlType.ABORT:
+        segment.aborted.append(entry_for(head.producer_id, first, head.last_offset, producers.first_open_offset))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from klamm.storage.log.aborted import SUFFIX
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.segment import DELETED
 
@@ -23,7 +24,7 @@ READY: Final = "compaction.swap"
 """Directory of new files that are to take their places."""
 _REPLACES: Final = "replaces"
 _LOG: Final = ".log"
-_INDEXES: Final = (".index", ".timeindex")
+_INDEXES: Final = (".index", ".timeindex", SUFFIX)
 
 
 class Disk:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.protocol.records import Codec, decode_records, encode_batch, iter_batches
 from klamm.storage.log.files import FilePool
 from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from klamm.storage.log.sweeping import TransactionSweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -110,8 +111,16 @@ class Rules:
 
     last_offsets: Mapping[bytes, int]
     producers_last_offsets: frozenset[int] = field(default_factory=frozenset)
+    marker_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Producer id -> epoch, of producers of which the last thing known is a marker."""
+    sweep: TransactionSweep = field(default_factory=TransactionSweep)
+    """Goes through the log from its start with whoever rewrites it."""
     now_ms: int
     delete_retention_ms: int
+
+    def fences(self, batch: RecordBatch) -> bool:
+        """Tell whether a marker is what keeps older epochs of its producer out."""
+        return self.marker_epochs.get(batch.producer_id) == batch.producer_epoch
 
     def keeps(self, record: Record, horizon: int | None) -> bool:
         """Tell whether a record stays; ``horizon`` is its batch's, None when not set."""
@@ -120,7 +129,9 @@ class Rules:
         return record.value is not None or horizon is None or self.now_ms < horizon
 
 
-def find_last_offsets(paths: Sequence[Path], *, start: int, end: int, max_bytes: int, pace: Pace) -> LastOffsets:
+def find_last_offsets(
+    paths: Sequence[Path], *, start: int, end: int, max_bytes: int, pace: Pace, sweep: TransactionSweep | None = None
+) -> LastOffsets:
     """Walk the batches from ``start`` up to ``end`` and remember where each key is last.
 
     Args:
@@ -129,18 +140,22 @@ def find_last_offsets(paths: Sequence[Path], *, start: int, end: int, max_bytes:
         end: First offset behind the files.
         max_bytes: Stop behind the batch with which remembering costs more than this.
         pace: Rests.
+        sweep: Knows the transactions from ``start`` on that were aborted; None means that there are none.
 
     Raises:
         KafkaApiError: A batch is damaged.
         StoppedError: The broker stops.
     """
+    sweep = sweep if sweep is not None else TransactionSweep()
     offsets: dict[bytes, int] = {}
     key_bytes = 0
     for path in paths:
         for batch in _batches(path):
             if batch.last_offset < start:
                 continue
-            if not batch.is_control:
+            if batch.is_control:
+                sweep.end(batch)
+            elif not sweep.is_aborted(batch):
                 for record in decode_records(batch):
                     key = record.key
                     if key is not None:
@@ -201,7 +216,7 @@ def _fits(built: LogSegment, source: Source, size: int, shape: SegmentShape) -> 
 def _copy(path: Path, built: LogSegment, rules: Rules, shape: SegmentShape, pace: Pace) -> None:
     """Append what stays of a file."""
     for batch in _batches(path):
-        data = _compacted(batch, rules)
+        data = _marker(batch, built, rules) if batch.is_control else _compacted(batch, rules)
         if data is not None:
             (kept,) = iter_batches(data)
             built.append(
@@ -222,13 +237,26 @@ def _batches(path: Path) -> Iterator[RecordBatch]:
     yield from iter_batches(memoryview(mapped))  # the mapping ends with the last view of it
 
 
+def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | bytearray | None:
+    """Return what stays of a marker; one that nothing needs stays until its horizon, which is set when that is seen."""
+    is_empty, entry = rules.sweep.end(batch)
+    if entry is not None:
+        built.aborted.append(entry)
+    if not is_empty:
+        return bytes(batch.buffer)
+    if batch.has_delete_horizon and rules.now_ms >= batch.base_timestamp and not rules.fences(batch):
+        return None
+    if batch.has_delete_horizon or not batch.record_count:
+        return bytes(batch.buffer)
+    return _rebuilt(batch, decode_records(batch), rules.now_ms + rules.delete_retention_ms)
+
+
 def _compacted(batch: RecordBatch, rules: Rules) -> bytes | bytearray | None:
     """Return what stays of a batch, None when nothing does."""
-    if batch.is_control:
-        return bytes(batch.buffer)
     records = decode_records(batch)
     horizon = batch.base_timestamp if batch.has_delete_horizon else None
-    kept = [record for record in records if rules.keeps(record, horizon)]
+    is_aborted = rules.sweep.is_aborted(batch)
+    kept = [] if is_aborted else [record for record in records if rules.keeps(record, horizon)]
     new_horizon = horizon
     if horizon is None and any(record.value is None for record in kept):
         new_horizon = rules.now_ms + rules.delete_retention_ms
@@ -236,17 +264,22 @@ def _compacted(batch: RecordBatch, rules: Rules) -> bytes | bytearray | None:
         return bytes(batch.buffer)
     if not kept and batch.last_offset not in rules.producers_last_offsets:
         return None
+    return _rebuilt(batch, kept, new_horizon)
+
+
+def _rebuilt(batch: RecordBatch, records: Sequence[Record], horizon: int | None) -> bytearray:
     return encode_batch(
-        kept,
-        codec=Codec(batch.codec) if kept else Codec.NONE,
+        records,
+        codec=Codec(batch.codec) if records else Codec.NONE,
         base_offset=batch.base_offset,
         last_offset=batch.last_offset,
         partition_leader_epoch=batch.partition_leader_epoch,
         timestamp_type=batch.timestamp_type,
         log_append_time=batch.max_timestamp,
-        delete_horizon=new_horizon,
+        delete_horizon=horizon,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
         is_transactional=batch.is_transactional,
+        is_control=batch.is_control,
     )

@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.records import LOG_OVERHEAD, NO_TIMESTAMP, RecordBatch, iter_batches
+from klamm.storage.log.aborted import SUFFIX, AbortedIndex
 from klamm.storage.log.files import LogFile
 from klamm.storage.log.index import OffsetIndex, TimeIndex
 
@@ -38,6 +39,13 @@ class BatchHead(NamedTuple):
     base_sequence: int
 
 
+class RetiredFile(NamedTuple):
+    """A file under its last name, and when it is to be removed, in milliseconds since the epoch."""
+
+    due_ms: int
+    path: Path
+
+
 class LogSegment:
     """Batches from ``base_offset`` on. Loop-confined.
 
@@ -51,6 +59,7 @@ class LogSegment:
         self.file = LogFile(pool, stem.with_suffix(".log"))
         self.offset_index = OffsetIndex(LogFile(pool, stem.with_suffix(".index")))
         self.time_index = TimeIndex(LogFile(pool, stem.with_suffix(".timeindex")))
+        self.aborted = AbortedIndex(LogFile(pool, stem.with_suffix(SUFFIX)))
         self.size = self.file.size()
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = -1
@@ -69,8 +78,8 @@ class LogSegment:
 
     @property
     def files(self) -> tuple[LogFile, ...]:
-        """Log, offset index and time index."""
-        return (self.file, self.offset_index.file, self.time_index.file)
+        """Log, offset index, time index and index of aborted transactions; the last one only exists where needed."""
+        return (self.file, self.offset_index.file, self.time_index.file, self.aborted.file)
 
     def _load_timestamps(self) -> None:
         last = self.time_index.last
@@ -121,6 +130,7 @@ class LogSegment:
         self.index_time()
         self.offset_index.flush()
         self.time_index.flush()
+        self.aborted.flush()
 
     def truncate(self, position: int) -> None:
         """Cut the log file; the indexes have to be rebuilt from there."""

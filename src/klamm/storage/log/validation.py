@@ -8,7 +8,6 @@ from klamm.protocol.errors import (
     CorruptBatchError,
     InvalidRecordError,
     InvalidTimestampError,
-    InvalidTxnStateError,
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
@@ -79,7 +78,6 @@ def validate(batch: RecordBatch, config: LogConfig, partition: str, now_ms: int)
     """Check a batch; its records are decoded only where a rule asks for it.
 
     Raises:
-        InvalidTxnStateError: Transactional; there are no transactions yet.
         InvalidRecordError: Offsets, count, sequence or a missing key break the rules.
         InvalidTimestampError: A timestamp out of the range that the topic allows.
         MessageTooLargeError: Larger than ``max.message.bytes``.
@@ -119,8 +117,8 @@ def _validate_header(batch: RecordBatch, config: LogConfig, partition: str) -> N
         )
     if batch.is_control:
         raise InvalidRecordError(f"Clients are not allowed to write control records in topic partition {partition}")
-    if batch.is_transactional:
-        raise InvalidTxnStateError(f"Producer {batch.producer_id} has no transaction open in {partition}")
+    if batch.is_transactional and batch.producer_id == NO_PRODUCER_ID:
+        raise InvalidRecordError(f"A transactional batch without a producer id in topic partition {partition}")
     if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence < 0:
         raise InvalidRecordError(
             f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"

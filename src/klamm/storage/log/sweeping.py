@@ -1,0 +1,57 @@
+"""What compaction has to know of transactions while it goes through a log (Kafka's CleanedTransactionMetadata).
+
+Records of aborted transactions go at once. A marker may go when nothing of its transaction is left: the abort markers'
+entries in the index of aborted transactions stay as long as their marker does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.protocol.records import ControlType, decode_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from klamm.protocol.records import RecordBatch
+    from klamm.storage.log.aborted import AbortedTransaction
+
+
+class TransactionSweep:
+    """Told of every batch of a log in order, it says which are aborted and which markers are not needed."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        self._coming = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._open: dict[int, AbortedTransaction] = {}
+        self._has_batches: set[int] = set()
+        """Producers of whose transaction, however it ended, a batch was met."""
+
+    def is_aborted(self, batch: RecordBatch) -> bool:
+        """Take a batch of records; tells whether its transaction was aborted."""
+        self._begin_up_to(batch.last_offset)
+        if not batch.is_transactional:
+            return False
+        self._has_batches.add(batch.producer_id)
+        return batch.producer_id in self._open
+
+    def end(self, batch: RecordBatch) -> tuple[bool, AbortedTransaction | None]:
+        """Take a marker; tells whether nothing of its transaction is left, and what of the index stays with it.
+
+        Raises:
+            CorruptBatchError: It is no marker.
+        """
+        self._begin_up_to(batch.last_offset)
+        marker = decode_marker(batch)
+        if marker is None:
+            return batch.record_count == 0, None
+        is_empty = batch.producer_id not in self._has_batches
+        self._has_batches.discard(batch.producer_id)
+        if marker.control_type is ControlType.ABORT:
+            entry = self._open.pop(batch.producer_id, None)
+            return is_empty or entry is None, None if is_empty else entry
+        return is_empty, None
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._coming and self._coming[-1].first_offset <= offset:
+            entry = self._coming.pop()
+            self._open[entry.producer_id] = entry

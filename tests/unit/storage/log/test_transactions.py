@@ -1,0 +1,261 @@
+"""Open, committed and aborted transactions in a log: who reads what, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from klamm.protocol.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    TransactionCoordinatorFencedError,
+)
+from klamm.storage.log import append_marker, delete_records
+from klamm.storage.log.compaction import compact
+from klamm.storage.log.retention import apply_retention
+from tests.support.logs import NOON_MS, LogHouse, batch, read_all
+from tests.support.transactions import ABORT, COMMIT, committed_records, committed_values, end, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.storage.log import PartitionLog
+
+
+def test_committed_records_are_read_when_their_transaction_has_ended(tmp_path: Path) -> None:
+    log = LogHouse(tmp_path).log
+    log.append(batch("before"))
+    write(log, 1, "a", "b", sequence=0)
+    log.append(batch("behind"))
+
+    assert (log.last_stable_offset, committed_values(log)) == (1, ["before"])
+
+    assert end(log, 1, COMMIT) == 4
+    assert (log.last_stable_offset, committed_values(log)) == (5, ["before", "a", "b", "behind"])
+
+
+def test_aborted_records_are_never_read_by_who_wants_committed_ones(tmp_path: Path) -> None:
+    log = LogHouse(tmp_path).log
+    write(log, 1, "no", sequence=0)
+    write(log, 2, "yes", sequence=0)
+    end(log, 1, ABORT)
+    write(log, 1, "later", sequence=1)
+
+    assert (log.last_stable_offset, committed_values(log)) == (1, [])
+    end(log, 2, COMMIT)
+    assert (log.last_stable_offset, committed_values(log)) == (3, ["yes"])
+    end(log, 1, COMMIT)
+    assert committed_values(log) == ["yes", "later"]
+
+
+def test_the_index_of_aborted_transactions_is_kafkas(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    write(house.log, 7, "open", sequence=0)
+    write(house.log, 8, "no", sequence=0)
+    end(house.log, 8, ABORT)
+
+    (path,) = house.data_dir.glob("t-0/*.txnindex")
+    assert list(struct.iter_unpack(">hqqqq", path.read_bytes())) == [(0, 8, 1, 2, 0)]
+
+
+def test_a_transactional_batch_needs_a_transaction(tmp_path: Path) -> None:
+    log = LogHouse(tmp_path).log
+    data = batch("x", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+
+    with pytest.raises(InvalidTxnStateError):
+        log.append(data)
+
+    write(log, 1, "x", sequence=0)
+    log.append(batch("y", producer_id=1, producer_epoch=0, base_sequence=1, is_transactional=True))
+    assert log.end_offset == 2
+
+
+def test_within_a_transaction_a_producer_writes_nothing_else(tmp_path: Path) -> None:
+    log = LogHouse(tmp_path).log
+    write(log, 1, "x", sequence=0)
+
+    with pytest.raises(InvalidTxnStateError):
+        log.append(batch("y", producer_id=1, producer_epoch=0, base_sequence=1))
+
+
+def test_a_marker_with_a_newer_epoch_keeps_the_old_producer_out(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    write(house.log, 1, "x", sequence=0)
+    end(house.log, 1, ABORT, epoch=1)
+
+    for _ in range(2):
+        with pytest.raises(InvalidProducerEpochError):
+            write(house.log, 1, "zombie", sequence=1)
+        with pytest.raises(InvalidProducerEpochError):
+            end(house.log, 1, COMMIT)
+        house.open()  # also after a crash
+    assert write(house.log, 1, "y", sequence=0, epoch=1) == 2
+
+
+def test_a_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:
+    log = LogHouse(tmp_path).log
+    append_marker(log, COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=5, now_ms=NOON_MS)
+
+    with pytest.raises(TransactionCoordinatorFencedError):
+        append_marker(log, COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=4, now_ms=NOON_MS)
+
+
+def test_deleted_records_of_an_open_transaction_hold_nobody_up(tmp_path: Path) -> None:
+    log = LogHouse(tmp_path).log
+    write(log, 1, "x", "y", "z", sequence=0)
+
+    delete_records(log, 2)
+
+    assert log.last_stable_offset == 2
+    end(log, 1, COMMIT)
+    assert committed_values(log) == ["z"]
+
+
+def test_retention_takes_the_index_with_its_segment(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, segment_bytes="200", retention_bytes="0")
+    for sequence in range(10):
+        write(house.log, 1, "x" * 100, sequence=sequence)
+        end(house.log, 1, ABORT)
+
+    apply_retention(house.log, NOON_MS)
+
+    assert list(house.data_dir.glob("t-0/*.txnindex")) == []
+    assert committed_values(house.log) == []
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) -> None:
+    log = LogHouse(tmp_path).log
+    write(log, 1, "x", sequence=0)
+    log.producers.expire(NOON_MS + 10**9)
+    assert log.producers.has_open(1, 0)
+
+    end(log, 1, ABORT)
+    log.producers.expire(NOON_MS + 10**9)
+    assert len(log.producers) == 0
+
+
+def _compact(house: LogHouse) -> None:
+    house.log.roll()
+    asyncio.run(compact(house.log, house.clock()))
+
+
+def test_compaction_removes_what_was_aborted_and_leaves_alone_what_is_open(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000")
+    log = house.log
+    log.append(batch("kept", key=b"a"))
+    write(log, 1, "no", sequence=0, key=b"a")
+    end(log, 1, ABORT)
+    write(log, 1, "old", sequence=1, key=b"b")
+    end(log, 1, COMMIT)
+    write(log, 1, "new", sequence=2, key=b"b")
+    end(log, 1, COMMIT)
+    log.roll()
+    write(log, 2, "open", sequence=0, key=b"a")
+
+    _compact(house)
+
+    assert [(record.offset, record.value) for record in committed_records(log)] == [(0, b"kept"), (5, b"new")]
+    records = {record.offset: record.value for record in read_all(log)}
+    assert records[0] == b"kept"
+    assert records[7] == b"open", "an open transaction is not looked at yet"
+    assert not {1, 3} & set(records)
+    assert {2, 4, 6} <= set(records), "markers stay for the time being"
+    house.open()
+    assert committed_values(house.log) == ["kept", "new"]
+
+
+def test_markers_go_when_nothing_is_left_of_their_transaction_and_their_time_is_over(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000")
+    log = house.log
+    write(log, 1, "no", sequence=0, key=b"a")
+    end(log, 1, ABORT)
+    write(log, 1, "old", sequence=1, key=b"b")
+    end(log, 1, COMMIT)
+    write(log, 1, "new", sequence=2, key=b"b")
+    end(log, 1, COMMIT)
+    offsets = []
+
+    for _ in range(4):
+        log.append(batch("x", key=b"filler"))
+        _compact(house)
+        offsets.append({record.offset for record in read_all(log)} & set(range(6)))
+        house.clock.now_ms += 2_000
+
+    assert offsets[0] == {1, 3, 4, 5}
+    assert offsets[-1] == {4, 5}, "the last marker ends a transaction that is still there"
+    assert committed_values(log) == ["new", "x"]
+    assert not any(segment.aborted.entries for segment in log.segments)
+
+
+class _Model:
+    """What a reader of committed records has to find."""
+
+    def __init__(self) -> None:
+        self.sequences = [0, 0, 0]
+        self.open: dict[int, list[int]] = {}
+        self.committed: dict[int, str] = {}
+        self.number = 0
+
+    def step(self, log: PartitionLog, producer: int, what: str) -> None:
+        if what == "plain":
+            value = self._value()
+            self.committed[log.append(batch(value)).base_offset] = value
+        elif what == "write":
+            value = self._value()
+            offset = write(log, producer, value, sequence=self.sequences[producer])
+            self.sequences[producer] += 1
+            self.open.setdefault(producer, []).append(offset)
+            self.committed[offset] = value
+        elif producer in self.open:
+            end(log, producer, COMMIT if what == "commit" else ABORT)
+            for offset in self.open.pop(producer):
+                if what == "abort":
+                    del self.committed[offset]
+
+    def _value(self) -> str:
+        self.number += 1
+        return str(self.number)
+
+    def readable(self, end_offset: int) -> tuple[int, list[str]]:
+        stable = min((offsets[0] for offsets in self.open.values()), default=end_offset)
+        return stable, [value for offset, value in sorted(self.committed.items()) if offset < stable]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.sampled_from(["write", "write", "plain", "commit", "abort", "crash", "stop", "flush"])
+    ),
+    max_size=60,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(steps=STEPS, segment_bytes=st.sampled_from(["300", "1000", "100000"]), max_bytes=st.sampled_from([1, 400, 9999]))
+def test_any_history_is_read_rightly_whatever_happens(
+    steps: list[tuple[int, str]], segment_bytes: str, max_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    house = LogHouse(tmp_path_factory.mktemp("log"), segment_bytes=segment_bytes)
+    model = _Model()
+    for producer, what in steps:
+        if what == "crash":
+            house.open()
+        elif what == "stop":
+            asyncio.run(house.manager.close())
+            house.open()
+        elif what == "flush":
+            asyncio.run(_flush(house))
+        else:
+            model.step(house.log, producer, what)
+        stable, values = model.readable(house.log.end_offset)
+        assert house.log.last_stable_offset == stable
+        assert committed_values(house.log, max_bytes) == values
+
+
+async def _flush(house: LogHouse) -> None:
+    await house.manager.flush(house.log)
+    await house.manager.checkpoint()

@@ -1,0 +1,1 @@
+"""``klamm mirror verify``: whether both sides hold the same records, and where they do not."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from klamm.broker.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from klamm.broker.network.session import Session
@@ -19,6 +21,8 @@ class RequestContext:
     api_version: int
     client_id: str | None
     """From the request header; None when the client sent null."""
+    time_slice: TimeSlice = field(default_factory=TimeSlice)
+    """What a request with thousands of parts gives way by."""
 
     @property
     def node_id(self) -> int:

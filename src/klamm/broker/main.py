@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import Node
+from klamm.broker.garbage import GarbageSettings
 from klamm.broker.security.listeners import ANY_HOST, Address, own_host_name
 from klamm.broker.settings import BrokerSettings, parse_arguments, unknown_names
 from klamm.policy import PolicyLoadError
@@ -71,6 +72,7 @@ async def _serve(
         if scrapes is not None:
             await app.listen_for_scrapes(scrapes)
             logger.info("Metrics on http://%s/metrics", _bound(scrapes))
+        GarbageSettings().apply()
         addresses = ",".join(str(_bound(sock)) for sock in sockets[settings.listeners[0].name])
         sys.stdout.write(f"klamm broker ready on {addresses} (data in {settings.data_dir})\n")
         sys.stdout.flush()

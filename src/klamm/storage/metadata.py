@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.protocol.errors import StorageError
-from klamm.storage import statements
+from klamm.storage import statements, transaction_rows
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.lock import make_durable_directory
 from klamm.storage.schema import Database, connect_sqlite, create_or_migrate, open_connection
@@ -31,15 +32,19 @@ if TYPE_CHECKING:
         PutGroup,
         PutGroupOffset,
         PutHistory,
+        PutPendingOffset,
         PutQuota,
         PutScramCredential,
         PutSetting,
         PutTopic,
+        PutTransaction,
     )
 
 T = TypeVar("T")
 
 METADATA_FILE_NAME: Final = "metadata.sqlite"
+_TOLD_AT_ONCE: Final = 32
+"""Changes whose ends others do not wait for: what follows a change is done when it is told."""
 
 
 class MetadataStore:
@@ -62,6 +67,7 @@ class MetadataStore:
         self._writer: CommitWriter | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: Batch | None = None
+        self._committed: deque[asyncio.Future[None]] = deque()
         self._generation = 0
         self._is_closed = False
 
@@ -136,6 +142,7 @@ class MetadataStore:
             await asyncio.to_thread(self._writer.stop)
             # The writer's last news were queued on the loop before the thread ended; let them arrive.
             await asyncio.sleep(0)
+            self._tell_committed(at_once=len(self._committed))
         self._reader.close()
 
     def load_topics(self) -> list[PutTopic]:
@@ -157,6 +164,14 @@ class MetadataStore:
     def load_group_offsets(self) -> list[PutGroupOffset]:
         """Return all committed offsets by group, topic id and partition."""
         return self._read(statements.read_group_offsets)
+
+    def load_transactions(self) -> list[PutTransaction]:
+        """Return what is stored of transactional ids, by id."""
+        return self._read(transaction_rows.read_transactions)
+
+    def load_pending_offsets(self) -> list[PutPendingOffset]:
+        """Return all offsets that wait for the end of their transaction."""
+        return self._read(transaction_rows.read_pending_offsets)
 
     def load_settings(self) -> list[PutSetting]:
         """Return all settings by name."""
@@ -201,10 +216,19 @@ class MetadataStore:
             self._writer.put(pending)
 
     def _on_committed(self, batches: list[Batch]) -> None:
-        for batch in batches:
-            for future in batch.futures:
-                if not future.done():
-                    future.set_result(None)
+        was_idle = not self._committed
+        self._committed.extend(future for batch in batches for future in batch.futures)
+        if was_idle:
+            self._tell_committed()
+
+    def _tell_committed(self, at_once: int = _TOLD_AT_ONCE) -> None:
+        """Tell some of those who wait, in order; others are served before the rest is told."""
+        for _ in range(min(at_once, len(self._committed))):
+            future = self._committed.popleft()
+            if not future.done():
+                future.set_result(None)
+        if self._committed and self._loop is not None:
+            self._loop.call_soon(self._tell_committed)
 
     def _on_failed(self, batches: list[Batch], error: StorageError) -> None:
         """Start a new generation: everything decided before this moment is void."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from klamm.broker.configs.deciding import (
     BROKER_ITSELF,
@@ -20,6 +22,7 @@ from klamm.broker.configs.deciding import (
 )
 from klamm.broker.configs.describing import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
+from klamm.broker.time_slice import TimeSlice
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.kinds import ResourceType
@@ -31,10 +34,16 @@ from klamm.storage.changes import PutConfig, PutHistory
 from klamm.storage.history import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.configs.values import ConfigValue
     from klamm.storage.changes import Change, PutTopic
+
+
+OPERATIONS_AT_ONCE: Final = 256
+"""What is decided and applied in one turn of the event loop, some milliseconds."""
+
+_Errors: TypeAlias = "tuple[KafkaApiError | None, ...]"
 
 
 class ConfigStore(Protocol):
@@ -67,7 +76,8 @@ class ConfigService:
     """What is set, changed by requests and read by everybody. Loop-confined, no lock.
 
     A change is decided, applied in memory and handed to the store without an await in between, so that no update is
-    lost; it is answered when it is on disk.
+    lost; it is answered when it is on disk. A request with more than ``OPERATIONS_AT_ONCE`` is done in parts, and
+    others are served in between.
 
     Args:
         store: Where changes become durable.
@@ -97,10 +107,13 @@ class ConfigService:
         self._least_insync_replicas = static.get(MIN_INSYNC_REPLICAS, "1")
         self._listeners: list[Callable[[ConfigsChanged], None]] = []
         self._last_commit: asyncio.Future[None] | None = None
+        self.times_loaded = 0
+        """Grows with every commit that failed: what was read before is void."""
         self.load()
 
     def load(self) -> None:
         """Take everything from the store; also after a commit that failed, when listeners hear what is taken back."""
+        self.times_loaded += 1
         before = self._image.values
         configs: dict[tuple[int, str], dict[str, str]] = {}
         for row in self._store.load_configs():
@@ -183,55 +196,69 @@ class ConfigService:
         Returns:
             For each alteration in order: None when it succeeded, or why it did not.
         """
-        guard = self._guard
-        errors: tuple[KafkaApiError | None, ...] = ()
-        try:
-            if guard is None:
-                outcomes = self._decide(alterations, node_id)
-                errors = _errors(outcomes)
-                commit = None if validate_only else self._replay(outcomes, author)
-            else:
-                async with guard.turn():
-                    outcomes = await self._decide_with(guard, alterations, node_id, author, validate_only=validate_only)
-                    errors = _errors(outcomes)
-                    commit = None if validate_only else self._replay(outcomes, author)
-            if commit is not None:
-                await asyncio.shield(commit)
-        except StorageError as error:
-            return tuple(outcome or error for outcome in errors)
-        return errors
-
-    def _decide(self, alterations: Sequence[ResourceAlteration], node_id: int) -> list[Decision | KafkaApiError]:
         copies = Counter(map(identity_of, alterations))
-        outcomes: list[Decision | KafkaApiError] = []
-        for alteration in alterations:
+        begun: list[tuple[_Errors, asyncio.Future[None] | None]] = []
+        for part in _parts(alterations):
+            if begun:
+                await asyncio.sleep(0)
+            repeated = [copies[identity_of(alteration)] > 1 for alteration in part]
+            begun.append(await self._begin(part, repeated, node_id, author, validate_only=validate_only))
+        return tuple([error for one in begun for error in await _ended(*one)])
+
+    async def _begin(
+        self,
+        alterations: Sequence[ResourceAlteration],
+        repeated: Sequence[bool],
+        node_id: int,
+        author: Author,
+        *,
+        validate_only: bool,
+    ) -> tuple[_Errors, asyncio.Future[None] | None]:
+        """Decide and apply some resources; returns their errors and what to wait for."""
+        async with contextlib.nullcontext() if self._guard is None else self._guard.turn():
+            decide = partial(self._decide, alterations, repeated, node_id)
+            outcomes = await self._judged(decide, author, validate_only=validate_only)
+            errors = tuple(outcome if isinstance(outcome, KafkaApiError) else None for outcome in outcomes)
             try:
-                if copies[identity_of(alteration)] > 1:
+                return errors, None if validate_only else self._replay(outcomes, author)
+            except StorageError as error:
+                return tuple(outcome or error for outcome in errors), None
+
+    def _decide(
+        self, alterations: Sequence[ResourceAlteration], repeated: Sequence[bool], node_id: int
+    ) -> list[Decision | KafkaApiError]:
+        outcomes: list[Decision | KafkaApiError] = []
+        for alteration, is_repeated in zip(alterations, repeated, strict=True):
+            try:
+                if is_repeated:
                     raise InvalidRequestError("Each resource must appear at most once.")
                 outcomes.append(self._decider.decide(alteration, node_id))
             except KafkaApiError as error:
                 outcomes.append(error)
         return outcomes
 
-    async def _decide_with(
+    async def _judged(
         self,
-        guard: AlterConfigGuard,
-        alterations: Sequence[ResourceAlteration],
-        node_id: int,
+        decide: Callable[[], list[Decision | KafkaApiError]],
         author: Author,
         *,
         validate_only: bool,
     ) -> list[Decision | KafkaApiError]:
-        """Decide again and again, until the guard has judged every decision as it stands now."""
+        """Decide, with a guard again and again until it has judged every decision as it stands now."""
+        guard = self._guard
+        if guard is None:
+            return decide()
         judged: dict[int, tuple[Decision, KafkaApiError | None]] = {}
+        time_slice = TimeSlice()
         while True:
-            outcomes = self._decide(alterations, node_id)
+            outcomes = decide()
             is_settled = True
             for index, decision in enumerate(outcomes):
                 if isinstance(decision, KafkaApiError) or decision.resource_type is ResourceType.BROKER_LOGGER:
                     continue
                 if index not in judged or judged[index][0] != decision:
                     is_settled = False
+                    await time_slice.give_way()
                     judged[index] = decision, await _refusal(guard, decision, author, validate_only=validate_only)
                 outcomes[index] = judged[index][1] or decision
             if is_settled:
@@ -334,8 +361,28 @@ class ConfigService:
                 return self._image.names_set(resource_type)
 
 
-def _errors(outcomes: Sequence[Decision | KafkaApiError]) -> tuple[KafkaApiError | None, ...]:
-    return tuple(outcome if isinstance(outcome, KafkaApiError) else None for outcome in outcomes)
+def _parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[ResourceAlteration]]:
+    """Divide a request into what is decided and applied at once."""
+    begin = size = 0
+    for end, alteration in enumerate(alterations):
+        operations = alteration.replacement if alteration.operations is None else alteration.operations
+        if size and size + len(operations) > OPERATIONS_AT_ONCE:
+            yield alterations[begin:end]
+            begin, size = end, 0
+        size += 1 + len(operations)
+    if begin < len(alterations):
+        yield alterations[begin:]
+
+
+async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Errors:
+    """Wait until what was begun is on disk; what is not has failed."""
+    if commit is None:
+        return errors
+    try:
+        await asyncio.shield(commit)
+    except StorageError as failure:
+        return tuple(error or failure for error in errors)
+    return errors
 
 
 async def _refusal(

@@ -47,7 +47,7 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     if wanted is None:
         topics = [
             _found(topic)
-            for topic in context.services.topics.all()
+            async for topic in context.time_slice.over(context.services.topics.all())
             if may_topic(context, AclOperation.DESCRIBE, topic.name)
         ]
     elif context.api_version < _IDS_SINCE and any(
@@ -59,9 +59,11 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
         ]
     else:
         may_create = request.allow_auto_topic_creation or context.api_version < _ASKS_FOR_CREATION_SINCE
-        topics = [await _answer(topic, context, may_create=may_create) for topic in wanted]
+        topics = [
+            await _answer(topic, context, may_create=may_create) async for topic in context.time_slice.over(wanted)
+        ]
     if request.include_topic_authorized_operations and context.api_version >= _OPERATIONS_SINCE:
-        _tell_operations(topics, context)
+        await _tell_operations(topics, context)
     asked = request.include_cluster_authorized_operations and context.api_version in _CLUSTER_OPERATIONS
     return MetadataResponse(
         cluster_authorized_operations=cluster_operations(context) if asked else NOT_ASKED,
@@ -77,8 +79,8 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     )
 
 
-def _tell_operations(topics: list[MetadataResponse.MetadataResponseTopic], context: RequestContext) -> None:
-    for topic in topics:
+async def _tell_operations(topics: list[MetadataResponse.MetadataResponseTopic], context: RequestContext) -> None:
+    async for topic in context.time_slice.over(topics):
         if topic.name is not None and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             topic.topic_authorized_operations = authorized_operations(context, AclResourceType.TOPIC, topic.name)
 
@@ -127,7 +129,7 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     """Create a topic that somebody asked for; another request may be doing the same."""
     created, error = await attempt(lambda: create_topic(TopicSpec(name=name), context), api=API.key)
     if created is not None:
-        return _found(created.topic)
+        return _found(created)
     topic = context.services.topics.get(name)
     if topic is not None:
         return _found(topic)

@@ -9,15 +9,14 @@ Not done here: the controller's mutation quota.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.broker.attempt import ApiError, attempt
+from klamm.broker.attempt import NONE, ApiError, attempt
 from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic
-from klamm.broker.topics.creating import NewTopic, TopicSpec, create_topic
+from klamm.broker.topics.creating import NewTopic, TopicSpec, begin_topic
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode
@@ -83,19 +82,17 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
     """Answer one entry per topic; a refused one never fails its neighbours."""
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
-    # Each topic is decided and applied, in order, before its first wait; so all of them share one commit.
-    answers = await asyncio.gather(
-        *(
-            _create(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
-            for name, topic in once_each.items()
-        )
-    )
-    return CreateTopicsAnswer(answers)
+    # All are decided and applied, in order, before the first one is waited for; so they share commits.
+    begun = [
+        await _begin(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
+        async for name, topic in context.time_slice.over(once_each.items())
+    ]
+    return CreateTopicsAnswer([await _end(topic, context) async for topic in context.time_slice.over(begun)])
 
 
-async def _create(
+async def _begin(
     topic: CreateTopicsRequest.CreatableTopic, context: RequestContext, *, validate_only: bool, is_duplicate: bool
-) -> _Result:
+) -> _Result | NewTopic:
     if is_duplicate:
         return _failed(topic.name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
     if not (may_cluster(context, AclOperation.CREATE) or may_topic(context, AclOperation.CREATE, topic.name)):
@@ -107,10 +104,18 @@ async def _create(
         assignments=[(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
         configs=[(config.name, config.value) for config in topic.configs],
     )
-    created, error = await attempt(lambda: create_topic(spec, context, validate_only=validate_only), api=API.key)
-    if created is None:
-        return _failed(topic.name, error)
-    return _created(created, context)
+    begun, error = await attempt(lambda: begin_topic(spec, context, validate_only=validate_only), api=API.key)
+    return _failed(topic.name, error) if begun is None else begun
+
+
+async def _end(begun: _Result | NewTopic, context: RequestContext) -> _Result:
+    """Wait until a topic that was begun is durable."""
+    if not isinstance(begun, NewTopic):
+        return begun
+    durable, error = begun.durable, NONE
+    if durable is not None:
+        _, error = await attempt(lambda: durable, api=API.key)
+    return _created(begun, context) if error == NONE else _failed(begun.topic.name, error)
 
 
 def _created(created: NewTopic, context: RequestContext) -> _Result:

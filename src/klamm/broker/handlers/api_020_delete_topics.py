@@ -7,13 +7,13 @@ Not done here: internal topics are deleted like others, as in Kafka.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.attempt import NONE, ApiError, attempt
 from klamm.broker.route import Route
 from klamm.broker.security.checks import TOPIC_DENIED, may_cluster, may_topic
+from klamm.broker.topics.catalog import Topic
 from klamm.policy.details import DeleteTopicDetails
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.protocol.api import Api, ApiKey
@@ -23,11 +23,10 @@ from klamm.protocol.primitives import ZERO_UUID
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    import asyncio
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.topics.catalog import Topic
 
 Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
 API: Final = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6)
@@ -47,7 +46,12 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
         return DeleteTopicsResponse(
             responses=[_result(name, topic_id, ApiError(code, None)) for name, topic_id in wanted]
         )
-    return DeleteTopicsResponse(responses=await asyncio.gather(*_plan(wanted, context)))
+    plan = await _plan(wanted, context)
+    begun = [
+        await _begin(entry, context) if isinstance(entry, Topic) else entry
+        async for entry in context.time_slice.over(plan)
+    ]
+    return DeleteTopicsResponse(responses=[await _end(entry) async for entry in context.time_slice.over(begun)])
 
 
 def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None, UUID]]:
@@ -56,63 +60,68 @@ def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None
     return [(name, ZERO_UUID) for name in request.topic_names]
 
 
-def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) -> list[Awaitable[Result]]:
+async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) -> list[Result | Topic]:
     """Decide each entry before the first topic goes: a topic that is named twice stays."""
     topics = context.services.topics
     found = [(topics.get(name) if name is not None else topics.by_id(topic_id)) for name, topic_id in wanted]
     names = Counter(name for name, _ in wanted if name is not None)
     ids = Counter(topic_id for name, topic_id in wanted if name is None)
     times = Counter(topic.topic_id for topic in found if topic is not None)
-    answers: list[Awaitable[Result]] = []
-    for (name, topic_id), topic in zip(wanted, found, strict=True):
+    answers: list[Result | Topic] = []
+    async for (name, topic_id), topic in context.time_slice.over(zip(wanted, found, strict=True)):
         if name is not None and topic_id != ZERO_UUID:
             error = ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-            answers.append(_refused(name, topic_id, error))
+            answers.append(_result(name, topic_id, error))
         elif name is None and topic_id == ZERO_UUID:
             error = ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-            answers.append(_refused(None, ZERO_UUID, error))
+            answers.append(_result(None, ZERO_UUID, error))
         elif (count := names.pop(name, 0) if name is not None else ids.pop(topic_id, 0)) == 0:
             continue  # answered where it stood first
         elif count > 1:
             what = "Duplicate topic name." if name is not None else "Duplicate topic id."
-            answers.append(_refused(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, what)))
+            answers.append(_result(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, what)))
         elif (denied := _denied(name, topic_id, topic, context)) is not None:
             answers.append(denied)
         elif topic is None:
-            answers.append(_refused(name, topic_id, _UNKNOWN_NAME if name is not None else _UNKNOWN_ID))
+            answers.append(_result(name, topic_id, _UNKNOWN_NAME if name is not None else _UNKNOWN_ID))
         elif times[topic.topic_id] > 1:
             error = ApiError(
                 ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
             )
-            answers.append(_refused(name, topic.topic_id, error))
+            answers.append(_result(name, topic.topic_id, error))
         else:
-            answers.append(_delete(topic, context))
+            answers.append(topic)
     return answers
 
 
-def _denied(name: str | None, topic_id: UUID, topic: Topic | None, context: RequestContext) -> Awaitable[Result] | None:
+def _denied(name: str | None, topic_id: UUID, topic: Topic | None, context: RequestContext) -> Result | None:
     """Refuse who may not delete; a name that may not even be described is refused whether it exists or not."""
     if may_cluster(context, AclOperation.DELETE):
         return None
     if name is not None and not may_topic(context, AclOperation.DESCRIBE, name):
-        return _refused(name, ZERO_UUID, TOPIC_DENIED)
+        return _result(name, ZERO_UUID, TOPIC_DENIED)
     if topic is None or may_topic(context, AclOperation.DELETE, topic.name):
         return None
     if name is None and not may_topic(context, AclOperation.DESCRIBE, topic.name):
-        return _refused(None, topic_id, TOPIC_DENIED)
-    return _refused(topic.name, topic_id, TOPIC_DENIED)
+        return _result(None, topic_id, TOPIC_DENIED)
+    return _result(topic.name, topic_id, TOPIC_DENIED)
 
 
-async def _refused(name: str | None, topic_id: UUID, error: ApiError) -> Result:
-    return _result(name, topic_id, error)
+async def _begin(topic: Topic, context: RequestContext) -> Result | tuple[Topic, asyncio.Future[None]]:
+    deleting, error = await attempt(lambda: _delete_if_allowed(topic, context), api=API.key)
+    return _result(topic.name, ZERO_UUID, error) if deleting is None else (topic, deleting)
 
 
-async def _delete(topic: Topic, context: RequestContext) -> Result:
-    _, error = await attempt(lambda: _delete_if_allowed(topic, context), api=API.key)
+async def _end(begun: Result | tuple[Topic, asyncio.Future[None]]) -> Result:
+    """Wait until a deletion that was begun is durable."""
+    if not isinstance(begun, tuple):
+        return begun
+    topic, deleting = begun
+    _, error = await attempt(lambda: deleting, api=API.key)
     return _result(topic.name, topic.topic_id if error == NONE else ZERO_UUID, error)
 
 
-async def _delete_if_allowed(topic: Topic, context: RequestContext) -> None:
+async def _delete_if_allowed(topic: Topic, context: RequestContext) -> asyncio.Future[None]:
     policies, session = context.services.policies, context.session
     async with policies.turn(DELETE_TOPIC):
         if policies.guards_kind(DELETE_TOPIC):
@@ -126,8 +135,7 @@ async def _delete_if_allowed(topic: Topic, context: RequestContext) -> None:
                 listener=session.listener,
             )
             await policies.check(DELETE_TOPIC, details)
-        deleting = context.services.topics.begin_delete(topic)
-    await deleting
+        return context.services.topics.begin_delete(topic)
 
 
 def _result(name: str | None, topic_id: UUID, error: ApiError) -> Result:

@@ -97,11 +97,13 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
     if any(resource.resource_type not in _TYPES for resource in request.resources):
         refused = [_refused(resource, ErrorCode.INVALID_REQUEST, _MALFORMED) for resource in request.resources]
         return DescribeConfigsAnswer(refused, to_wire)
-    results = [_describe(resource, context) for resource in request.resources]
-    if not await context.services.configs.settle():
+    configs = context.services.configs
+    while True:
+        times_loaded = configs.times_loaded
+        results = [_describe(resource, context) async for resource in context.time_slice.over(request.resources)]
+        if await configs.settle() and configs.times_loaded == times_loaded:
+            return DescribeConfigsAnswer(results, to_wire)
         # A commit failed and what was read did not last: what is there now did.
-        results = [_describe(resource, context) for resource in request.resources]
-    return DescribeConfigsAnswer(results, to_wire)
 
 
 def _describe(resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext) -> _Result:

@@ -26,11 +26,11 @@ API: Final = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2)
 
 async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
     """Answer one entry per resource; a bad resource never fails its neighbours."""
-    denied = config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
+    denied = await config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
     allowed = [resource for resource, error in zip(request.resources, denied, strict=True) if error is None]
     altered = iter(
         await context.services.configs.alter(
-            [_alteration(resource) for resource in allowed],
+            [_alteration(resource) async for resource in context.time_slice.over(allowed)],
             node_id=context.node_id,
             author=author_of(context),
             validate_only=request.validate_only,
@@ -38,7 +38,10 @@ async def handle(request: AlterConfigsRequest, context: RequestContext) -> Alter
     )
     outcomes = [next(altered) if error is None else error for error in denied]
     return AlterConfigsResponse(
-        responses=[_answer(resource, outcome) for resource, outcome in zip(request.resources, outcomes, strict=True)]
+        responses=[
+            _answer(resource, outcome)
+            async for resource, outcome in context.time_slice.over(zip(request.resources, outcomes, strict=True))
+        ]
     )
 
 

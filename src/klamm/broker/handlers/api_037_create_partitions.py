@@ -6,7 +6,6 @@ answered once, with INVALID_REQUEST, and stays as it is. ``validate_only`` chang
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,6 +21,7 @@ from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, C
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
@@ -41,33 +41,42 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     """Answer one entry per topic."""
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
-    results = await asyncio.gather(
-        *(
-            _answer(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
-            for name, topic in once_each.items()
-        )
+    begun = [
+        (name, await _begin(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1))
+        async for name, topic in context.time_slice.over(once_each.items())
+    ]
+    return CreatePartitionsResponse(
+        results=[await _end(name, growing) async for name, growing in context.time_slice.over(begun)]
     )
-    return CreatePartitionsResponse(results=results)
 
 
-async def _answer(
+async def _begin(
     topic: CreatePartitionsRequest.CreatePartitionsTopic,
     context: RequestContext,
     *,
     validate_only: bool,
     is_duplicate: bool,
-) -> Result:
-    error = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    if not is_duplicate and not may_topic(context, AclOperation.ALTER, topic.name):
-        error = TOPIC_DENIED
-    elif not is_duplicate:
-        _, error = await attempt(lambda: _grow(topic, context, validate_only=validate_only), api=API.key)
-    return Result(name=topic.name, error_code=error.error_code, error_message=error.error_message)
+) -> asyncio.Future[None] | ApiError:
+    if is_duplicate:
+        return ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    if not may_topic(context, AclOperation.ALTER, topic.name):
+        return TOPIC_DENIED
+    growing, error = await attempt(lambda: _grow(topic, context, validate_only=validate_only), api=API.key)
+    return error if growing is None else growing
+
+
+async def _end(name: str, growing: asyncio.Future[None] | ApiError) -> Result:
+    if isinstance(growing, ApiError):
+        error = growing
+    else:
+        durable = growing
+        _, error = await attempt(lambda: durable, api=API.key)
+    return Result(name=name, error_code=error.error_code, error_message=error.error_message)
 
 
 async def _grow(
     asked: CreatePartitionsRequest.CreatePartitionsTopic, context: RequestContext, *, validate_only: bool
-) -> None:
+) -> asyncio.Future[None] | None:
     policies = context.services.policies
     async with policies.turn(CREATE_PARTITIONS):
         topic, added = _decide(asked, context)
@@ -79,10 +88,7 @@ async def _grow(
             await policies.check(CREATE_PARTITIONS, details)
             judged = details
             topic, added = _decide(asked, context)  # others were served meanwhile
-        if validate_only:
-            return
-        growing = context.services.topics.begin_grow(topic, added)
-    await growing
+        return None if validate_only else context.services.topics.begin_grow(topic, added)
 
 
 def _decide(

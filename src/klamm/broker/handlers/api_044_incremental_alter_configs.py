@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs (key 44), v0-1, KIP-339.
 
 Resource types: topic (2), broker (4, its own id or "" for the cluster's default), broker logger (8), client metrics
-(16), group (32). Atomic per resource, not across: one that is refused leaves its neighbours alone. All that a request
-changes becomes durable in one commit, and then it is answered, in the order of the request. v1 is flexible.
+(16), group (32). Atomic per resource, not across: one that is refused leaves its neighbours alone. When all that a
+request changes is durable it is answered, in the order of the request. v1 is flexible.
 Needs ALTER_CONFIGS on the topic, on the group, for all else on the cluster; what is refused is not looked at further.
 """
 
@@ -30,11 +30,11 @@ API: Final = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_versio
 
 async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
     """Answer one entry per resource; a bad resource never fails its neighbours."""
-    denied = config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
+    denied = await config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
     allowed = [resource for resource, error in zip(request.resources, denied, strict=True) if error is None]
     altered = iter(
         await context.services.configs.alter(
-            [_alteration(resource) for resource in allowed],
+            [_alteration(resource) async for resource in context.time_slice.over(allowed)],
             node_id=context.node_id,
             author=author_of(context),
             validate_only=request.validate_only,
@@ -42,7 +42,10 @@ async def handle(request: IncrementalAlterConfigsRequest, context: RequestContex
     )
     outcomes = [next(altered) if error is None else error for error in denied]
     return IncrementalAlterConfigsResponse(
-        responses=[_answer(resource, outcome) for resource, outcome in zip(request.resources, outcomes, strict=True)]
+        responses=[
+            _answer(resource, outcome)
+            async for resource, outcome in context.time_slice.over(zip(request.resources, outcomes, strict=True))
+        ]
     )
 
 

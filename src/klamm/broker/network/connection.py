@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from klamm.broker.context import RequestContext
 from klamm.broker.security.login import LoginState
@@ -29,7 +30,7 @@ from klamm.protocol.schema import Message
 from klamm.security.certificates import CertificateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from klamm.broker.client_configs.roster import ClientRoster
     from klamm.broker.network.session import Session
@@ -53,6 +54,10 @@ _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
 """Where small reads land. One for all connections: a transport asks for a buffer, fills it and reports at once."""
 _LARGE_FRAME_BYTES: Final = 32 * 1024
 """From here on reading a frame may take milliseconds."""
+_LONG_PAUSES: Final = 2
+"""Whoever gave way so often has a long answer to be written."""
+
+_Body: TypeAlias = "Sequence[bytes | bytearray | memoryview]"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -238,7 +243,9 @@ class Connection(asyncio.BufferedProtocol):
         if login is not None and header.api_key in _LOGIN_APIS:
             await self._after_login_step(login)
         if response is not None:
-            self._write(header, response)
+            encoding = partial(_encoded, response, header.api_version)
+            is_long = context.time_slice.pauses >= _LONG_PAUSES
+            self._write(header, response, await asyncio.to_thread(encoding) if is_long else encoding())
         if login is not None and login.state is LoginState.FAILED:
             raise ProtocolError("Login failed")
 
@@ -291,23 +298,21 @@ class Connection(asyncio.BufferedProtocol):
             api_key=route.api.key, min_version=route.api.min_version, max_version=route.api.max_version
         )
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
-        self._write(header._replace(api_version=0), response)
+        self._write(header._replace(api_version=0), response, _encoded(response, 0))
 
-    def _write(self, header: RequestHeader, response: Message | RawResponse) -> None:
-        transport, version = self._transport, header.api_version
+    def _write(self, header: RequestHeader, response: Message | RawResponse, body: _Body) -> None:
+        transport = self._transport
         if transport is None:
             return
         # The header of an ApiVersions response never has tagged fields: the client does not know our versions yet.
-        flexible = header.api_key != ApiKey.API_VERSIONS and response.is_flexible(version)
-        if isinstance(response, Message):
-            body = encode(response, version)
-            self._traffic.sent_bytes += len(body)
-            transport.write(response_header(header.correlation_id, len(body), flexible=flexible) + body)
-            return
-        buffers = response.buffers(version)
-        size = sum(map(len, buffers))
+        flexible = header.api_key != ApiKey.API_VERSIONS and response.is_flexible(header.api_version)
+        size = sum(map(len, body))
         self._traffic.sent_bytes += size
-        transport.writelines([response_header(header.correlation_id, size, flexible=flexible), *buffers])
+        head = response_header(header.correlation_id, size, flexible=flexible)
+        if len(body) == 1:
+            transport.write(head + body[0])
+        else:
+            transport.writelines([head, *body])
 
     # -- help
 
@@ -327,6 +332,10 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+
+def _encoded(response: Message | RawResponse, version: int) -> _Body:
+    return [encode(response, version)] if isinstance(response, Message) else response.buffers(version)
 
 
 def _read_request(route: Route, header: RequestHeader, frame: memoryview) -> Any:

@@ -12,7 +12,7 @@ from klamm.storage.changes import DropTopic, PutTopic
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.broker.configs.service import ConfigService
     from klamm.storage.log import LogManager
@@ -121,7 +121,9 @@ class TopicCatalog:
             TopicAlreadyExistsError: Somebody else was faster.
             StorageError: The disk refuses.
         """
-        return await self.begin_create(name, partitions, configs=configs, is_internal=is_internal, author=author)
+        topic, done = self.begin_create(name, partitions, configs=configs, is_internal=is_internal, author=author)
+        await done
+        return topic
 
     def begin_create(
         self,
@@ -131,8 +133,8 @@ class TopicCatalog:
         configs: Mapping[str, str],
         is_internal: bool = False,
         author: Author = BROKER_ITSELF,
-    ) -> Coroutine[None, None, Topic]:
-        """Create a topic in memory; what is returned must be awaited, and ends when the topic is durable.
+    ) -> tuple[Topic, asyncio.Future[None]]:
+        """Create a topic in memory; the future is done when it is durable and has its logs.
 
         Raises:
             TopicAlreadyExistsError: Somebody else was faster.
@@ -148,12 +150,8 @@ class TopicCatalog:
         )
         self._remember(topic)
         changes = [_row(topic), *self._configs.create_topic(name, configs, author=author)]
-        return self._end_create(topic, self._store.submit(changes))
-
-    async def _end_create(self, topic: Topic, commit: asyncio.Future[None]) -> Topic:
-        await commit
-        self._open_logs(topic, range(len(topic.partitions)))
-        return topic
+        commit = self._store.submit(changes)
+        return topic, _followed(commit, lambda: self._open_logs(topic, range(len(topic.partitions))))
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic with its data, configs and committed offsets.
@@ -164,8 +162,8 @@ class TopicCatalog:
         """
         await self.begin_delete(topic)
 
-    def begin_delete(self, topic: Topic) -> Coroutine[None, None, None]:
-        """Delete a topic in memory; what is returned must be awaited, and ends when that is durable.
+    def begin_delete(self, topic: Topic) -> asyncio.Future[None]:
+        """Delete a topic in memory; the future is done when that is durable and its logs are put away.
 
         Raises:
             UnknownTopicOrPartitionError: It is gone already.
@@ -177,11 +175,8 @@ class TopicCatalog:
         self._configs.drop_topic(topic.name)
         for listener in self._deletion_listeners:
             listener(topic.topic_id)
-        return self._end_delete(topic, self._store.submit([DropTopic(topic_id=topic.topic_id)]))
-
-    async def _end_delete(self, topic: Topic, commit: asyncio.Future[None]) -> None:
-        await commit
-        self._logs.delete_topic(topic.topic_id)
+        commit = self._store.submit([DropTopic(topic_id=topic.topic_id)])
+        return _followed(commit, lambda: self._logs.delete_topic(topic.topic_id))
 
     async def grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> None:
         """Add partitions.
@@ -192,8 +187,8 @@ class TopicCatalog:
         """
         await self.begin_grow(topic, added)
 
-    def begin_grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> Coroutine[None, None, None]:
-        """Add partitions in memory; what is returned must be awaited, and ends when they are durable.
+    def begin_grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> asyncio.Future[None]:
+        """Add partitions in memory; the future is done when they are durable and have their logs.
 
         Raises:
             UnknownTopicOrPartitionError: The topic is gone or has changed.
@@ -208,11 +203,8 @@ class TopicCatalog:
             partitions=(*topic.partitions, *map(tuple, added)),
         )
         self._remember(grown)
-        return self._end_grow(topic, grown, self._store.submit([_row(grown)]))
-
-    async def _end_grow(self, topic: Topic, grown: Topic, commit: asyncio.Future[None]) -> None:
-        await commit
-        self._open_logs(grown, range(len(topic.partitions), len(grown.partitions)))
+        new = range(len(topic.partitions), len(grown.partitions))
+        return _followed(self._store.submit([_row(grown)]), lambda: self._open_logs(grown, new))
 
     def _remember(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
@@ -229,6 +221,31 @@ class TopicCatalog:
     def _open_logs(self, topic: Topic, partitions: Iterable[int]) -> None:
         for partition in partitions:
             self._logs.create(topic.topic_id, topic.name, partition)
+
+
+def _followed(commit: asyncio.Future[None], step: Callable[[], None]) -> asyncio.Future[None]:
+    """Return what is done when ``step`` is, which follows a commit also when nobody waits any more.
+
+    A client that goes away in the middle must not leave a topic without logs.
+    """
+    done: asyncio.Future[None] = commit.get_loop().create_future()
+
+    def follow(commit: asyncio.Future[None]) -> None:
+        error = commit.exception()
+        if error is None:
+            try:
+                step()
+            except Exception as failure:  # noqa: BLE001 -- told to who waits, as the commit's own error
+                error = failure
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    commit.add_done_callback(follow)
+    return done
 
 
 def _row(topic: Topic) -> PutTopic:

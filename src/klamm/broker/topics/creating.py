@@ -19,6 +19,7 @@ from klamm.policy.kinds import CREATE_TOPIC
 from klamm.protocol.errors import InvalidReplicaAssignmentError, InvalidTopicError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping, Sequence
 
     from klamm.broker.context import RequestContext
@@ -46,10 +47,24 @@ class NewTopic:
     topic: Topic
     configs: Mapping[str, str] = field(default_factory=dict)
     """The topic's own configs, without defaults."""
+    durable: asyncio.Future[None] | None = None
+    """Done when the topic is on disk; None when it is not created."""
 
 
-async def create_topic(spec: TopicSpec, context: RequestContext, *, validate_only: bool = False) -> NewTopic:
-    """Decide, and create unless ``validate_only``.
+async def create_topic(spec: TopicSpec, context: RequestContext) -> Topic:
+    """Decide and create; returns when the topic is durable.
+
+    Raises:
+        KafkaApiError: The name, the configs, the placement or the policy forbids it, or the disk refuses.
+    """
+    created = await begin_topic(spec, context)
+    if created.durable is not None:
+        await created.durable
+    return created.topic
+
+
+async def begin_topic(spec: TopicSpec, context: RequestContext, *, validate_only: bool = False) -> NewTopic:
+    """Decide, and create in memory unless ``validate_only``; it does not wait for the disk.
 
     Raises:
         KafkaApiError: The name, the configs, the placement or the policy forbids it.
@@ -69,8 +84,9 @@ async def create_topic(spec: TopicSpec, context: RequestContext, *, validate_onl
         if validate_only:
             topic = Topic(name=spec.name, topic_id=topics.new_topic_id(), partitions=placement.partitions)
             return NewTopic(topic=topic, configs=configs)
-        creating = topics.begin_create(spec.name, placement.partitions, configs=configs, author=author_of(context))
-    return NewTopic(topic=await creating, configs=configs)
+        author = author_of(context)
+        topic, durable = topics.begin_create(spec.name, placement.partitions, configs=configs, author=author)
+    return NewTopic(topic=topic, configs=configs, durable=durable)
 
 
 def _decide(spec: TopicSpec, context: RequestContext) -> tuple[Placement, Mapping[str, str]]:

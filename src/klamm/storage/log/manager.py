@@ -304,9 +304,9 @@ class LogManager:
             recovery_points, start_offsets = dict(self._recovery_points), dict(self._start_offsets)
             compacted = dict(self._compacted)
             # Start offsets first: records that were deleted must not come back.
-            await asyncio.to_thread(write_offsets, self._data_dir / LOG_START_OFFSETS, start_offsets)
-            await asyncio.to_thread(write_offsets, self._data_dir / RECOVERY_POINTS, recovery_points)
-            await asyncio.to_thread(write_offsets, self._data_dir / CLEANER_OFFSETS, compacted)
+            await _to_the_end(write_offsets, self._data_dir / LOG_START_OFFSETS, start_offsets)
+            await _to_the_end(write_offsets, self._data_dir / RECOVERY_POINTS, recovery_points)
+            await _to_the_end(write_offsets, self._data_dir / CLEANER_OFFSETS, compacted)
 
     async def remove_doomed(self, now_ms: int | None = None) -> None:
         """Remove what was put away long enough ago: directories of deleted topics, files of segments; in a thread."""
@@ -320,6 +320,16 @@ class LogManager:
                 due += log.take_retired(now_ms)
         if due:
             await asyncio.to_thread(_remove_all, due)
+
+
+async def _to_the_end(write: Callable[..., None], *arguments: object) -> None:
+    """Write in a thread; who is cancelled waits for it all the same, or the next one would write the same file."""
+    writing = asyncio.ensure_future(asyncio.to_thread(write, *arguments))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing})
+        raise
 
 
 def _remove_all(paths: Sequence[Path]) -> None:

@@ -103,7 +103,7 @@ def test_no_update_is_lost_while_the_policy_thinks() -> None:
     asyncio.run(run())
 
 
-def test_a_thousand_resources_are_judged_once_each_and_become_one_commit() -> None:
+def test_a_thousand_resources_are_judged_once_each_and_become_a_few_commits() -> None:
     async def run() -> None:
         names = [f"t{n}" for n in range(1000)]
         store = MemoryConfigStore(topics=names)
@@ -112,7 +112,7 @@ def test_a_thousand_resources_are_judged_once_each_and_become_one_commit() -> No
         outcomes = await alter(service, *(topic(name, operation("flush.ms", SET, "5")) for name in names))
         assert [index for index, code in enumerate(outcomes) if code is ErrorCode.POLICY_VIOLATION] == [7]
         assert len(guard.seen) == 1000
-        assert len(store.commits) == 1
+        assert len(store.commits) < 10
         assert store.values(TOPIC, "t7") == {}
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
@@ -11,6 +12,8 @@ from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 DAY_MS = 86_400_000
 SIZE = len(batch("x" * 100))
@@ -118,6 +121,30 @@ def test_a_task_keeps_house_and_ends_with_the_manager(tmp_path: Path) -> None:
 
     asyncio.run(live())
     assert "t 0 10" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_a_checkpoint_that_is_cancelled_is_written_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next one would write the same file at the same time."""
+    house = filled(tmp_path, 2)
+    writes: list[str] = []
+
+    def write_slowly(path: Path, _offsets: object) -> None:
+        writes.append(f"begin {path.name}")
+        time.sleep(0.02)
+        writes.append(f"end {path.name}")
+
+    async def live() -> None:
+        monkeypatch.setattr("klamm.storage.log.manager.write_offsets", write_slowly)
+        first = asyncio.create_task(house.manager.checkpoint())
+        while not writes:  # noqa: ASYNC110  # a thread tells
+            await asyncio.sleep(0.001)
+        first.cancel()
+        await house.manager.checkpoint()
+        assert first.cancelled()
+
+    asyncio.run(live())
+    assert writes[0].startswith("begin")
+    assert all(end == f"end{begin.removeprefix('begin')}" for begin, end in zip(writes[::2], writes[1::2], strict=True))
 
 
 def test_closed_segments_and_overdue_logs_become_durable(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""Requests with thousands of parts: each handler works them off in slices, so that everybody else is served."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.configs.deciding import BROKER_ITSELF
+from klamm.broker.handlers import (
+    api_003_metadata,
+    api_019_create_topics,
+    api_020_delete_topics,
+    api_032_describe_configs,
+    api_033_alter_configs,
+    api_037_create_partitions,
+    api_044_incremental_alter_configs,
+)
+from klamm.broker.policies import Policies
+from klamm.broker.topics.catalog import TopicCatalog
+from klamm.protocol.messages.alter_configs import AlterConfigsRequest
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
+from klamm.protocol.messages.create_topics import CreateTopicsRequest
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from klamm.protocol.messages.metadata import MetadataRequest
+from klamm.storage.log import LogManager
+from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
+from tests.support.configs import make_context, make_service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from klamm.broker.route import Route
+    from klamm.protocol.schema import Message
+
+NAMES = [f"topic-{number:05}" for number in range(2_000)]
+TOPIC = 2
+LEAST_TURNS = 3
+"""A request takes some 50 ms and more, a slice 5."""
+
+
+class Broker:
+    """The state of a broker, without sockets."""
+
+    def __init__(self, directory: Path, store: MetadataStore) -> None:
+        self.configs = make_service(store)  # type: ignore[arg-type]  # a real store
+        self.logs = LogManager(directory, configs_of=lambda _: {})
+        self.topics = TopicCatalog(store=store, configs=self.configs, logs=self.logs)
+
+    async def ask(self, route: Route, request: Message, version: int) -> tuple[Any, int]:
+        """Return the answer, and how many turns others had before it."""
+        turns = 0
+
+        async def somebody_else() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        other = asyncio.create_task(somebody_else())
+        nodes = (Node(node_id=1, host="a", port=1),)
+        context = make_context(
+            self.configs,
+            api_version=version,
+            topics=self.topics,
+            logs=self.logs,
+            policies=Policies(),
+            cluster=ClusterInfo(cluster_id="c", nodes=nodes),
+        )
+        answer = await route.handle(request, context)
+        other.cancel()
+        return answer, turns
+
+
+@asynccontextmanager
+async def a_broker(directory: Path) -> AsyncIterator[Broker]:
+    store = MetadataStore.open(directory / METADATA_FILE_NAME)
+    (directory / "logs").mkdir()
+    broker = Broker(directory / "logs", store)
+    try:
+        yield broker
+    finally:
+        await store.close()
+
+
+def create(names: list[str]) -> CreateTopicsRequest:
+    spec = CreateTopicsRequest.CreatableTopic
+    topics = [spec(name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]) for name in names]
+    return CreateTopicsRequest(topics=topics, timeout_ms=60_000)
+
+
+def incremental() -> IncrementalAlterConfigsRequest:
+    kind = IncrementalAlterConfigsRequest
+    flush = kind.AlterableConfig(name="flush.ms", config_operation=0, value="1234567")
+    return kind(
+        resources=[kind.AlterConfigsResource(resource_type=TOPIC, resource_name=n, configs=[flush]) for n in NAMES]
+    )
+
+
+def replace_all() -> AlterConfigsRequest:
+    kind = AlterConfigsRequest
+    flush = kind.AlterableConfig(name="flush.ms", value="7654321")
+    return kind(
+        resources=[kind.AlterConfigsResource(resource_type=TOPIC, resource_name=n, configs=[flush]) for n in NAMES]
+    )
+
+
+def describe() -> DescribeConfigsRequest:
+    kind = DescribeConfigsRequest
+    return kind(
+        resources=[
+            kind.DescribeConfigsResource(resource_type=TOPIC, resource_name=n, configuration_keys=["flush.ms"])
+            for n in NAMES
+        ]
+    )
+
+
+def grow() -> CreatePartitionsRequest:
+    kind = CreatePartitionsRequest
+    return kind(
+        topics=[kind.CreatePartitionsTopic(name=n, count=3, assignments=None) for n in NAMES], timeout_ms=60_000
+    )
+
+
+def delete() -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in NAMES])
+
+
+def test_thousands_of_parts_in_one_request_leave_others_their_turn(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_broker(tmp_path) as broker:
+            # topics are created
+            answer, turns = await broker.ask(api_019_create_topics.ROUTE, create(NAMES), 7)
+            assert set(answer.error_codes()) == {0}
+            assert turns >= LEAST_TURNS
+            # told of
+            answer, turns = await broker.ask(api_003_metadata.ROUTE, MetadataRequest(topics=None), 12)
+            assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [(name, 2) for name in NAMES]
+            # changed in both ways
+            answer, turns = await broker.ask(api_044_incremental_alter_configs.ROUTE, incremental(), 1)
+            assert [(r.resource_name, r.error_code) for r in answer.responses] == [(name, 0) for name in NAMES]
+            assert turns >= LEAST_TURNS
+            assert broker.configs.topic_config(NAMES[-1])["flush.ms"] == 1234567
+            answer, turns = await broker.ask(api_033_alter_configs.ROUTE, replace_all(), 2)
+            assert {r.error_code for r in answer.responses} == {0}
+            assert turns >= LEAST_TURNS
+            # described
+            answer, turns = await broker.ask(api_032_describe_configs.ROUTE, describe(), 4)
+            values = {config.value for result in answer.to_message().results for config in result.configs}
+            assert values == {"7654321"}
+            # larger
+            answer, turns = await broker.ask(api_037_create_partitions.ROUTE, grow(), 3)
+            assert {result.error_code for result in answer.results} == {0}
+            assert turns >= LEAST_TURNS
+            # and gone
+            answer, turns = await broker.ask(api_020_delete_topics.ROUTE, delete(), 6)
+            assert [(r.name, r.error_code) for r in answer.responses] == [(name, 0) for name in NAMES]
+            assert turns >= LEAST_TURNS
+            assert len(broker.topics) == 0
+
+    asyncio.run(scenario())
+
+
+def test_two_that_create_the_same_topics_at_once_create_each_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_broker(tmp_path) as broker:
+            names = NAMES[:500]
+            (one, _), (other, _) = await asyncio.gather(
+                broker.ask(api_019_create_topics.ROUTE, create(names), 7),
+                broker.ask(api_019_create_topics.ROUTE, create(names[::-1]), 7),
+            )
+            codes = zip(one.error_codes(), other.error_codes()[::-1], strict=True)
+            assert {tuple(sorted(pair)) for pair in codes} == {(0, 36)}
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_gets_its_logs_also_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_broker(tmp_path) as broker:
+            topic, durable = broker.topics.begin_create("orphan", ((1,),), configs={}, author=BROKER_ITSELF)
+            durable.cancel()
+            after, durable = broker.topics.begin_create("after", ((1,),), configs={}, author=BROKER_ITSELF)
+            await durable
+            assert broker.logs.get(topic.topic_id, 0) is not None
+            gone = broker.topics.begin_delete(topic)
+            gone.cancel()
+            await broker.topics.begin_delete(after)
+            assert broker.logs.get(topic.topic_id, 0) is None
+
+    asyncio.run(scenario())

@@ -1,0 +1,40 @@
+"""What lives long is not looked at again and again."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.garbage import EVERYTHING_EVERY_S, GarbageSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def test_what_survives_a_full_collection_is_set_aside_until_everything_is_looked_at() -> None:
+    now_s = 0.0
+    settings = GarbageSettings(lambda: now_s)
+    settings.apply()
+    gc.callbacks.remove(settings.on_collection)
+    at_start = gc.get_freeze_count()
+    assert at_start > 0
+    kept = [[number] for number in range(5_000)]
+    settings.on_collection("stop", {"generation": 1})
+    assert gc.get_freeze_count() <= at_start
+    settings.on_collection("stop", {"generation": 2})
+    assert gc.get_freeze_count() >= at_start + len(kept)
+    settings.on_collection("start", {"generation": 2})
+    assert gc.get_freeze_count() > 0
+    now_s = EVERYTHING_EVERY_S
+    settings.on_collection("start", {"generation": 2})
+    assert gc.get_freeze_count() == 0

@@ -23,15 +23,12 @@ _NAMES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "security.protocol": ("security_protocol", str),
     "sasl.mechanism": ("sasl_mechanism", str),
-    "ssl.keystore.password": ("ssl_password", str),
-    "ssl.key.password": ("ssl_password", str),
     "request.timeout.ms": ("request_timeout_ms", int),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
     "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
     "default.api.timeout.ms": ("timeout_ms", int),
 }
 """Properties of the Java admin client that mean the same here; the rest of Java's tuning is passed over."""
-_PEM: Final = {"ssl.truststore": "ssl_cafile", "ssl.keystore": "ssl_certfile"}
 
 
 class RefusedError(Exception):
@@ -58,7 +55,7 @@ def client_settings(properties: Mapping[str, str]) -> dict[str, Any]:
     """Translate properties of the Java admin client.
 
     Raises:
-        SettingsError: A value is no number, a login without user or password, or a store that is not PEM.
+        SettingsError: A value is no number, a login without user or password, or a store that cannot be opened.
     """
     settings: dict[str, Any] = {}
     for name, value in properties.items():
@@ -68,14 +65,10 @@ def client_settings(properties: Mapping[str, str]) -> dict[str, Any]:
                 settings[ours] = read(value)
             except ValueError as error:
                 raise SettingsError(f"{name}={value}: expected a whole number") from error
-    for store, ours in _PEM.items():
-        if f"{store}.location" in properties:
-            kind = properties.get(f"{store}.type", "JKS")
-            if kind != "PEM":
-                raise SettingsError(f"{store}.type={kind}: expected PEM, Java's own key stores cannot be read")
-            settings[ours] = properties[f"{store}.location"]
-    if "ssl.endpoint.identification.algorithm" in properties:
-        settings["ssl_check_hostname"] = properties["ssl.endpoint.identification.algorithm"] != ""
+    if properties.get("security.protocol", "").strip().upper().endswith("SSL"):
+        from klamm.tls import client_context  # noqa: PLC0415  # OpenSSL costs start-up time
+
+        settings["ssl_context"] = client_context(properties)
     if "sasl.jaas.config" in properties:
         settings |= _login(properties["sasl.jaas.config"])
     return settings

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.properties import SettingsError
 from klamm.security.jaas import parse_jaas
+from klamm.tls import client_context
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -26,12 +26,8 @@ class Security:
     """Empty without SASL, as ``username`` and ``password``."""
     username: str = ""
     password: str = field(default="", repr=False)
-    authorities: str = ""
-    """PEM file with the certificates that are trusted; empty: those of the system."""
-    certificate: str = ""
-    """PEM file with our own key and certificates; empty: we show none."""
-    key_password: str = field(default="", repr=False)
-    check_hostname: bool = True
+    tls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The client's ``ssl.*`` properties, passwords among them."""
 
     @property
     def uses_tls(self) -> bool:
@@ -49,17 +45,14 @@ class Security:
 
         Raises:
             SettingsError: a protocol or mechanism that is not spoken here, a login without name or password, a store
-                that is not PEM or does not exist. Never names a secret.
+                that can not be opened. Never names a secret.
         """
         protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
         if protocol not in PROTOCOLS:
             raise SettingsError(f"security.protocol={protocol}: expected one of {', '.join(PROTOCOLS)}")
         settings: dict[str, Any] = {"protocol": protocol}
         if protocol.endswith("SSL"):
-            settings["authorities"] = _store(properties, "ssl.truststore")
-            settings["certificate"] = _store(properties, "ssl.keystore")
-            settings["key_password"] = properties.get("ssl.key.password", properties.get("ssl.keystore.password", ""))
-            settings["check_hostname"] = properties.get("ssl.endpoint.identification.algorithm", "https") != ""
+            settings["tls"] = {name: text for name, text in properties.items() if name.startswith("ssl.")}
         if protocol.startswith("SASL_"):
             settings |= _login(properties)
         made = cls(**settings)
@@ -71,25 +64,9 @@ class Security:
         """Return what a TLS connection needs.
 
         Raises:
-            SettingsError: a file holds no certificates or keys that can be read.
+            SettingsError: a store can not be opened, or a setting can not be honoured.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.check_hostname = self.check_hostname
-        try:
-            if self.authorities:
-                context.load_verify_locations(self.authorities)
-            else:
-                context.load_default_certs()
-        except (OSError, ssl.SSLError) as error:
-            raise SettingsError(f"ssl.truststore.location={self.authorities}: can not be read: {error}") from error
-        try:
-            if self.certificate:
-                # A password that is missing is an error, not a question on the terminal.
-                context.load_cert_chain(self.certificate, password=lambda: self.key_password)
-        except (OSError, ssl.SSLError, ValueError) as error:
-            raise SettingsError(f"ssl.keystore.location={self.certificate}: can not be read: {error}") from error
-        return context
+        return client_context(self.tls)
 
     def admin_settings(self) -> dict[str, Any]:
         """Return the settings of ``klamm.admin.AdminClient`` that mean the same."""
@@ -103,20 +80,6 @@ class Security:
                 "sasl_plain_password": self.password,
             }
         return settings
-
-
-def _store(properties: Mapping[str, str], store: str) -> str:
-    location = properties.get(f"{store}.location", "").strip()
-    if not location:
-        return ""
-    kind = properties.get(f"{store}.type", "JKS").strip().upper()
-    if kind != "PEM":
-        raise SettingsError(
-            f"{store}.type={kind}: expected PEM, {store}.location={location} in a format of Java's own can not be read"
-        )
-    if not Path(location).is_file():
-        raise SettingsError(f"{store}.location={location}: there is no such file")
-    return location
 
 
 def _login(properties: Mapping[str, str]) -> dict[str, str]:

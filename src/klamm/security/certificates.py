@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.properties import SettingsError
+from klamm.security.der import dotted, encoded, values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -27,7 +28,6 @@ _ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii
 _VERSION_TAG: Final = 0xA0
 _BEFORE_SUBJECT: Final = 4
 """Serial number, signature algorithm, issuer, validity."""
-_SHORT_LENGTH: Final = 0x80
 _SPECIAL: Final = re.compile(r'([,+"\\<>;=])')
 
 
@@ -42,10 +42,10 @@ def subject_of(certificate: bytes) -> str:
         CertificateError: It is no certificate.
     """
     try:
-        (_, body), *_ = _values(certificate)
-        (_, to_be_signed), *_ = _values(body)
-        fields = [value for tag, value in _values(to_be_signed) if tag != _VERSION_TAG]
-        names = [_relative_name(value) for _, value in _values(fields[_BEFORE_SUBJECT])]
+        (_, body), *_ = values(certificate)
+        (_, to_be_signed), *_ = values(body)
+        fields = [value for tag, value in values(to_be_signed) if tag != _VERSION_TAG]
+        names = [_relative_name(value) for _, value in values(fields[_BEFORE_SUBJECT])]
     except (IndexError, ValueError) as error:
         raise CertificateError("The peer's certificate cannot be read") from error
     return ",".join(reversed(names))
@@ -53,12 +53,12 @@ def subject_of(certificate: bytes) -> str:
 
 def _relative_name(attributes: bytes) -> str:
     parts = []
-    for _, attribute in _values(attributes):
-        (_, oid), (tag, value) = list(_values(attribute))
-        number = _dotted(oid)
+    for _, attribute in values(attributes):
+        (_, oid), (tag, value) = list(values(attribute))
+        number = dotted(oid)
         keyword, encoding = _KEYWORDS.get(number), _ENCODINGS.get(tag)
         if keyword is None or encoding is None:
-            parts.append(f"{number}=#{_encoded(tag, value).hex()}")
+            parts.append(f"{number}=#{encoded(tag, value).hex()}")
         else:
             parts.append(f"{keyword}={_escaped(value.decode(encoding))}")
     return "+".join(parts)
@@ -69,40 +69,6 @@ def _escaped(text: str) -> str:
     if text.endswith(" "):
         text = f"{text[:-1]}\\ "
     return f"\\{text}" if text.startswith(("#", " ")) else text
-
-
-def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and content of each DER value in ``data``."""
-    position = 0
-    while position < len(data):
-        tag, length = data[position], data[position + 1]
-        position += 2
-        if length >= _SHORT_LENGTH:
-            size = length - _SHORT_LENGTH
-            length = int.from_bytes(data[position : position + size])
-            position += size
-        if position + length > len(data):
-            raise CertificateError("A value is longer than what holds it")
-        yield tag, data[position : position + length]
-        position += length
-
-
-def _encoded(tag: int, value: bytes) -> bytes:
-    if len(value) < _SHORT_LENGTH:
-        return bytes([tag, len(value)]) + value
-    size = len(value).to_bytes((len(value).bit_length() + 7) // 8)
-    return bytes([tag, _SHORT_LENGTH + len(size)]) + size + value
-
-
-def _dotted(oid: bytes) -> str:
-    numbers, current = [], 0
-    for byte in oid:
-        current = current << 7 | byte & 0x7F
-        if not byte & 0x80:
-            numbers.append(current)
-            current = 0
-    first = min(numbers[0] // 40, 2)
-    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,22 +14,17 @@ LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required userna
 def test_properties_of_the_java_client_are_understood() -> None:
     assert client_settings(
         {
-            "security.protocol": "SASL_SSL",
+            "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "SCRAM-SHA-512",
             "sasl.jaas.config": LOGIN,
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": "/ca.pem",
-            "ssl.endpoint.identification.algorithm": "",
             "default.api.timeout.ms": "5000",
             "metadata.max.age.ms": "1",
         }
     ) == {
-        "security_protocol": "SASL_SSL",
+        "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_plain_username": 'al"ice',
         "sasl_plain_password": "p w",
-        "ssl_cafile": "/ca.pem",
-        "ssl_check_hostname": False,
         "timeout_ms": 5000,
     }
 
@@ -38,13 +33,19 @@ def test_properties_of_the_java_client_are_understood() -> None:
     ("name", "value", "complaint"),
     [
         ("request.timeout.ms", "soon", "request.timeout.ms=soon: expected a whole number"),
-        ("ssl.truststore.location", "/trust.jks", "ssl.truststore.type=JKS: expected PEM"),
         ("sasl.jaas.config", "Module required;", "sasl.jaas.config: expected a login module with username"),
     ],
 )
 def test_properties_that_cannot_be_used_are_named(name: str, value: str, complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint):
         client_settings({name: value})
+
+
+def test_tls_is_read_as_the_java_client_does() -> None:
+    unchecked = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
+    assert not client_settings(unchecked)["ssl_context"].check_hostname
+    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=/trust\.jks: can not be read: No such file"):
+        client_settings({"security.protocol": "ssl", "ssl.truststore.location": "/trust.jks"})
 
 
 def test_a_password_is_never_part_of_a_complaint() -> None:

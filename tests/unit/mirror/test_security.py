@@ -48,10 +48,13 @@ def test_host_names_are_checked_unless_the_file_says_otherwise() -> None:
         ({"security.protocol": "TLS"}, "security.protocol=TLS: expected one of PLAINTEXT, SSL"),
         ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI: expected one of PLAIN"),
         ({**SCRAM, "sasl.jaas.config": 'Module required password="hunter2";'}, "expected a login module with username"),
-        ({"security.protocol": "SSL", "ssl.truststore.location": "/t.jks"}, "ssl.truststore.type=JKS: expected PEM"),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.type": "BKS"},
+            "ssl.truststore.type=BKS: expected one of JKS, PKCS12",
+        ),
         (
             {"security.protocol": "SSL", "ssl.truststore.location": "/t.pem", "ssl.truststore.type": "PEM"},
-            "ssl.truststore.location=/t.pem: there is no such file",
+            "ssl.truststore.location=/t.pem: can not be read: No such file",
         ),
     ],
 )

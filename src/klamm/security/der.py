@@ -1,0 +1,57 @@
+"""ASN.1 in DER, as far as certificates and keys need it read (X.690)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SHORT_LENGTH: Final = 0x80
+
+
+class DerError(ValueError):
+    """The bytes are no DER."""
+
+
+def values(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and content of each value in ``data``.
+
+    Raises:
+        DerError: A value does not end where it should.
+    """
+    position = 0
+    while position < len(data):
+        try:
+            tag, length = data[position], data[position + 1]
+        except IndexError as error:
+            raise DerError("A value ends after its tag") from error
+        position += 2
+        if length >= _SHORT_LENGTH:
+            size = length - _SHORT_LENGTH
+            length = int.from_bytes(data[position : position + size])
+            position += size
+        if position + length > len(data):
+            raise DerError("A value is longer than what holds it")
+        yield tag, data[position : position + length]
+        position += length
+
+
+def encoded(tag: int, value: bytes) -> bytes:
+    """Return a value with tag and length before it."""
+    if len(value) < _SHORT_LENGTH:
+        return bytes([tag, len(value)]) + value
+    size = len(value).to_bytes((len(value).bit_length() + 7) // 8)
+    return bytes([tag, _SHORT_LENGTH + len(size)]) + size + value
+
+
+def dotted(oid: bytes) -> str:
+    """Return an object identifier as text like ``2.5.4.3``."""
+    numbers, current = [], 0
+    for byte in oid:
+        current = current << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(current)
+            current = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))

@@ -1,0 +1,243 @@
+"""TLS from Kafka's ``ssl.*`` settings, the same for a broker's listener and for a client.
+
+Stores are JKS, PKCS12 or PEM (KIP-651), in files or, as PEM, in the settings themselves. Settings mean what they mean
+to Kafka's ``DefaultSslEngineFactory``; one that cannot be honoured is refused by its name. No message holds a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.properties import SettingsError
+from klamm.security.ciphers import SIGNALLING, SINCE_TLS_1_3, openssl_name
+from klamm.security.stores import (
+    KINDS,
+    KeyPasswordError,
+    StoreContents,
+    StoreError,
+    StorePasswordError,
+    pem,
+    read_store,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Setting = Callable[[str], str | None]
+    """Returns the value of a setting like ``ssl.keystore.type``, None when it is not set."""
+
+PEM: Final = "PEM"
+DEFAULT_KIND: Final = "JKS"
+DEFAULT_VERSIONS: Final = "TLSv1.2,TLSv1.3"
+_VERSIONS: Final = {
+    "TLSv1": ssl.TLSVersion.TLSv1,
+    "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+_PROTOCOLS: Final = ("TLS", *_VERSIONS)
+
+
+def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    """Return what a client's connections are encrypted by.
+
+    Raises:
+        SettingsError: Something is missing, of another format, or cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = properties.get("ssl.endpoint.identification.algorithm", "https").strip() != ""
+    restrict(context, properties.get)
+    if not load_trusted(context, properties.get):
+        context.load_default_certs()
+    load_own(context, properties.get)
+    return context
+
+
+def restrict(context: ssl.SSLContext, setting: Setting) -> None:
+    """Allow the versions and cipher suites that the settings name.
+
+    Raises:
+        SettingsError: A name is not known, or the names cannot be had together.
+    """
+    protocol = (setting("ssl.protocol") or "TLSv1.3").strip()
+    if protocol not in _PROTOCOLS:
+        raise SettingsError(f"ssl.protocol={protocol}: expected one of {', '.join(_PROTOCOLS)}")
+    _set_versions(context, setting("ssl.enabled.protocols"))
+    text = setting("ssl.cipher.suites") or ""
+    suites = [suite for suite in (part.strip() for part in text.split(",")) if suite and suite not in SIGNALLING]
+    if suites:
+        _set_ciphers(context, suites)
+
+
+def load_own(context: ssl.SSLContext, setting: Setting) -> bool:
+    """Load the key and certificates we show; returns False when the settings name none.
+
+    Raises:
+        SettingsError: They cannot be used.
+    """
+    location, kind = _location(setting, "ssl.keystore"), _kind(setting, "ssl.keystore")
+    key, chain = setting("ssl.keystore.key"), setting("ssl.keystore.certificate.chain")
+    if key or chain:
+        _need_pem("ssl.keystore.key", kind, location)
+        if not (key and chain):
+            raise SettingsError("ssl.keystore.key and ssl.keystore.certificate.chain: set both or none of them")
+        with _as_file(f"{key}\n{chain}\n") as path:
+            _load_chain(context, path, setting, where="ssl.keystore.key")
+    elif location is None:
+        return False
+    elif kind == PEM:
+        _load_chain(context, location, setting, where=f"ssl.keystore.location={location}")
+    else:
+        if setting("ssl.keystore.password") is None:
+            raise SettingsError(f"ssl.keystore.location={location}: a {kind} store needs ssl.keystore.password")
+        found = _open(setting, "ssl.keystore", location, wants_key=True)
+        if found.key is None:
+            raise SettingsError(
+                f"ssl.keystore.location={location}: the store holds no private key"
+                " (keytool -list shows a PrivateKeyEntry where there is one)"
+            )
+        text = pem("PRIVATE KEY", found.key) + "".join(pem("CERTIFICATE", each) for each in found.chain)
+        with _as_file(text) as path:
+            _load_chain(context, path, setting, where=f"ssl.keystore.location={location}")
+    return True
+
+
+def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
+    """Load the certificates we trust; returns False when the settings name none.
+
+    Raises:
+        SettingsError: They cannot be used.
+    """
+    location, kind = _location(setting, "ssl.truststore"), _kind(setting, "ssl.truststore")
+    certificates = setting("ssl.truststore.certificates")
+    if certificates:
+        _need_pem("ssl.truststore.certificates", kind, location)
+        where = "ssl.truststore.certificates"
+    elif location is None:
+        return False
+    else:
+        where = f"ssl.truststore.location={location}"
+    try:
+        if certificates:
+            context.load_verify_locations(cadata=certificates)
+        elif location is not None and kind == PEM:
+            context.load_verify_locations(cafile=location)
+        elif location is not None:
+            trusted = _open(setting, "ssl.truststore", location, wants_key=False).trusted
+            if not trusted:
+                raise SettingsError(f"{where}: the store holds no certificates (keytool -importcert adds one)")
+            context.load_verify_locations(cadata=b"".join(trusted))
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"{where}: can not be read: {_why(error)}") from None
+    # Whatever is in the store is trusted, as in Java; OpenSSL by itself wants a chain up to a root.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return True
+
+
+def _set_versions(context: ssl.SSLContext, text: str | None) -> None:
+    names = [name.strip() for name in (text or DEFAULT_VERSIONS).split(",") if name.strip()]
+    unknown = [name for name in names if name not in _VERSIONS]
+    if unknown or not names:
+        raise SettingsError(f"ssl.enabled.protocols={text}: expected some of {', '.join(_VERSIONS)}")
+    versions = sorted(_VERSIONS[name] for name in names)
+    left_out = [name for name, at in _VERSIONS.items() if versions[0] < at < versions[-1] and at not in versions]
+    if left_out:
+        raise SettingsError(f"ssl.enabled.protocols={text}: OpenSSL cannot leave out {', '.join(left_out)} in between")
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+
+
+def _set_ciphers(context: ssl.SSLContext, suites: Sequence[str]) -> None:
+    """Map the names to OpenSSL's; suites of one TLS version only leave the other version out, as in Java."""
+    newer = [suite for suite in suites if suite in SINCE_TLS_1_3]
+    older = {suite: openssl_name(suite) for suite in suites if suite not in SINCE_TLS_1_3}
+    context.set_ciphers("ALL")
+    there = {str(cipher["name"]) for cipher in context.get_ciphers()}
+    unknown = [suite for suite, name in older.items() if name not in there]
+    if unknown:
+        raise SettingsError(
+            f"ssl.cipher.suites: {', '.join(unknown)}: expected Java's names of suites that this OpenSSL offers, like"
+            " TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 or TLS_AES_256_GCM_SHA384"
+        )
+    if newer and len(set(newer)) < len(SINCE_TLS_1_3):
+        raise SettingsError(
+            f"ssl.cipher.suites: {', '.join(newer)}: Python cannot choose among the suites of TLS 1.3; name all of"
+            f" {', '.join(SINCE_TLS_1_3)}, or none and TLS 1.3 is off"
+        )
+    if not newer:
+        context.maximum_version = min(context.maximum_version, ssl.TLSVersion.TLSv1_2)
+    if not older:
+        context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_3)
+    if context.minimum_version > context.maximum_version:
+        raise SettingsError("ssl.cipher.suites: none of them belongs to a version in ssl.enabled.protocols")
+    context.set_ciphers(":".join(name for name in older.values() if name) or "DEFAULT")
+
+
+def _location(setting: Setting, store: str) -> str | None:
+    return (setting(f"{store}.location") or "").strip() or None
+
+
+def _kind(setting: Setting, store: str) -> str:
+    kind = (setting(f"{store}.type") or DEFAULT_KIND).strip().upper()
+    if kind not in (PEM, *KINDS):
+        raise SettingsError(f"{store}.type={kind}: expected one of {', '.join((*KINDS, PEM))}")
+    return kind
+
+
+def _need_pem(name: str, kind: str, location: str | None) -> None:
+    store = name.rpartition(".")[0]
+    if kind != PEM:
+        raise SettingsError(f"{name} can be set for PEM only, but {store}.type is {kind}")
+    if location is not None:
+        raise SettingsError(f"{name} and {store}.location={location}: set one or the other")
+
+
+def _open(setting: Setting, store: str, location: str, *, wants_key: bool) -> StoreContents:
+    where = f"{store}.location={location}"
+    try:
+        return read_store(
+            Path(location).read_bytes(),
+            password=setting(f"{store}.password"),
+            key_password=setting("ssl.key.password") if wants_key else None,
+            wants_key=wants_key,
+        )
+    except OSError as error:
+        raise SettingsError(f"{where}: can not be read: {_why(error)}") from None
+    except StorePasswordError as error:
+        raise SettingsError(f"{where}: the store cannot be opened by {store}.password: {error}") from None
+    except KeyPasswordError as error:
+        raise SettingsError(
+            f"{where}: the key cannot be opened by ssl.key.password (without one: ssl.keystore.password): {error}"
+        ) from None
+    except StoreError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: str) -> None:
+    password = setting("ssl.key.password") or setting("ssl.keystore.password") or ""
+    try:
+        # A password that is missing is an error, not a question on the terminal.
+        context.load_cert_chain(path, password=lambda: password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise SettingsError(f"{where}: can not be read as key and certificates: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    words = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+    return str(words)
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """OpenSSL reads keys from files only: give it one that nobody else can read, for a moment."""
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        yield path
+    finally:
+        Path(path).unlink()

@@ -7,42 +7,21 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import kafka
-import pytest
-from pyspark.sql import SparkSession
 
 from klamm.admin import AdminClient, NewTopic
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
-from klamm.java import require_java
 from klamm.registrations.report import IgnoringClient, Report, Scope, SupportRow, VersionWindow, run_report
 from klamm.registrations.spark.job import Job, read_records, summarise
 from klamm.registrations.spark.source import RECORD_SCHEMA
 from tests.support.klamm import KlammBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.support.kafka import KafkaCluster
-
-
-@pytest.fixture(scope="module")
-def spark(java: None) -> Iterator[SparkSession]:
-    require_java()
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def record(offset: int, user: str, client_id: str, information: str | None, *supported: str) -> tuple[Any, ...]:

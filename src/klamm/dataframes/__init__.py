@@ -1,0 +1,1 @@
+"""Topics as Spark DataFrames, record by record: what ``spark.read.format("klamm-kafka")`` means, without Spark."""

@@ -1,0 +1,7 @@
+"""What ends a query over topics; the text is for the person who wrote it."""
+
+from __future__ import annotations
+
+
+class ReadingError(Exception):
+    """Records that were asked for can not be delivered, and leaving them out silently would be wrong."""

@@ -1,0 +1,159 @@
+"""The options of ``klamm-kafka``: the names of Spark's own Kafka source, where it has one. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.properties import SettingsError, with_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What ListOffsets understands, and Spark's JSON of offsets too."""
+
+Positions = int | dict[str, dict[int, int]]
+"""``EARLIEST`` or ``LATEST`` everywhere, or an offset (or one of the two) by topic and partition."""
+
+_KAFKA: Final = "kafka."
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_READING: Final = frozenset(
+    {
+        "subscribe",
+        "startingoffsets",
+        "endingoffsets",
+        "maxrecordsperpartition",
+        "maxoffsetspertrigger",
+        "failondataloss",
+        "failonmissingtopic",
+        "schema",
+        "path",
+    }
+)
+"""In lower case, as Spark hands options over; the last two are Spark's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What is read, from where to where, and how. Travels to Spark's tasks."""
+
+    connection: ConnectionSettings
+    topics: tuple[str, ...]
+    starting: Positions
+    ending: Positions
+    records_per_range: int | None
+    """``maxRecordsPerPartition``; None: a task reads a whole partition."""
+    most_per_trigger: int | None
+    """``maxOffsetsPerTrigger``; None: a round of a stream takes all there is."""
+    fail_on_data_loss: bool
+    fail_on_missing_topic: bool
+    """False: a topic that does not exist has no records."""
+    read_committed: bool
+    """``kafka.isolation.level``."""
+    patience_s: float
+    """``kafka.default.api.timeout.ms``: how long a partition may bring nothing of what it has."""
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Read the options of a query.
+
+    Raises:
+        SettingsError: An option that is missing, unknown, or has a value that cannot be.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    _refuse_unknown(given, _READING)
+    topics = tuple(dict.fromkeys(name.strip() for name in given.get("subscribe", "").split(",") if name.strip()))
+    if not topics:
+        raise SettingsError("subscribe: expected the names of topics, comma separated")
+    if streaming and "endingoffsets" in given:
+        raise SettingsError("endingOffsets: a stream has no end; leave it out, or read a batch")
+    starting = _positions("startingOffsets", given.get("startingoffsets", "latest" if streaming else "earliest"))
+    ending = _positions("endingOffsets", given.get("endingoffsets", "latest"))
+    if ending == EARLIEST:
+        raise SettingsError("endingOffsets=earliest: expected latest, or JSON of offsets by topic and partition")
+    if not streaming and starting == LATEST:
+        raise SettingsError("startingOffsets=latest: a batch would be empty; expected earliest, or JSON of offsets")
+    kafka = with_prefix(given, _KAFKA)
+    return ReadOptions(
+        connection=connection_settings(given),
+        topics=topics,
+        starting=starting,
+        ending=ending,
+        records_per_range=_count("maxRecordsPerPartition", given),
+        most_per_trigger=_count("maxOffsetsPerTrigger", given),
+        fail_on_data_loss=_flag("failOnDataLoss", given),
+        fail_on_missing_topic=_flag("failOnMissingTopic", given),
+        read_committed=_isolation(kafka.get("isolation.level", "read_uncommitted")),
+        patience_s=_milliseconds("default.api.timeout.ms", kafka, 60_000) / 1000,
+    )
+
+
+def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
+    """Return how to reach the cluster.
+
+    Raises:
+        SettingsError: No address, or one that is none; security settings that cannot be.
+    """
+    kafka = with_prefix(given, _KAFKA)
+    servers = tuple(server.strip() for server in kafka.get("bootstrap.servers", "").split(",") if server.strip())
+    if not servers:
+        raise SettingsError("kafka.bootstrap.servers: expected host:port, or several of them, comma separated")
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdecimal():
+            raise SettingsError(f"kafka.bootstrap.servers={server}: expected host:port")
+    return ConnectionSettings.of(servers, kafka, "klamm-kafka")
+
+
+def _refuse_unknown(given: Mapping[str, str], known: frozenset[str]) -> None:
+    unknown = sorted(name for name in given if name not in known and not name.startswith(_KAFKA))
+    if unknown:
+        allowed = ", ".join(sorted(known - {"schema", "path"}))
+        raise SettingsError(f"{', '.join(unknown)}: no option of klamm-kafka; it knows {allowed} and kafka.*")
+
+
+def _positions(name: str, text: str) -> Positions:
+    if text.strip().lower() in _WORDS:
+        return _WORDS[text.strip().lower()]
+    expected = f'{name}={text}: expected earliest, latest or JSON like {{"topic":{{"0":23,"1":-2}}}}'
+    try:
+        document = json.loads(text)
+        offsets = {topic: {int(one): int(at) for one, at in by.items()} for topic, by in document.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingsError(expected) from error
+    if any(at < EARLIEST for by in offsets.values() for at in by.values()):
+        raise SettingsError(f"{expected}; -2 means earliest, -1 latest")
+    return offsets
+
+
+def _count(name: str, given: Mapping[str, str]) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise SettingsError(f"{name}={text}: expected a number of records, 1 or more")
+    return int(text)
+
+
+def _flag(name: str, given: Mapping[str, str]) -> bool:
+    text = given.get(name.lower(), "true").strip().lower()
+    if text not in {"true", "false"}:
+        raise SettingsError(f"{name}={text}: expected true or false")
+    return text == "true"
+
+
+def _isolation(text: str) -> bool:
+    if text not in {"read_committed", "read_uncommitted"}:
+        raise SettingsError(f"kafka.isolation.level={text}: expected read_committed or read_uncommitted")
+    return text == "read_committed"
+
+
+def _milliseconds(name: str, kafka: Mapping[str, str], default: int) -> int:
+    text = kafka.get(name, str(default))
+    if not text.strip().isdecimal():
+        raise SettingsError(f"kafka.{name}={text}: expected milliseconds")
+    return int(text)

@@ -1,0 +1,208 @@
+"""``klamm-kafka`` as a Python data source: the driver plans offsets, tasks fetch, Arrow carries columns to the JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from klamm.dataframes.columns import columns_of
+from klamm.dataframes.options import EARLIEST, LATEST, read_options
+from klamm.dataframes.ranges import limited, split
+from klamm.dataframes.reading import TopicReader, as_json, from_json
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from klamm.dataframes.options import ReadOptions
+    from klamm.dataframes.ranges import OffsetRange, TopicPartition
+
+FORMAT: Final = "klamm-kafka"
+HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", HEADERS),
+    ]
+)
+"""The columns of Spark's own Kafka source; ``headers`` is null where a record has none."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("klamm-kafka")`` known to a session."""
+    spark.dataSource.register(KafkaSource)
+
+
+class KafkaSource(DataSource):
+    """Topics, record by record. A schema given to the reader chooses columns: what is not in it is not made."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return all columns."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> KafkaReader:
+        """Return the reader of a batch.
+
+        Raises:
+            SettingsError: Options or columns that cannot be.
+        """
+        return KafkaReader(read_options(self.options, streaming=False), _checked(schema))
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of a stream.
+
+        Raises:
+            SettingsError: Options or columns that cannot be.
+        """
+        return KafkaStreamReader(read_options(self.options, streaming=True), _checked(schema))
+
+
+def _checked(schema: StructType) -> StructType:
+    known = {field.name: field.dataType for field in SCHEMA}
+    for field in schema:
+        if known.get(field.name) != field.dataType:
+            columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+            raise SettingsError(f"schema: {field.name} {field.dataType.simpleString()}: expected some of {columns}")
+    return schema
+
+
+class RangePartition(InputPartition):
+    """What one task reads; None: nothing at all."""
+
+    def __init__(self, wanted: OffsetRange | None) -> None:
+        super().__init__(0)
+        self.wanted = wanted
+
+
+def _read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
+    wanted = cast("RangePartition", partition).wanted
+    if wanted is None:
+        return
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    reader = TopicReader(options)
+    try:
+        for batches in reader.read(wanted):
+            for columns in columns_of(batches, wanted):
+                if len(columns):
+                    yield columns.to_arrow(arrow_schema)
+    finally:
+        reader.close()
+
+
+class KafkaReader(DataSourceReader):
+    """Reads what is there when it is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one piece of work per range of offsets."""
+        reader = TopicReader(self._options)
+        try:
+            partitions = reader.partitions()
+            end = reader.resolve(self._options.ending, partitions)
+            start = reader.resolve(self._options.starting, partitions)
+            bounds = reader.checked(start, end)
+        finally:
+            reader.close()
+        ranges = split(bounds, records_per_range=self._options.records_per_range)
+        return [RangePartition(wanted) for wanted in ranges] or [RangePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the records of one range as Arrow batches."""
+        return _read(self._options, self._schema, partition)
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Goes on from Spark's checkpoint. Its connections for planning live as long as the query."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._planning: TopicReader | None = None
+        self._last: dict[TopicPartition, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connections behind when the reader travels to a task."""
+        return {"_options": self._options, "_schema": self._schema, "_planning": None, "_last": None}
+
+    def _reader(self) -> TopicReader:
+        if self._planning is None:
+            self._planning = TopicReader(self._options)
+        return self._planning
+
+    def _end(self) -> dict[TopicPartition, int]:
+        return self._last or self._reader().offsets(self._reader().partitions(), LATEST)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where to begin when there is no checkpoint."""
+        return as_json(self._reader().resolve(self._options.starting, self._reader().partitions()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return what ``maxOffsetsPerTrigger`` says."""
+        most = self._options.most_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the next round goes."""
+        begin, end = from_json(start), self._end()
+        fresh = [where for where in end if where not in begin]
+        if fresh:  # partitions that were added since
+            begin |= self._reader().offsets(fresh, EARLIEST)
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return as_json(end)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix the end: what comes later is for the next query."""
+        self._last = self._end()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the topics reach, for the query's progress."""
+        return as_json(self._end())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return one piece of work per range; a partition that is new since ``start`` is read from its beginning."""
+        begin, to = from_json(start), from_json(end)
+        if begin == to:
+            return []
+        self._reader().partitions()
+        bounds = self._reader().checked(begin, to)
+        return [RangePartition(one) for one in split(bounds, records_per_range=self._options.records_per_range)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the records of one range as Arrow batches."""
+        return _read(self._options, self._schema, partition)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._planning is not None:
+            self._planning.close()
+            self._planning = None

@@ -1,0 +1,149 @@
+"""``klamm-kafka`` on Spark: topics as tables and as streams, of klamm and of Apache Kafka."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import kafka
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from klamm.admin import AdminClient, NewTopic
+from klamm.dataframes.spark import FORMAT, register
+from tests.support.klamm import KlammBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.support.kafka import KafkaCluster
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KlammBroker]:
+    with KlammBroker() as running:
+        yield running
+
+
+def fill(servers: str, topic: str, partitions: int, records: int, *, first: int = 0, **settings: Any) -> None:
+    if first == 0:
+        with AdminClient(servers) as admin:
+            admin.create_topics([NewTopic(name=topic, num_partitions=partitions, replication_factor=1)]).all().result()
+    producer = kafka.KafkaProducer(bootstrap_servers=servers, **settings)
+    for number in range(first, first + records):
+        producer.send(
+            topic,
+            key=f"k{number}".encode() if number % 3 else None,
+            value=f"v{number}".encode() if number % 5 or not number % 3 else None,
+            partition=number % partitions,
+            timestamp_ms=1_700_000_000_000 + number,
+            headers=[("h", b"x"), ("n", b"")] if number % 7 == 0 else None,
+        )
+    producer.flush()
+    producer.close()
+
+
+def expected(number: int, topic: str, partitions: int) -> tuple[Any, ...]:
+    return (
+        f"k{number}".encode() if number % 3 else None,
+        f"v{number}".encode() if number % 5 or not number % 3 else None,
+        topic,
+        number % partitions,
+        number // partitions,
+        datetime.datetime.fromtimestamp(1_700_000_000 + number / 1000, tz=datetime.UTC).replace(tzinfo=None),
+        0,
+        [("h", b"x"), ("n", b"")] if number % 7 == 0 else None,
+    )
+
+
+def rows(table: DataFrame) -> list[tuple[Any, ...]]:
+    """Return rows as Python values, ordered by offset and partition."""
+    shown = table.orderBy("offset", "partition").collect()
+    return [
+        (
+            *(bytes(value) if isinstance(value, bytearray) else value for value in tuple(row)[:5]),
+            row.timestamp,
+            row.timestampType,
+            row.headers and [(one.key, bytes(one.value) if one.value is not None else None) for one in row.headers],
+        )
+        for row in shown
+    ]
+
+
+def source(spark: SparkSession, servers: str, topic: str, **options: Any) -> Any:
+    register(spark)
+    return spark.read.format(FORMAT).options(**{"kafka.bootstrap.servers": servers, "subscribe": topic}, **options)
+
+
+def test_a_batch_holds_every_record_as_it_was_written(spark: SparkSession, broker: KlammBroker) -> None:
+    # given
+    fill(broker.bootstrap_servers, "table", 2, 40, compression_type="gzip")
+    # when
+    table = source(spark, broker.bootstrap_servers, "table", maxRecordsPerPartition="7").load()
+    # then
+    assert table.rdd.getNumPartitions() == 6
+    assert rows(table) == [expected(number, "table", 2) for number in range(40)]
+
+
+def test_offsets_bound_a_batch_and_a_schema_chooses_its_columns(spark: SparkSession, broker: KlammBroker) -> None:
+    # given
+    fill(broker.bootstrap_servers, "bounded", 1, 20)
+    # when
+    asked = source(
+        spark,
+        broker.bootstrap_servers,
+        "bounded",
+        startingOffsets='{"bounded":{"0":5}}',
+        endingOffsets='{"bounded":{"0":8}}',
+    )
+    table = asked.schema("offset long, value binary").load()
+    # then
+    assert [(row.offset, row.value) for row in table.collect()] == [(5, None), (6, b"v6"), (7, b"v7")]
+
+
+def test_a_topic_of_apache_kafka_is_read_alike(spark: SparkSession, real_kafka: KafkaCluster) -> None:
+    # given
+    fill(real_kafka.bootstrap_servers, "table-on-spark", 2, 40, compression_type="gzip")
+    # when
+    table = source(spark, real_kafka.bootstrap_servers, "table-on-spark", **{"kafka.isolation.level": "read_committed"})
+    # then
+    assert rows(table.load()) == [expected(number, "table-on-spark", 2) for number in range(40)]
+
+
+def test_what_cannot_be_read_is_said(spark: SparkSession, broker: KlammBroker) -> None:
+    with pytest.raises(PySparkException, match="nowhere: no such topic"):
+        source(spark, broker.bootstrap_servers, "nowhere").load().collect()
+
+
+def test_a_stream_goes_on_behind_its_checkpoint(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
+    # given
+    servers = broker.bootstrap_servers
+    fill(servers, "stream", 2, 30)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "stream", "startingOffsets": "earliest"}
+    seen: list[list[int]] = []
+
+    def collect(table: DataFrame, _: int) -> None:
+        seen.append(
+            [row.number for row in table.select((sf.col("offset") * 2 + sf.col("partition")).alias("number")).collect()]
+        )
+
+    def go_on() -> None:
+        register(spark)
+        stream = spark.readStream.format(FORMAT).options(**options, maxOffsetsPerTrigger="20").load()
+        query = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(tmp_path))
+        assert query.trigger(availableNow=True).start().awaitTermination(60)
+
+    # when
+    go_on()
+    first = sorted(number for batch in seen for number in batch)
+    batches = len(seen)
+    seen.clear()
+    fill(servers, "stream", 2, 10, first=30)
+    go_on()
+    # then
+    assert (first, batches) == (list(range(30)), 2)
+    assert sorted(number for batch in seen for number in batch) == list(range(30, 40))

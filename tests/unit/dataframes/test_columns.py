@@ -1,0 +1,148 @@
+"""Records as Arrow columns: what the decoder of single records says, thousands at a time."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.dataframes.columns import columns_of
+from klamm.dataframes.ranges import OffsetRange
+from klamm.protocol.errors import CorruptBatchError, UnsupportedCompressionTypeError
+from klamm.protocol.records import Codec, Record, TimestampType, decode_records, encode_batch, iter_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
+
+some_bytes = st.none() | st.binary(max_size=200)
+some_records = st.lists(
+    st.tuples(
+        some_bytes,
+        some_bytes,
+        st.lists(st.tuples(st.text(max_size=5), some_bytes), max_size=2).map(tuple),
+        st.integers(0, 4_000_000_000_000),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def range_of(start: int, end: int) -> OffsetRange:
+    return OffsetRange(topic="t", partition=3, start=start, end=end)
+
+
+def batch_of(first: int, rows: Sequence[tuple[bytes | None, bytes | None, tuple[object, ...], int]]) -> list[Record]:
+    return [
+        Record(key, value, headers, timestamp, first + at)  # type: ignore[arg-type]  # drawn as such
+        for at, (key, value, headers, timestamp) in enumerate(rows)
+    ]
+
+
+@given(
+    batches=st.lists(st.tuples(some_records, st.sampled_from(Codec)), min_size=1, max_size=4),
+    cut=st.tuples(st.integers(0, 10), st.integers(0, 40)),
+)
+def test_columns_hold_what_the_records_hold(
+    batches: list[tuple[list[tuple[bytes | None, bytes | None, tuple[object, ...], int]], Codec]],
+    cut: tuple[int, int],
+) -> None:
+    # given
+    data = bytearray()
+    records: list[Record] = []
+    for rows, codec in batches:
+        made = batch_of(len(records), rows)
+        records += made
+        data += encode_batch(made, codec=codec)
+    start, end = cut[0], cut[0] + cut[1]
+    # when
+    found = [columns.to_arrow(SCHEMA) for columns in columns_of(list(iter_batches(data)), range_of(start, end))]
+    # then
+    seen: list[object] = [row for table in found for row in table.to_pylist()]
+    assert seen == [
+        {
+            "key": record.key,
+            "value": record.value,
+            "topic": "t",
+            "partition": 3,
+            "offset": record.offset,
+            "timestamp": EPOCH + datetime.timedelta(milliseconds=record.timestamp),
+            "timestampType": 0,
+            "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
+        }
+        for record in records
+        if start <= record.offset < end
+    ]
+
+
+@given(
+    rows=some_records,
+    at=st.floats(0, 1, exclude_max=True),
+    byte=st.integers(0, 255),
+)
+def test_damaged_bytes_are_refused_or_read_as_the_decoder_reads_them(
+    rows: list[tuple[bytes | None, bytes | None, tuple[object, ...], int]], at: float, byte: int
+) -> None:
+    # given
+    data = encode_batch(batch_of(0, rows))
+    data[61 + int(at * (len(data) - 61))] = byte
+    (batch,) = iter_batches(data)
+    # when
+    try:
+        (columns,) = columns_of([batch], range_of(-(1 << 40), 1 << 40))
+    except CorruptBatchError:
+        return
+    # then
+    try:
+        expected = decode_records(batch)
+    except CorruptBatchError as error:
+        assert "Varint is too long" in str(error)  # noqa: PT017 - either may give up first
+        return
+    assert columns.to_arrow(SCHEMA)["value"].to_pylist() == [record.value for record in expected]
+
+
+def test_only_columns_that_are_asked_for_are_made() -> None:
+    data = encode_batch([Record(b"k", b"v", (), 5, 0)])
+    (columns,) = columns_of(list(iter_batches(data)), range_of(0, 1))
+    asked = pa.schema([("value", pa.binary()), ("offset", pa.int64())])
+    assert columns.to_arrow(asked).to_pylist() == [{"value": b"v", "offset": 0}]
+
+
+def test_the_time_of_the_log_counts_where_the_topic_says_so() -> None:
+    data = encode_batch(
+        [Record(b"k", b"v", (), 5, 0)], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=9_000
+    )
+    (columns,) = columns_of(list(iter_batches(data)), range_of(0, 1))
+    (row,) = columns.to_arrow(SCHEMA).to_pylist()
+    assert (row["timestamp"], row["timestampType"]) == (EPOCH + datetime.timedelta(seconds=9), 1)
+
+
+def test_a_time_that_no_calendar_holds_is_none() -> None:
+    data = encode_batch([Record(b"k", b"v", (), 1 << 62, 0), Record(b"k", b"v", (), -1, 1)])
+    (columns,) = columns_of(list(iter_batches(data)), range_of(0, 2))
+    times = columns.to_arrow(SCHEMA)["timestamp"].to_pylist()
+    assert times == [None, EPOCH - datetime.timedelta(milliseconds=1)]
+
+
+def test_an_unknown_codec_is_named() -> None:
+    data = encode_batch([Record(b"k", b"v", (), 5, 0)])
+    data[22] = 7
+    with pytest.raises(UnsupportedCompressionTypeError, match="7"):
+        list(columns_of(list(iter_batches(data)), range_of(0, 1)))

@@ -1,0 +1,52 @@
+"""The options of ``klamm-kafka``."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.dataframes.options import EARLIEST, LATEST, read_options
+from klamm.properties import SettingsError
+
+NEEDED = {"kafka.bootstrap.servers": "a:1, b:2", "subscribe": "orders, payments"}
+
+
+def test_a_batch_reads_all_there_is_and_a_stream_what_comes() -> None:
+    batch, stream = (read_options(NEEDED, streaming=streaming) for streaming in (False, True))
+    assert (batch.starting, batch.ending, stream.starting) == (EARLIEST, LATEST, LATEST)
+    assert batch.topics == ("orders", "payments")
+    assert batch.connection.bootstrap_servers == ("a:1", "b:2")
+
+
+def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
+    options = read_options(
+        NEEDED | {"STARTINGOFFSETS": '{"orders":{"0":23,"1":-2}}', "maxrecordsperpartition": "5"}, streaming=False
+    )
+    assert options.starting == {"orders": {0: 23, 1: -2}}
+    assert options.records_per_range == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"subscribe": " "}, "subscribe: expected"),
+        ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers: expected host:port"),
+        ({"kafka.bootstrap.servers": "nowhere"}, "kafka.bootstrap.servers=nowhere: expected host:port"),
+        ({"startingOffsets": "soon"}, "startingOffsets=soon: expected earliest, latest or JSON"),
+        ({"startingOffsets": '{"orders":{"0":-3}}'}, "-2 means earliest"),
+        ({"startingOffsets": "latest"}, "a batch would be empty"),
+        ({"endingOffsets": "earliest"}, "endingOffsets=earliest: expected latest"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition=0: expected a number"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss=maybe: expected true or false"),
+        ({"kafka.isolation.level": "clean"}, "kafka.isolation.level=clean: expected read_committed"),
+        ({"subscripe": "orders"}, "subscripe: no option of klamm-kafka; it knows endingoffsets"),
+        ({"kafka.security.protocol": "PIGEON"}, "security.protocol=PIGEON"),
+    ],
+)
+def test_what_cannot_be_is_named_with_what_may_be(wrong: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said.replace("{", r"\{")):
+        read_options(NEEDED | wrong, streaming=False)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(SettingsError, match="a stream has no end"):
+        read_options(NEEDED | {"endingOffsets": "latest"}, streaming=True)

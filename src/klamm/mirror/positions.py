@@ -2,14 +2,20 @@
 
 Connect stores for each partition of the source the last offset that was mirrored, as JSON, in a compacted topic on
 the target. The bytes of the key matter: compaction and MirrorMaker 2 find an older position by them.
+
+What the mirror has to remember beside that stands in the same topic under a connector's name of its own, which Connect
+keeps apart as it does those of MirrorMaker's other connectors: the id of the source's topic that a position belongs to,
+and the number of shards that write in transactions.
 """
 
 from __future__ import annotations
 
 import json
 from typing import Final, NamedTuple
+from uuid import UUID
 
 _CONNECTOR: Final = "MirrorSourceConnector"
+_OWN: Final = "klamm-mirror"
 _MASK: Final = 0xFFFFFFFF
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
@@ -57,6 +63,79 @@ def parse_value(value: bytes | memoryview | None) -> int | None:
                 return None
     except ValueError:
         return None
+
+
+class ShardPlan(NamedTuple):
+    """By how many shards the records of a source are written in transactions."""
+
+    shards: int
+    before: tuple[int, ...] = ()
+    """Counts of earlier plans whose transactional ids may not all be fenced yet."""
+
+
+def topic_id_key(partition: SourcePartition) -> bytes:
+    """Return the key under which the topic id of a position is remembered."""
+    where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
+    return json.dumps([_OWN, where], separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def topic_id_value(topic_id: UUID) -> bytes:
+    """Return the value that names a topic id."""
+    return b'{"topic_id":"%s"}' % str(topic_id).encode()
+
+
+def shard_plan_key(cluster: str) -> bytes:
+    """Return the key of the shard plan of a source."""
+    return json.dumps([_OWN, {"cluster": cluster}], separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def shard_plan_value(plan: ShardPlan) -> bytes:
+    """Return the value of a shard plan. Connect takes no lists as values, so the counts before are a text."""
+    before = ",".join(str(count) for count in plan.before)
+    return json.dumps({"shards": plan.shards, "before": before}, separators=(",", ":")).encode()
+
+
+def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | None:
+    """Return whose topic id a key holds, or of which source cluster the shard plan; None for all other keys."""
+    try:
+        match json.loads(bytes(key or b"")):
+            case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}]:
+                return SourcePartition(cluster, topic, partition) if name == _OWN else None
+            case [str(name), {"cluster": str(cluster), **rest}]:
+                return cluster if name == _OWN and not rest else None
+            case _:
+                return None
+    except ValueError:
+        return None
+
+
+def parse_topic_id(value: bytes | memoryview | None) -> UUID | None:
+    """Return a remembered topic id; None for what is none."""
+    try:
+        match json.loads(bytes(value or b"")):
+            case {"topic_id": str(text)}:
+                return UUID(text)
+            case _:
+                return None
+    except ValueError:
+        return None
+
+
+def parse_shard_plan(value: bytes | memoryview | None) -> ShardPlan | None:
+    """Return a shard plan; None for what is none."""
+    try:
+        match json.loads(bytes(value or b"")):
+            case {"shards": int(shards), "before": str(before)}:
+                return ShardPlan(shards, tuple(int(number) for number in before.split(",") if number))
+            case _:
+                return None
+    except ValueError:
+        return None
+
+
+def shard_of(topic: str, partition: int, shards: int) -> int:
+    """Return the shard that writes a partition: the partitions of a topic go round, topics begin anywhere."""
+    return (murmur2(topic.encode()) + partition) % shards
 
 
 def resume_offset(last_mirrored_offset: int) -> int:

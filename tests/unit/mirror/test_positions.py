@@ -1,17 +1,28 @@
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.mirror.positions import (
+    ShardPlan,
     SourcePartition,
     key_bytes,
     murmur2,
     parse_key,
+    parse_own_key,
+    parse_shard_plan,
+    parse_topic_id,
     parse_value,
     partition_for_key,
     resume_offset,
+    shard_of,
+    shard_plan_key,
+    shard_plan_value,
+    topic_id_key,
+    topic_id_value,
     value_bytes,
 )
 
@@ -80,3 +91,34 @@ def test_every_key_is_read_back_and_has_a_partition(partition: SourcePartition) 
     key = key_bytes(partition)
     assert parse_key(key) == partition
     assert 0 <= partition_for_key(key, 25) < 25
+
+
+def test_what_is_remembered_beside_positions_stands_under_a_connectors_name_of_its_own() -> None:
+    """Connect tells connectors apart by the first element of the key (``OffsetUtils.processPartitionKey``)."""
+    where = SourcePartition("A", "orders", 3)
+    assert topic_id_key(where) == b'["klamm-mirror",{"cluster":"A","partition":3,"topic":"orders"}]'
+    assert shard_plan_key("A") == b'["klamm-mirror",{"cluster":"A"}]'
+    assert parse_key(topic_id_key(where)) is None
+    assert parse_own_key(topic_id_key(where)) == where
+    assert parse_own_key(shard_plan_key("A")) == "A"
+    assert parse_own_key(key_bytes(where)) is None
+
+
+def test_topic_ids_and_shard_plans_are_read_back() -> None:
+    topic_id = UUID(int=2**100 + 7)
+    assert parse_topic_id(topic_id_value(topic_id)) == topic_id
+    for plan in (ShardPlan(4), ShardPlan(4, (2, 8))):
+        assert parse_shard_plan(shard_plan_value(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"{}", b"\xff", b'{"topic_id":"x"}', b'{"shards":"4"}', b'{"shards":4,"before":"x"}']
+)
+def test_strange_values_are_nothing_that_is_remembered(value: bytes | None) -> None:
+    assert parse_topic_id(value) is None
+    assert parse_shard_plan(value) is None
+
+
+def test_the_partitions_of_a_topic_go_round_the_shards() -> None:
+    """The shard of a partition must never change: other numbers here need other transactional ids."""
+    assert [shard_of("orders", partition, 4) for partition in range(5)] == [0, 1, 2, 3, 0]

@@ -44,6 +44,8 @@ class Coordinator:
         self._done = 0
         """The newest lease that Spark has counted as done."""
         self._timer: threading.Timer | None = None
+        self._tasks: dict[int, ServerConnection] = {}
+        """The last task that began to serve a group."""
         self._sessions: dict[int, str] = {}
         """Sessions that ended the newest lease in order, by group."""
         self._ending = False
@@ -87,8 +89,9 @@ class Coordinator:
                 connection.send({"lease": self._next_lease(after)})
             case {"ask": "groups", "lease": int(lease)}:
                 connection.send(self._plan(lease))
-            case {"task": int(), "lease": int(lease)}:
+            case {"task": int(group), "lease": int(lease)}:
                 connection.is_task = True
+                self._replace(group, connection, lease)
                 self._end_if_stale(connection, lease)
             case {"finished": int(group), "lease": int(lease), "session": str(session)}:
                 self._finish(group, lease, session)
@@ -139,6 +142,14 @@ class Coordinator:
             if lease == self._lease:
                 self._dealt_version = -1
         self.server.broadcast({"end": lease})
+
+    def _replace(self, group: int, connection: ServerConnection, lease: int) -> None:
+        """Note who serves a group now. Another attempt may still live that Spark has given up: it is to end."""
+        with self._changed:
+            before = self._tasks.get(group)
+            self._tasks[group] = connection
+        if before is not None and before is not connection:
+            before.send({"end": lease})
 
     def _end_if_stale(self, connection: ServerConnection, lease: int) -> None:
         with self._changed:

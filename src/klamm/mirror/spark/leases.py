@@ -7,14 +7,16 @@ that served it last: ``session`` says which copier the driver saw finish, and on
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from klamm.mirror.positions import shard_of
 from klamm.mirror.security import Security
 from klamm.mirror.wire.copier import CopySettings
 from klamm.mirror.wire.fetch_frames import FetchLimits
 from klamm.mirror.wire.partition_copy import PartitionId
 from klamm.mirror.wire.sync_writer import SyncSettings
+from klamm.mirror.wire.transactions import TransactionSettings
 from klamm.mirror.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -53,17 +55,38 @@ def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -
     """Deal the partitions of all flows to at most ``slots`` groups.
 
     Partitions go round, so that those of one topic are spread. A flow with a bound in ``tasks_max`` is dealt to no
-    more groups than that. With more flows than slots a group serves several of them.
+    more groups than that. With more flows than slots a group serves several of them. A flow that writes in
+    transactions is dealt by whole shards: what a shard writes is one transaction.
     """
     hands: list[list[Share]] = [[] for _ in range(slots)]
     first = 0
     for share in shares:
-        width = min(slots, len(share.partitions), tasks_max.get(share.settings.flow, slots))
-        for at in range(width):
-            part = share.partitions[at::width]
-            hands[(first + at) % slots].append(Share(settings=share.settings, partitions=part))
+        parts = _parts(share)
+        width = min(slots, len(parts) or len(share.partitions), tasks_max.get(share.settings.flow, slots))
+        if not parts:
+            parts = [replace(share, partitions=share.partitions[at::width]) for at in range(width)]
+        for at, part in enumerate(parts):
+            hands[(first + at % width) % slots].append(part)
         first += width
     return tuple(Group(number=number, shares=tuple(hand)) for number, hand in enumerate(hands) if hand)
+
+
+def _parts(share: Share) -> list[Share]:
+    """Return the shards of a flow that writes in transactions, those that have partitions; none for other flows."""
+    transactions = share.settings.transactions
+    if transactions is None:
+        return []
+    hands: dict[int, list[PartitionId]] = {}
+    for partition_id in share.partitions:
+        shard = shard_of(partition_id.topic, partition_id.partition, transactions.shards)
+        hands.setdefault(shard, []).append(partition_id)
+    return [
+        Share(
+            settings=replace(share.settings, transactions=replace(transactions, shard=shard)),
+            partitions=tuple(hands[shard]),
+        )
+        for shard in sorted(hands)
+    ]
 
 
 def to_json(group: Group) -> dict[str, Any]:
@@ -86,6 +109,8 @@ def _settings(plain: Mapping[str, Any]) -> CopySettings:
         values[side] = _connection(values[side])
     if (syncs := values["syncs"]) is not None:
         values["syncs"] = SyncSettings(**{**syncs, "connection": _connection(syncs["connection"])})
+    if values["transactions"] is not None:
+        values["transactions"] = TransactionSettings(**values["transactions"])
     values["fetch_limits"] = FetchLimits(*values["fetch_limits"])
     return CopySettings(**values)
 

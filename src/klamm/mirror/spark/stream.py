@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.spark.source import FORMAT, MirrorSource
@@ -17,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _STOP_S: Final = 25.0
 _MAX_RESTARTS: Final = 10
+_RESTARTS_WITHIN_S: Final = 600.0
 
 
 class MirrorStream:
@@ -34,7 +37,8 @@ class MirrorStream:
         self._coordinator = coordinator
         self._checkpoint = checkpoint
         self._query: StreamingQuery | None = None
-        self._restarts = 0
+        self._restarts: deque[float] = deque(maxlen=_MAX_RESTARTS + 1)
+        """When the query was started again, by the monotonic clock."""
         spark.dataSource.register(MirrorSource)
 
     def start(self) -> StreamingQuery:
@@ -52,14 +56,15 @@ class MirrorStream:
         """Start the query again if it ended.
 
         Raises:
-            RuntimeError: it ends again and again.
+            RuntimeError: it ended more than ten times within ten minutes.
         """
         if self._query is None or self._query.isActive:
             return
         error = self._query.exception()
-        self._restarts += 1
-        if self._restarts > _MAX_RESTARTS:
-            raise RuntimeError(f"Spark ended the query {self._restarts} times, last: {error}")
+        now = time.monotonic()
+        self._restarts.append(now)
+        if len(self._restarts) > _MAX_RESTARTS and now - self._restarts[0] < _RESTARTS_WITHIN_S:
+            raise RuntimeError(f"Spark ended the query {len(self._restarts)} times, last: {error}")
         logger.warning("Spark ended the query, it is started again: %s", error)
         self.start()
 

@@ -28,6 +28,7 @@ _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _PRODUCER_AT: Final = 43
 _CODEC_BITS: Final = 0x07
+_TRANSACTIONAL_BIT: Final = 0x10
 _PRODUCER: Final = struct.Struct(">qhi")
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
@@ -113,8 +114,10 @@ def _treatment(batch: RecordBatch, fetch_offset: int, left_out: set[int]) -> Tre
     return Treatment.REBUILD if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else Treatment.COPY
 
 
-def stamp(view: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Make a batch ours, in place: offset and leader epoch open, our producer, checksum anew.
+def stamp(
+    view: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
+) -> None:
+    """Make a batch ours, in place: offset and leader epoch open, our producer and transaction, checksum anew.
 
     Of the attributes only the codec stays: the source's transaction is not ours, and by a delete horizon the target
     would drop tombstones by the source's clock. Timestamps of records are not touched by either.
@@ -122,21 +125,23 @@ def stamp(view: memoryview, *, producer_id: int, producer_epoch: int, base_seque
     (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_AT)
     view[:_BATCH_LENGTH_AT] = bytes(_BATCH_LENGTH_AT)
     struct.pack_into(">i", view, _LEADER_EPOCH_AT, -1)
-    struct.pack_into(">h", view, _ATTRIBUTES_AT, attributes & _CODEC_BITS)
+    kept = attributes & _CODEC_BITS
+    struct.pack_into(">h", view, _ATTRIBUTES_AT, kept | _TRANSACTIONAL_BIT if transactional else kept)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     struct.pack_into(">I", view, _CRC_AT, crc32c(view[_ATTRIBUTES_AT:]))
 
 
-def rebuild(batch: RecordBatch, fetch_offset: int) -> tuple[memoryview, int] | None:
+def rebuild(batch: RecordBatch, fetch_offset: int) -> tuple[memoryview, tuple[int, ...]]:
     """Make a batch of the records from ``fetch_offset`` on, without gaps, with each record's own timestamp.
 
-    Returns the batch and the number of its records, None when no record is left.
+    Returns the batch and the source offsets of its records; both are empty when no record is left.
 
     Raises:
         CorruptBatchError: the records can not be read.
     """
     kept = [record for record in decode_records(batch) if record.offset >= fetch_offset]
-    return (_encode(kept, batch.codec), len(kept)) if kept else None
+    offsets = tuple(record.offset for record in kept)
+    return (_encode(kept, batch.codec) if kept else memoryview(b"")), offsets
 
 
 def split(view: memoryview) -> tuple[tuple[memoryview, int], tuple[memoryview, int]] | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.wire.connection import Connection, ConnectionLostError
 from klamm.mirror.wire.login import log_in
 from klamm.mirror.wire.transport import connect
-from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 EARLIEST: Final = -2
 LATEST: Final = -1
 _TIMEOUT_S: Final = 10.0
+_TRANSACTIONS: Final = 1
 
 TopicPartition = tuple[str, int]
 
@@ -198,6 +200,26 @@ class Cluster:
                         found[topic_answer.name, answer.partition_index] = answer.offset
         return found
 
+    def transaction_coordinator(self, transactional_id: str) -> int:
+        """Return the node that coordinates the transactions of an id; ``connection`` reaches it.
+
+        Raises:
+            ConnectionLostError: no broker knows it now.
+        """
+        reasons: list[str] = []
+        request = FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTIONS)
+        for connection in self._candidates(reasons):
+            # Versions 1 to 3 ask for one key.
+            version = connection.version_of(FindCoordinatorRequest, at_least=1, at_most=3)
+            response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
+            if response.error_code == ErrorCode.NONE:
+                self._addresses[response.node_id] = (response.host, response.port)
+                return response.node_id
+            reasons.append(response.error_message or error_name(response.error_code))
+            if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                break
+        raise ConnectionLostError(f"No broker tells the coordinator of {transactional_id}: {reasons[-1]}")
+
     def init_producer_id(self) -> tuple[int, int]:
         """Return a producer id and epoch of our own, for idempotent writing.
 
@@ -210,7 +232,7 @@ class Cluster:
             response = connection.call(request, InitProducerIdResponse, timeout_s=_TIMEOUT_S)
             if response.error_code == ErrorCode.NONE:
                 return response.producer_id, response.producer_epoch
-            reasons.append(f"error code {response.error_code}")
+            reasons.append(error_name(response.error_code))
         raise ConnectionLostError(f"No broker gives a producer id: {reasons[-1]}")
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.wire.buffers import BufferPool
@@ -17,6 +17,8 @@ from klamm.mirror.wire.position_store import PositionStore
 from klamm.mirror.wire.producing import Producer
 from klamm.mirror.wire.starting import Start
 from klamm.mirror.wire.sync_writer import SyncSettings, SyncWriter
+from klamm.mirror.wire.transaction_coordinator import TransactionLostError
+from klamm.mirror.wire.transactions import ShardTransactions, TransactionSettings
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ class CopySettings:
     """Fetched and not yet acknowledged, over all partitions of the copier."""
     syncs: SyncSettings | None = None
     """None: no offset syncs are written."""
+    transactions: TransactionSettings | None = None
+    """None: at least once."""
+    continue_after_loss: bool = False
+    """Whether to go on where records of the source are gone for good (``klamm.on.source.loss``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +100,43 @@ class Copier:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        pool = BufferPool(max_free_bytes=settings.buffer_bytes)
-        self._source = Cluster(settings.source, pool)
-        self._target = Cluster(settings.target, pool)
-        self._store = PositionStore(
-            settings.target, pool, topic=settings.positions_topic, source_alias=settings.source_alias
-        )
+        self._pool = BufferPool(max_free_bytes=settings.buffer_bytes)
         self._unstarted = dict.fromkeys(partitions, "starting")
+        self._before: dict[PartitionId, PartitionProgress] = {}
+        """How far partitions were that begin again."""
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
-        self._fetcher = Fetcher(settings, self._source, self._copies, clock)
-        self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, pool, flow=settings.flow)
-        self._producer = Producer(settings, self._target, self._copies, clock, on_acknowledged=self._acknowledged)
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, self._pool, flow=settings.flow)
+        self._backoff_s = self._lost_backoff_s = _FIRST_BACKOFF_S
         self._not_before = 0.0
         self._positions_due = 0.0
         self._start_due = 0.0
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make everything that is not to outlive a lost transaction."""
+        settings = self._settings
+        self._source = Cluster(settings.source, self._pool)
+        self._target = Cluster(settings.target, self._pool)
+        self._store = PositionStore(
+            settings.target, self._pool, topic=settings.positions_topic, source_alias=settings.source_alias
+        )
+        self._transactions: ShardTransactions | None = None
+        if settings.transactions is not None:
+            self._transactions = ShardTransactions(
+                settings.transactions,
+                self._store,
+                positions_interval_s=settings.positions_interval_s,
+                on_acknowledged=self._acknowledged,
+            )
+        self._fetcher = Fetcher(settings, self._source, self._copies, self._clock, on_recreated=self._recreated)
+        self._producer = Producer(
+            settings,
+            self._target,
+            self._copies,
+            self._clock,
+            on_acknowledged=self._acknowledged,
+            transactions=self._transactions,
+        )
 
     def run(self, should_end: Callable[[], bool], report: Callable[[], None] = lambda: None) -> None:
         """Copy until ``should_end``; then wait for what is in flight and write the positions.
@@ -124,9 +152,13 @@ class Copier:
                 deadline = now + _DRAIN_S
             self._turn(now, ending=deadline is not None)
             report()
-            if deadline is not None and (not self._producer.busy or now >= deadline):
+            if deadline is not None and (not self._is_busy or now >= deadline):
                 break
         self._write_positions()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._producer.busy or not (self._transactions is None or self._transactions.is_idle)
 
     def _turn(self, now: float, *, ending: bool) -> None:
         try:
@@ -134,6 +166,7 @@ class Copier:
                 self._start_more(now)
                 self._fetcher.send(now)
             if now >= self._not_before:
+                self._drive_transactions(now, ending=ending)
                 self._producer.send(now)
             self._poll()
             self._fetcher.sweep(now)
@@ -142,6 +175,8 @@ class Copier:
                 self._write_positions()
         except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
             self._back_off(now, str(error))
+        except TransactionLostError as error:
+            self._begin_again(now, str(error))
         else:
             if now >= self._not_before:
                 self._backoff_s = _FIRST_BACKOFF_S
@@ -157,16 +192,47 @@ class Copier:
         self._not_before = now + self._backoff_s
         self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
 
+    def _begin_again(self, now: float, reason: str) -> None:
+        """Forget all since the last commit, and start as a new task would: what is on the target decides."""
+        logger.warning("%s: a transaction is lost and its records are copied again: %s", self._settings.flow, reason)
+        self._before |= {copy.partition_id: row for copy, row in zip(self._copies.values(), self._rows(), strict=True)}
+        self._unstarted |= dict.fromkeys((copy.partition_id for copy in self._copies.values()), reason)
+        self._copies.clear()
+        self._disconnect()
+        self._connect()
+        self._start_due = self._not_before = now + self._lost_backoff_s
+        self._lost_backoff_s = min(self._lost_backoff_s * 2, _LAST_BACKOFF_S)
+
+    def _recreated(self, topic: str) -> None:
+        """Begin the partitions of a topic again: what is remembered on the target tells that it is another one."""
+        for key, copy in list(self._copies.items()):
+            if key[0] == topic and copy.state is not CopyState.STOPPED:
+                reason = f"{topic} was deleted and created again on the source"
+                self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
+                self._unstarted[copy.partition_id] = reason
+                copy.stop(reason)
+                del self._copies[key]
+
+    def _drive_transactions(self, now: float, *, ending: bool) -> None:
+        if self._transactions is None:
+            return
+        was_idle = self._transactions.is_idle
+        self._transactions.drive(self._copies.values(), now, busy=self._producer.busy, ending=ending)
+        if self._transactions.is_idle and not was_idle:
+            self._lost_backoff_s = _FIRST_BACKOFF_S
+
     def _start_more(self, now: float) -> None:
         if not self._unstarted or now < self._start_due:
             return
+        if self._transactions is not None and not self._transactions.is_idle:
+            return
         self._start_due = now + _START_EVERY_S
-        start = Start(self._settings, self._source, self._target, self._store)
+        start = Start(self._settings, self._source, self._target, self._store, self._transactions)
         waiting = dict(self._unstarted)
         self._unstarted = {}
         try:
             for copy in start.copies(list(waiting)):
-                self._copies[copy.partition_id.topic, copy.partition_id.partition] = copy
+                self._add(copy)
         finally:
             started = {copy.partition_id for copy in self._copies.values()}
             self._unstarted = {
@@ -175,6 +241,14 @@ class Copier:
                 if partition_id not in started
             }
         self._fetcher.refresh_at = self._producer.refresh_at = now
+
+    def _add(self, copy: PartitionCopy) -> None:
+        topic, partition, _ = partition_id = copy.partition_id
+        if (before := self._before.pop(partition_id, None)) is not None:
+            copy.records_copied, copy.bytes_copied = before.records, before.bytes
+            copy.last_timestamp = before.last_timestamp
+        self._copies[topic, partition] = copy
+        self._fetcher.expect(topic, self._source.topic_id(topic))
 
     def _poll(self) -> None:
         connections = {c.fileno(): c for c in (*self._source.connections(), *self._target.connections())}
@@ -196,13 +270,15 @@ class Copier:
         self._positions_due = self._clock() + self._settings.positions_interval_s
         if self._syncs is not None:
             self._syncs.write()
+        if self._transactions is not None:
+            return
         offsets = {
             key: copy.acked_offset for key, copy in self._copies.items() if copy.acked_offset > copy.committed_offset
         }
         if not offsets:
             return
         try:
-            self._store.write({key: offset - 1 for key, offset in offsets.items()})
+            self._store.write(offsets)
         except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
             logger.warning("%s: positions could not be written: %s", self._settings.flow, error)
         else:
@@ -211,11 +287,14 @@ class Copier:
 
     def progress(self) -> Sequence[PartitionProgress]:
         """Return how far each partition is."""
-        now_ms = time.time() * 1000
         return [
-            *(self._progress(copy, now_ms) for copy in self._copies.values()),
+            *self._rows(),
             *(self._not_started(partition_id, reason) for partition_id, reason in self._unstarted.items()),
         ]
+
+    def _rows(self) -> list[PartitionProgress]:
+        now_ms = time.time() * 1000
+        return [self._progress(copy, now_ms) for copy in self._copies.values()]
 
     def _progress(self, copy: PartitionCopy, now_ms: float) -> PartitionProgress:
         return PartitionProgress(
@@ -223,7 +302,7 @@ class Copier:
             topic=copy.partition_id.topic,
             partition=copy.partition_id.partition,
             remote_topic=copy.partition_id.remote_topic,
-            next_offset=copy.acked_offset,
+            next_offset=copy.acked_offset if self._transactions is None else copy.committed_offset,
             end_offset=copy.end_offset,
             records=copy.records_copied,
             bytes=copy.bytes_copied,
@@ -235,6 +314,8 @@ class Copier:
         )
 
     def _not_started(self, partition_id: PartitionId, reason: str) -> PartitionProgress:
+        if (before := self._before.get(partition_id)) is not None:
+            return replace(before, state=CopyState.WAITING, reason=reason)
         return PartitionProgress(
             flow=self._settings.flow,
             topic=partition_id.topic,
@@ -251,8 +332,11 @@ class Copier:
 
     def close(self) -> None:
         """Close all connections; what is in flight is sent again by whoever takes over."""
+        self._disconnect()
+        if self._syncs is not None:
+            self._syncs.close()
+
+    def _disconnect(self) -> None:
         self._source.close()
         self._target.close()
         self._store.close()
-        if self._syncs is not None:
-            self._syncs.close()

@@ -17,7 +17,7 @@ from klamm.mirror.wire.fetch_frames import (
 )
 from klamm.mirror.wire.partition_copy import CopyState, PartitionCopy
 from klamm.protocol.codec import encode
-from klamm.protocol.errors import CorruptBatchError, ErrorCode
+from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.primitives import ZERO_UUID
 
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _REFRESH_EVERY_S: Final = 300.0
 _RETRY_S: Final = 0.2
 _LATE_S: Final = 40.0
+ON_LOSS_KEY: Final = "klamm.on.source.loss"
+"""The key that says whether to go on where records of the source are gone for good."""
 
 
 class Fetcher:
@@ -45,8 +47,20 @@ class Fetcher:
         source: Cluster,
         copies: Mapping[tuple[str, int], PartitionCopy],
         clock: Callable[[], float],
+        *,
+        on_recreated: Callable[[str], None],
     ) -> None:
+        """Make one.
+
+        Args:
+            settings: of the flow.
+            source: where to fetch from.
+            copies: the partitions, by topic and number.
+            clock: seconds that never go back.
+            on_recreated: called with a topic of the source that was deleted and created again.
+        """
         self._settings = settings
+        self._on_recreated = on_recreated
         self._source = source
         self._copies = copies
         self._clock = clock
@@ -54,6 +68,11 @@ class Fetcher:
         self._turn = 0
         self._topic_ids: dict[str, UUID] = {}
         self.refresh_at = 0.0
+
+    def expect(self, topic: str, topic_id: UUID) -> None:
+        """Say which topic is meant by a name, from now on: one of another id is not fetched for it."""
+        if topic_id != ZERO_UUID:
+            self._topic_ids[topic] = topic_id
 
     def send(self, now: float) -> None:
         """Send a fetch to each leader that has none in flight and partitions with room.
@@ -83,12 +102,7 @@ class Fetcher:
             if topic_id == ZERO_UUID:
                 continue
             if self._topic_ids.setdefault(topic, topic_id) != topic_id:
-                self._stop_topic(topic, f"{topic} was deleted and created again on the source")
-
-    def _stop_topic(self, topic: str, reason: str) -> None:
-        for copy in self._copies.values():
-            if copy.partition_id.topic == topic and copy.state is not CopyState.STOPPED:
-                self._stop(copy, reason)
+                self._on_recreated(topic)
 
     def _stop(self, copy: PartitionCopy, reason: str) -> None:
         copy.stop(reason)
@@ -131,17 +145,24 @@ class Fetcher:
         version = connection.version_of(FetchRequest, at_most=LAST_VERSION if with_ids else TOPIC_IDS_FROM - 1)
         request = fetch_request(wanted, self._settings.fetch_limits, read_committed=self._settings.read_committed)
         names = {entry.topic_id: entry.topic for entry in wanted}
+        asked = {(entry.topic, entry.partition): entry.fetch_offset for entry in wanted}
 
         def on_response(response: FetchResponse, memory: FrameBuffer) -> None:
             self._in_flight.pop(leader, None)
-            self._take(response, memory, names, with_topic_ids=version >= TOPIC_IDS_FROM)
+            self._take(response, memory, names, asked, with_topic_ids=version >= TOPIC_IDS_FROM)
 
         self._in_flight[leader] = (connection, now)
         connection.submit(FetchRequest, version, [encode(request, version)], FetchResponse, on_response)
         connection.write()
 
     def _take(
-        self, response: FetchResponse, memory: FrameBuffer, names: Mapping[UUID, str], *, with_topic_ids: bool
+        self,
+        response: FetchResponse,
+        memory: FrameBuffer,
+        names: Mapping[UUID, str],
+        asked: Mapping[tuple[str, int], int],
+        *,
+        with_topic_ids: bool,
     ) -> None:
         now = self._clock()
         if response.error_code != ErrorCode.NONE:
@@ -152,9 +173,10 @@ class Fetcher:
         for fetched in fetched_partitions(
             response, names, with_topic_ids=with_topic_ids, read_committed=read_committed
         ):
-            copy = self._copies[fetched.topic, fetched.partition]
-            if copy.state is CopyState.STOPPED:
-                continue
+            key = (fetched.topic, fetched.partition)
+            copy = self._copies.get(key)
+            if copy is None or copy.state is CopyState.STOPPED or copy.fetch_offset != asked.get(key):
+                continue  # it begins elsewhere by now
             if fetched.error_code == ErrorCode.NONE:
                 self._queue(copy, fetched, memory)
             else:
@@ -169,22 +191,37 @@ class Fetcher:
 
     def _refused(self, copy: PartitionCopy, error_code: int, now: float) -> None:
         if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._stop(copy, self._out_of_range(copy))
+            self._out_of_range(copy, now)
             return
-        copy.wait(f"the source refuses a fetch: {_name(error_code)}", retry_at=now + _RETRY_S)
+        copy.wait(f"the source refuses a fetch: {error_name(error_code)}", retry_at=now + _RETRY_S)
         self.refresh_at = min(self.refresh_at, now + _RETRY_S)
 
-    def _out_of_range(self, copy: PartitionCopy) -> str:
+    def _out_of_range(self, copy: PartitionCopy, now: float) -> None:
         key = (copy.partition_id.topic, copy.partition_id.partition)
-        try:
-            first = self._source.list_offsets([key], clusters.EARLIEST).get(key)
-            end = self._source.list_offsets([key], clusters.LATEST).get(key)
-        except ConnectionLostError:
-            first = end = None
-        return (
-            f"offset {copy.fetch_offset} is not there any more: the source holds {first} to {end}. Records were "
-            f"purged before they were mirrored, or the topic was created again. Write a position to go on"
-        )
+        first = self._source.list_offsets([key], clusters.EARLIEST).get(key)
+        end = self._source.list_offsets([key], clusters.LATEST).get(key)
+        if first is None or end is None:
+            copy.wait("the source does not tell which offsets it holds", retry_at=now + _RETRY_S)
+        elif first <= copy.fetch_offset <= end:
+            copy.wait(f"the source did not have offset {copy.fetch_offset} for a moment", retry_at=now + _RETRY_S)
+        elif copy.fetch_offset < first and self._settings.continue_after_loss:
+            logger.warning(
+                "%s: %s-%d: offsets %d to %d were purged on the source before they were mirrored; going on at %d",
+                self._settings.flow, *key, copy.fetch_offset, first - 1, first,
+            )  # fmt: skip
+            copy.skip_to(first)
+        elif copy.fetch_offset < first:
+            self._stop(
+                copy,
+                f"offset {copy.fetch_offset} is not there any more: the source holds {first} to {end}. Records were "
+                f"purged before they were mirrored. {ON_LOSS_KEY}=continue goes on at {first}",
+            )
+        else:
+            self._stop(
+                copy,
+                f"offset {copy.fetch_offset} is not there yet: the source holds {first} to {end}. It lost records, or "
+                f"the topic was created again. Write a position to go on",
+            )
 
     def sweep(self, now: float) -> None:
         """Forget fetches whose connection broke or which were never answered."""
@@ -194,7 +231,3 @@ class Fetcher:
             if connection.closed:
                 del self._in_flight[leader]
                 self.refresh_at = min(self.refresh_at, now + _RETRY_S)
-
-
-def _name(error_code: int) -> str:
-    return ErrorCode(error_code).name if error_code in ErrorCode.__members__.values() else f"error code {error_code}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -69,8 +69,8 @@ class Outgoing:
     base_sequence: int = -1
     producer: ProducerIdentity | None = None
     """None until it is stamped."""
-    is_first_half: bool = False
-    """The rest of the source's batch stands behind it, and the position moves with that only."""
+    offsets: Sequence[int] = ()
+    """Source offsets of the records of a batch that was rebuilt; empty: they end with ``last_offset``, without gaps."""
 
     def release(self) -> None:
         """Let go of the memory."""
@@ -84,7 +84,6 @@ class PartitionCopy:
 
     __slots__ = (
         "_ahead_offset",
-        "_mid_batch",
         "_put_back_count",
         "acked_offset",
         "bytes_copied",
@@ -135,8 +134,6 @@ class PartitionCopy:
         """How many at the front of ``pending`` were in flight before."""
         self._ahead_offset = -1
         """What a batch reached that was acknowledged although one before it was put back."""
-        self._mid_batch = False
-        """What was sent last is the first half of a batch that was split."""
         self.next_base_offset = 0
         """The target's offset after what it acknowledged; only followed in transactions."""
         self.state = CopyState.COPYING
@@ -164,32 +161,34 @@ class PartitionCopy:
         for fetched in batches.walk(records, self.fetch_offset, aborted):
             if fetched.treatment is Treatment.COPY:
                 memory.retain()
-                self._append(fetched.batch.buffer, fetched.batch.record_count, fetched, memory, now_ms)
+                outgoing = self._outgoing(fetched.batch.buffer, fetched.batch.record_count, fetched, memory)
+                outgoing.is_dense = True
+                self._append(outgoing, now_ms)
             elif fetched.treatment is Treatment.REBUILD:
-                rebuilt = batches.rebuild(fetched.batch, self.fetch_offset)
-                if rebuilt is None:
-                    self._skip_to(fetched.next_offset)
+                view, offsets = batches.rebuild(fetched.batch, self.fetch_offset)
+                if offsets:
+                    outgoing = self._outgoing(view, len(offsets), fetched, None)
+                    outgoing.offsets = offsets
+                    self._append(outgoing, now_ms)
                 else:
-                    self._append(*rebuilt, fetched, None, now_ms)
+                    self._skip_to(fetched.next_offset)
             else:
                 self._skip_to(fetched.next_offset)
             self.fetch_offset = fetched.next_offset
 
-    def _append(
-        self,
-        view: memoryview,
-        record_count: int,
-        fetched: batches.FetchedBatch,
-        memory: FrameBuffer | None,
-        now_ms: float,
-    ) -> None:
+    @staticmethod
+    def _outgoing(
+        view: memoryview, record_count: int, fetched: batches.FetchedBatch, memory: FrameBuffer | None
+    ) -> Outgoing:
         outgoing = Outgoing(view, record_count, fetched.next_offset, fetched.batch.max_timestamp, memory)
         outgoing.last_offset = fetched.next_offset - 1
-        outgoing.is_dense = fetched.treatment is Treatment.COPY
         outgoing.first_timestamp = fetched.batch.base_timestamp
+        return outgoing
+
+    def _append(self, outgoing: Outgoing, now_ms: float) -> None:
         _observe(self.record_ages, outgoing, now_ms)
         self.pending.append(outgoing)
-        self.pending_bytes += len(view)
+        self.pending_bytes += len(outgoing.view)
 
     def _skip_to(self, next_offset: int) -> None:
         """Count a batch that is left out as done as soon as everything before it is."""
@@ -199,6 +198,11 @@ class PartitionCopy:
             self.in_flight[-1].next_offset = next_offset
         else:
             self.acked_offset = next_offset
+
+    def skip_to(self, offset: int) -> None:
+        """Go on at a later offset, as if all before it were mirrored once what was fetched is."""
+        self._skip_to(offset)
+        self.fetch_offset = offset
 
     def fetched(self, *, end_offset: int) -> None:
         """Note an answer of the source without an error."""
@@ -227,7 +231,6 @@ class PartitionCopy:
         self.retrying = False
         outgoing = self.pending.popleft()
         self._put_back_count = max(0, self._put_back_count - 1)
-        self._mid_batch = outgoing.is_first_half
         self.pending_bytes -= len(outgoing.view)
         if outgoing.producer != self.producer:
             outgoing.producer = self.producer
@@ -307,13 +310,13 @@ class PartitionCopy:
         self.pending_bytes -= len(first.view)
         sequence = first.base_sequence
         replacements = []
+        count = halves[0][1]
+        middle = first.offsets[count] if first.offsets else first.last_offset + 1 - (first.record_count - count)
         for at, (view, count) in enumerate(halves):
-            # Where the second half begins on the source is not known after a rebuild: the position moves with it only.
-            next_offset = first.next_offset if at else self.acked_offset
-            half = Outgoing(view, count, next_offset, first.max_timestamp, None)
-            half.producer, half.base_sequence = first.producer, sequence
-            half.last_offset = first.last_offset if at == len(halves) - 1 else -1
-            half.is_first_half = first.is_first_half or at < len(halves) - 1
+            half = replace(first, view=view, record_count=count, memory=None, base_sequence=sequence)
+            if at == 0:
+                half.next_offset, half.last_offset = middle, middle - 1
+            half.offsets = first.offsets[-count:] if at else first.offsets[:count]
             if first.producer is not None:
                 batches.stamp(
                     view,
@@ -331,9 +334,9 @@ class PartitionCopy:
         return True
 
     @property
-    def is_between(self) -> bool:
-        """Tell whether what was sent stands for more than the position says: something must be sent (again) first."""
-        return self.state is not CopyState.STOPPED and bool(self._put_back_count or self._mid_batch)
+    def is_undecided(self) -> bool:
+        """Tell whether something was sent of which is not known whether the target has it."""
+        return bool(self._put_back_count)
 
     @property
     def lag(self) -> int | None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TOPIC_IDS_FROM: Final = 13
+LAST_IN_TRANSACTION: Final = 11
+"""From version 12 on a batch adds its partition to the transaction itself, by rules that do not mix with ours."""
 _ACKS_ALL: Final = -1
 _I32: Final = struct.Struct(">i")
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
@@ -31,20 +33,23 @@ class PartitionRecords(NamedTuple):
     records: memoryview
 
 
-def produce_body(version: int, batches: Sequence[PartitionRecords], *, timeout_ms: int) -> list[bytes | memoryview]:
-    """Return the body of a Produce request (acks=all, no transaction) as a list of buffers.
+def produce_body(
+    version: int, batches: Sequence[PartitionRecords], *, timeout_ms: int, transactional_id: str | None = None
+) -> list[bytes | memoryview]:
+    """Return the body of a Produce request (acks=all) as a list of buffers.
 
     Args:
         version: 3 to 13.
         batches: at most one per partition; of one topic next to each other.
         timeout_ms: how long the leader may wait for its replicas.
+        transactional_id: None outside of transactions.
     """
     flexible = ProduceRequest.is_flexible(version)
     by_topic: dict[TopicName, list[PartitionRecords]] = {}
     for batch in batches:
         by_topic.setdefault(batch.topic, []).append(batch)
     out: list[bytes | memoryview] = []
-    held = (b"\0" if flexible else b"\xff\xff") + _ACKS_AND_TIMEOUT.pack(_ACKS_ALL, timeout_ms)
+    held = _transactional_id(transactional_id, flexible) + _ACKS_AND_TIMEOUT.pack(_ACKS_ALL, timeout_ms)
     held += _count(len(by_topic), flexible)
     for topic, partitions in by_topic.items():
         held += _topic(topic, version, flexible) + _count(len(partitions), flexible)
@@ -59,11 +64,19 @@ def produce_body(version: int, batches: Sequence[PartitionRecords], *, timeout_m
     return out
 
 
+def _transactional_id(value: str | None, flexible: bool) -> bytes:
+    if value is None:
+        return b"\0" if flexible else b"\xff\xff"
+    return _string(value, flexible)
+
+
 def _topic(topic: TopicName, version: int, flexible: bool) -> bytes:
-    if version >= TOPIC_IDS_FROM:
-        return topic.topic_id
-    name = topic.name.encode()
-    return (_uvarint(len(name) + 1) if flexible else struct.pack(">h", len(name))) + name
+    return topic.topic_id if version >= TOPIC_IDS_FROM else _string(topic.name, flexible)
+
+
+def _string(value: str, flexible: bool) -> bytes:
+    data = value.encode()
+    return (_uvarint(len(data) + 1) if flexible else struct.pack(">h", len(data))) + data
 
 
 def _count(count: int, flexible: bool) -> bytes:

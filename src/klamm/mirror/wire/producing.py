@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.wire.connection import ConnectionLostError
 from klamm.mirror.wire.partition_copy import CopyState, PartitionCopy, ProducerIdentity
-from klamm.mirror.wire.produce_frames import TOPIC_IDS_FROM, PartitionRecords, TopicName, produce_body
-from klamm.protocol.errors import ErrorCode
+from klamm.mirror.wire.produce_frames import (
+    LAST_IN_TRANSACTION,
+    TOPIC_IDS_FROM,
+    PartitionRecords,
+    TopicName,
+    produce_body,
+)
+from klamm.mirror.wire.transaction_coordinator import TransactionLostError
+from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
 
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from klamm.mirror.wire.connection import Connection
     from klamm.mirror.wire.copier import CopySettings
     from klamm.mirror.wire.partition_copy import Outgoing, PartitionId
+    from klamm.mirror.wire.transactions import ShardTransactions
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +36,7 @@ _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _REFRESH_EVERY_S: Final = 300.0
 _RETRY_S: Final = 0.2
 _LATE_S: Final = 40.0
+_LAST_VERSION: Final = 32767
 
 _RETRIABLE: Final = frozenset(
     {
@@ -54,6 +63,9 @@ _PRODUCER_LOST: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -74,6 +86,7 @@ class Producer:
         clock: Callable[[], float],
         *,
         on_acknowledged: Callable[[PartitionId, Outgoing, int], None],
+        transactions: ShardTransactions | None = None,
     ) -> None:
         """Make one.
 
@@ -83,7 +96,9 @@ class Producer:
             copies: the partitions, by source topic and number.
             clock: seconds that never go back.
             on_acknowledged: called for each batch with the offset that its first record got; -1: not told.
+            transactions: in which batches are sent, and which hear of them instead; None: in none.
         """
+        self._transactions = transactions
         self._settings = settings
         self._target = target
         self._copies = copies
@@ -105,7 +120,7 @@ class Producer:
         Raises:
             ConnectionLostError: the target is away.
         """
-        ready = [copy for copy in self._copies.values() if copy.can_send(now)]
+        ready = [copy for copy in self._copies.values() if self._can_send(copy, now)]
         if not ready:
             return
         if now >= self.refresh_at:
@@ -127,6 +142,9 @@ class Producer:
                 for copy in copies:
                     copy.wait(f"target: {error}", retry_at=now + _RETRY_S)
 
+    def _can_send(self, copy: PartitionCopy, now: float) -> bool:
+        return copy.can_send(now) and (self._transactions is None or self._transactions.admits(copy))
+
     def _refresh(self, now: float) -> None:
         self.refresh_at = now + _RETRY_S
         self._target.refresh(sorted({copy.partition_id.remote_topic for copy in self._copies.values()}))
@@ -137,7 +155,7 @@ class Producer:
         used, requests = self._in_flight.setdefault(leader, (connection, deque()))
         if used is not connection:
             return  # what was in flight on the broken one has to be queued again first
-        while len(requests) < _MAX_REQUESTS and (ready := [copy for copy in copies if copy.can_send(now)]):
+        while len(requests) < _MAX_REQUESTS and (ready := [copy for copy in copies if self._can_send(copy, now)]):
             self._turn += 1
             self._send_one(connection, requests, ready)
         connection.write()
@@ -155,13 +173,21 @@ class Producer:
             batches.append((copy, outgoing))
             records.append(self._records(copy, outgoing))
         with_ids = all(entry.topic.topic_id != ZERO_UUID.bytes for entry in records)
-        version = connection.version_of(ProduceRequest, at_least=3, at_most=99 if with_ids else TOPIC_IDS_FROM - 1)
+        last = _LAST_VERSION if with_ids else TOPIC_IDS_FROM - 1
+        if self._transactions is not None:
+            last = LAST_IN_TRANSACTION
+        version = connection.version_of(ProduceRequest, at_least=3, at_most=last)
         by_id = version >= TOPIC_IDS_FROM
         sent: _Sent = {
             (entry.topic.topic_id if by_id else entry.topic.name, entry.partition): batch
             for entry, batch in zip(records, batches, strict=True)
         }
-        body = produce_body(version, records, timeout_ms=int(self._settings.target.request_timeout_s * 1000))
+        body = produce_body(
+            version,
+            records,
+            timeout_ms=int(self._settings.target.request_timeout_s * 1000),
+            transactional_id=None if self._transactions is None else self._transactions.transactional_id,
+        )
         requests.append(sent)
 
         def on_response(response: ProduceResponse, _: object) -> None:
@@ -171,6 +197,8 @@ class Producer:
         connection.submit(ProduceRequest, version, body, ProduceResponse, on_response)
 
     def _identity(self) -> ProducerIdentity:
+        if self._transactions is not None:
+            return self._transactions.identity
         if self._fresh is None:
             self._fresh = ProducerIdentity(*self._target.init_producer_id())
         return self._fresh
@@ -193,19 +221,24 @@ class Producer:
                 self._retry(copy, outgoing, "the target answered without this partition", now)
             elif answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 is_new = answer.error_code == ErrorCode.NONE
-                self._on_acknowledged(copy.partition_id, outgoing, answer.base_offset if is_new else -1)
+                self._note(copy, outgoing, answer.base_offset if is_new else -1)
                 copy.acknowledge(outgoing)
             else:
                 self._refused(copy, outgoing, answer, now)
+
+    def _note(self, copy: PartitionCopy, outgoing: Outgoing, base_offset: int) -> None:
+        if self._transactions is None:
+            self._on_acknowledged(copy.partition_id, outgoing, base_offset)
+        else:
+            self._transactions.acknowledged(copy, outgoing, base_offset)
 
     def _refused(
         self, copy: PartitionCopy, outgoing: Outgoing, answer: ProduceResponse.PartitionProduceResponse, now: float
     ) -> None:
         code = answer.error_code
         first = not copy.retrying
-        reason = (
-            f"the target refuses records: {_name(code)}{': ' + answer.error_message if answer.error_message else ''}"
-        )
+        told = f": {answer.error_message}" if answer.error_message else ""
+        reason = f"the target refuses records: {error_name(code)}{told}"
         if copy.state is CopyState.STOPPED:
             copy.in_flight.remove(outgoing)
             outgoing.release()
@@ -214,6 +247,8 @@ class Producer:
             copy.too_large = True
         elif code in _RETRIABLE or not first:
             self._retry(copy, outgoing, reason, now)
+        elif code in _PRODUCER_LOST and self._transactions is not None:
+            raise TransactionLostError(reason)
         elif code in _PRODUCER_LOST:
             self._retry(copy, outgoing, reason, now)
             copy.producer_lost = True
@@ -257,7 +292,3 @@ class Producer:
                     self._retry(copy, outgoing, "the connection to the target broke", now)
                     if not copy.in_flight:
                         self._mend(copy)
-
-
-def _name(error_code: int) -> str:
-    return ErrorCode(error_code).name if error_code in ErrorCode.__members__.values() else f"error code {error_code}"

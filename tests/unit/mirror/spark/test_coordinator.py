@@ -135,3 +135,18 @@ def test_a_task_notices_that_its_driver_is_gone(coordinator: Coordinator) -> Non
     with pytest.raises(OSError, match=r"closed|reset"):
         task.receive(timeout_s=WAIT_S)
     task.close()
+
+
+def test_a_second_attempt_at_a_group_ends_the_first(coordinator: Coordinator) -> None:
+    """Spark may give a task up that still lives; two that take turns at fencing each other would never get on."""
+    coordinator.publish("A->B", share(4))
+    lease = ask(client(coordinator), ask="next", after=0)["lease"]
+    ask(client(coordinator), ask="groups", lease=lease)
+    first, other, second = (client(coordinator) for _ in range(3))
+    first.send({"task": 0, "lease": lease})
+    other.send({"task": 1, "lease": lease})
+    assert first.receive(timeout_s=0.2) is None
+    second.send({"task": 0, "lease": lease})
+    assert first.receive(timeout_s=WAIT_S) == {"end": lease}
+    assert other.receive(timeout_s=0.2) is None
+    assert second.receive(timeout_s=0.2) is None

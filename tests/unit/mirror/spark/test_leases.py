@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from klamm.mirror.security import Security
 from klamm.mirror.spark.leases import Group, Share, deal, from_json, to_json
@@ -8,6 +9,7 @@ from klamm.mirror.wire.copier import CopySettings
 from klamm.mirror.wire.fetch_frames import FetchLimits
 from klamm.mirror.wire.partition_copy import PartitionId
 from klamm.mirror.wire.sync_writer import SyncSettings
+from klamm.mirror.wire.transactions import TransactionSettings
 from klamm.mirror.wire.transport import ConnectionSettings
 
 
@@ -55,4 +57,34 @@ def test_more_flows_than_slots_share_a_task() -> None:
 
 def test_a_group_travels_as_json() -> None:
     group = Group(number=3, shares=(share("A->B", 2),), session="s")
+    assert from_json(json.loads(json.dumps(to_json(group)))) == group
+
+
+def in_transactions(given: Share, shards: int) -> Share:
+    transactions = TransactionSettings(id_prefix="p", shards=shards, shard=0, interval_s=1.0, timeout_ms=9)
+    return replace(given, settings=replace(given.settings, transactions=transactions))
+
+
+def test_a_flow_that_writes_in_transactions_is_dealt_by_whole_shards() -> None:
+    """K894-39: partitions of a shard are in one hand, however many slots there are."""
+    given = in_transactions(share("A->B", 8), 4)
+    found = {}
+    for slots in (1, 2, 3, 16):
+        groups = deal([given], slots=slots, tasks_max={})
+        assert len(groups) == min(slots, 4)
+        parts = [part for group in groups for part in group.shares]
+        ids = {
+            part.settings.transactions.transactional_id: part.partitions for part in parts if part.settings.transactions
+        }
+        assert sorted(ids) == ["p-4-0", "p-4-1", "p-4-2", "p-4-3"]
+        found[slots] = ids
+    assert found[1] == found[2] == found[3] == found[16], "a partition never changes its transactional id"
+
+
+def test_a_shard_without_partitions_is_not_dealt() -> None:
+    assert len(deal([in_transactions(share("A->B", 2), 64)], slots=8, tasks_max={})) == 2
+
+
+def test_a_shard_travels_as_json() -> None:
+    (group,) = deal([in_transactions(share("A->B", 2), 4)], slots=1, tasks_max={})
     assert from_json(json.loads(json.dumps(to_json(group)))) == group

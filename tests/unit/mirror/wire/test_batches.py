@@ -54,8 +54,8 @@ def test_a_batch_with_gaps_is_rebuilt() -> None:
 def test_a_batch_that_straddles_the_start_is_rebuilt_from_there() -> None:
     data = encode_batch(records(0, 5), codec=Codec.ZSTD)
     assert treatments(data, fetch_offset=3) == [("REBUILD", 5)]
-    view, count = rebuild(RecordBatch(memoryview(data)), 3) or (memoryview(b""), 0)
-    assert count == 2
+    view, offsets = rebuild(RecordBatch(memoryview(data)), 3)
+    assert offsets == (3, 4)
     batch = RecordBatch(view)
     assert batch.codec == Codec.ZSTD
     assert [record.value for record in decode_records(batch)] == [b"v3", b"v4"]
@@ -70,7 +70,7 @@ def test_a_batch_before_the_start_is_passed_over() -> None:
 def test_times_of_appending_become_the_records_own() -> None:
     data = encode_batch(records(0, 2), timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=77)
     assert treatments(data) == [("REBUILD", 2)]
-    view, _ = rebuild(RecordBatch(memoryview(data)), 0) or (memoryview(b""), 0)
+    view, _ = rebuild(RecordBatch(memoryview(data)), 0)
     assert [record.timestamp for record in decode_records(RecordBatch(view))] == [77, 77]
     assert RecordBatch(view).timestamp_type is TimestampType.CREATE_TIME
 
@@ -145,6 +145,6 @@ def test_old_messages_are_rebuilt() -> None:
     data = struct.pack(">qiI", 3, len(message) + 4, zlib.crc32(message)) + message
     (fetched,) = walk(memoryview(bytearray(data)), 0)
     assert (fetched.treatment, fetched.next_offset) == (Treatment.REBUILD, 4)
-    view, _ = rebuild(fetched.batch, 0) or (memoryview(b""), 0)
+    view, _ = rebuild(fetched.batch, 0)
     (record,) = decode_records(RecordBatch(view))
     assert (record.key, record.value, record.timestamp) == (None, b"x", 55)

@@ -42,6 +42,14 @@ def test_produce_requests_of_every_version_read_back_as_they_were_meant(version:
     assert len(encode(request, version)) == len(body)
 
 
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_transaction_is_named_in_requests_of_every_version(version: int) -> None:
+    records = [PartitionRecords(TopicName("t", IDS["t"].bytes), 0, memoryview(b"r"))]
+    body = produce_body(version, records, timeout_ms=1, transactional_id="A-mm2-klamm-A-4-0")
+    request = decode(ProduceRequest, version, b"".join(bytes(part) for part in body))
+    assert request.transactional_id == "A-mm2-klamm-A-4-0"
+
+
 def test_records_are_sent_from_where_they_lie() -> None:
     records = memoryview(bytearray(1000))
     body = produce_body(9, [PartitionRecords(TopicName("t", bytes(16)), 0, records)], timeout_ms=1)

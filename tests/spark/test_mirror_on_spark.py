@@ -70,7 +70,8 @@ def test_only_tasks_fetch_and_produce_never_the_driver(tmp_path: Path) -> None:
         for proxy in (before_source, before_target):
             proxy.asked.clear()
         # when
-        file = properties(before_source.address, before_target.address, topics="t")
+        no_control_records = "emit.heartbeats.enabled = false\nemit.checkpoints.enabled = false\n"
+        file = properties(before_source.address, before_target.address, no_control_records, topics="t")
         with MirrorProcess(file, tmp_path) as mirror:
             mirror.wait_for("3,000/3,000 records")
             workers = {worker.pid for worker in mirror.workers(before_source.port)}

@@ -24,6 +24,9 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
+from klamm.mirror.control_records import ControlConnection, TopicGoneError
+from klamm.mirror.wire.connection import ConnectionLostError
+from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.protocol.errors import KafkaApiError
 from tests.support.processes import start_process, wait_until
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
+
+    from klamm.protocol.records import Record
 
 
 class Seen(NamedTuple):
@@ -132,6 +137,8 @@ topics = {topics}
 replication.factor = {replication_factor}
 offset.storage.replication.factor = {replication_factor}
 offset-syncs.topic.replication.factor = {replication_factor}
+heartbeats.topic.replication.factor = {replication_factor}
+checkpoints.topic.replication.factor = {replication_factor}
 refresh.topics.interval.seconds = 1
 sync.topic.configs.interval.seconds = 1
 {more}
@@ -227,6 +234,23 @@ def read(
             settled = time.monotonic() + 0.5
     consumer.close()
     return out
+
+
+def wait_for_records(address: str, topic: str, count: int, *, timeout_s: float = 60) -> list[Record]:
+    """Wait until a topic of one partition has that many records; returns all that are there."""
+    connection = ControlConnection(ConnectionSettings.of((address,), {}, "klamm-test"))
+    found: list[Record] = []
+
+    def enough() -> bool:
+        with contextlib.suppress(TopicGoneError, ConnectionLostError):
+            found[:], _ = connection.read(topic, 0)
+        return len(found) >= count
+
+    try:
+        wait_until(enough, timeout_s=timeout_s, what=f"{count} records in {topic}", interval_s=0.1)
+    finally:
+        connection.close()
+    return found
 
 
 def topic_configs(address: str, topic: str) -> dict[str, str]:

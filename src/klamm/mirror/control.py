@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.acl_sync import AclSync
 from klamm.mirror.config_sync import ConfigSync, log_refusal
 from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.internal_topics import EXISTS, create_internal_topic
 from klamm.mirror.keys import SyncsLocation
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
+from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.plans import plan_new_topic, plan_topics, selected_topics
 from klamm.mirror.progress import FlowState
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.group_settings import HeartbeatSettings
     from klamm.mirror.model import MirrorAdmin, TopicDescription
     from klamm.mirror.progress import MirrorStatus
 
@@ -28,7 +31,6 @@ logger = logging.getLogger(__name__)
 _FIRST_BACKOFF_S: Final = 0.2
 _LAST_BACKOFF_S: Final = 10.0
 _TURN_S: Final = 0.2
-_EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 _INVALID_CONFIG: Final = "INVALID_CONFIG"
 
 Assignment = tuple[tuple[str, str, int], ...]
@@ -46,9 +48,22 @@ class FlowControl:
         *,
         status: MirrorStatus,
         publish: Callable[[Assignment], None],
+        heartbeats: HeartbeatSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prepare the loop.
+
+        Args:
+            settings: the flow.
+            source: of its source.
+            target: of its target.
+            status: is told where the flow stands.
+            publish: is told what is to be copied.
+            heartbeats: those that are written to the source; None: none are.
+            clock: seconds.
+        """
         self._settings = settings
+        self._heartbeats = heartbeats
         self._source = source
         self._target = target
         self._status = status
@@ -56,8 +71,7 @@ class FlowControl:
         self._clock = clock
         self._configs = ConfigSync(settings, source, target)
         self._acls = AclSync(settings, source, target)
-        self._positions_topic_exists = False
-        self._syncs_topic_tried = settings.syncs_topic is None
+        self._has_internal_topics = False
         self._refresh_due = 0.0
         self._sync_due = 0.0
         self._acl_sync_due = 0.0
@@ -95,11 +109,9 @@ class FlowControl:
             ClusterAwayError: a cluster is away; the next turn tries again.
         """
         now = self._clock()
-        if not self._positions_topic_exists:
-            self._create_positions_topic()
-        if not self._syncs_topic_tried:
-            self._create_syncs_topic()
-            self._syncs_topic_tried = True
+        if not self._has_internal_topics:
+            self._create_internal_topics()
+            self._has_internal_topics = True
         if now >= self._refresh_due:
             self._refresh_topics()
             refresh = self._settings.refresh_topics_interval.total_seconds()
@@ -111,42 +123,43 @@ class FlowControl:
             self._acls.run([topic for topic, _, _ in self._assignment])
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
 
-    def _create_positions_topic(self) -> None:
-        topic = NewTopic(
-            name=self._settings.positions_topic,
-            partition_count=self._settings.positions_partitions,
-            replication_factor=self._settings.positions_replication_factor,
-            configs={"cleanup.policy": "compact"},
+    def _create_internal_topics(self) -> None:
+        """Create the topics of positions, offset syncs and heartbeats; only the first one is needed for copying."""
+        settings = self._settings
+        factor = settings.positions_replication_factor
+        refused = create_internal_topic(
+            self._target,
+            settings.positions_topic,
+            replication_factor=factor,
+            partition_count=settings.positions_partitions,
         )
-        refused = self._target.create_topics([topic]).get(topic.name)
-        if refused is None or refused.error_name == _EXISTS or refused.error_name.endswith("AUTHORIZATION_FAILED"):
-            # Without the right to create it, somebody else has done so, as MirrorMaker 2 assumes.
-            self._positions_topic_exists = True
-            return
-        factor = self._settings.positions_replication_factor
-        raise AdminRefusedError(
-            refused.error_name,
-            f"{topic.name} could not be created with offset.storage.replication.factor={factor}: {refused}",
-        )
+        if refused is not None:
+            raise AdminRefusedError(
+                refused.error_name,
+                f"{settings.positions_topic} could not be created with "
+                f"offset.storage.replication.factor={factor}: {refused}",
+            )
+        if settings.syncs_topic is not None:
+            self._create_syncs_topic(settings.syncs_topic)
+        if self._heartbeats is not None:
+            # Whoever writes them does the same, and says what is wrong. But what is there before the topics are
+            # looked at is mirrored from the start.
+            factor = self._heartbeats.replication_factor
+            create_internal_topic(self._source, HEARTBEATS_TOPIC, replication_factor=factor)
 
-    def _create_syncs_topic(self) -> None:
-        """Create the topic of offset syncs once; without it records are copied all the same."""
+    def _create_syncs_topic(self, name: str) -> None:
+        """Create the topic of offset syncs; without it records are copied all the same."""
         settings = self._settings
         on_source = settings.syncs_location is SyncsLocation.SOURCE
-        topic = NewTopic(
-            name=settings.syncs_topic or "",
-            partition_count=1,
-            replication_factor=settings.syncs_replication_factor,
-            configs={"cleanup.policy": "compact"},
-        )
-        refused = (self._source if on_source else self._target).create_topics([topic]).get(topic.name)
-        if refused is not None and refused.error_name != _EXISTS:
+        factor = settings.syncs_replication_factor
+        admin = self._source if on_source else self._target
+        refused = create_internal_topic(admin, name, replication_factor=factor)
+        if refused is not None:
             alias = settings.source.alias if on_source else settings.target.alias
-            factor = settings.syncs_replication_factor
             logger.warning(
                 "%s: topic %s could not be created on cluster %s with offset-syncs.topic.replication.factor=%d: %s; "
                 "offsets of groups can not be translated unless somebody creates it",
-                settings.name, topic.name, alias, factor, refused,
+                settings.name, name, alias, factor, refused,
             )  # fmt: skip
 
     def _refresh_topics(self) -> None:
@@ -186,7 +199,7 @@ class FlowControl:
         for name, refused in outcomes.items():
             if refused is None:
                 logger.info("%s: created topic %s", self._settings.name, name)
-            elif refused.error_name != _EXISTS:
+            elif refused.error_name != EXISTS:
                 log_refusal(refused, f"create topic {name} on cluster {self._settings.target.alias}")
                 self._refused[name] = str(refused)
         return {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}

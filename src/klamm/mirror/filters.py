@@ -1,4 +1,4 @@
-"""Which topics are mirrored, and which of their configs."""
+"""Which topics are mirrored, which of their configs, and the offsets of which groups."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TOPICS: Final = (".*",)
 DEFAULT_TOPICS_EXCLUDE: Final = (r".*[\-\.]internal", r".*\.replica", "__.*")
+DEFAULT_GROUPS: Final = (".*",)
+DEFAULT_GROUPS_EXCLUDE: Final = ("console-consumer-.*", "connect-.*", "__.*")
 DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
     r"follower\.replication\.throttled\.replicas",
     r"leader\.replication\.throttled\.replicas",
@@ -66,6 +68,26 @@ class DefaultTopicFilter:
     def should_replicate_topic(self, topic: str) -> bool:
         """Tell whether a topic is included and not excluded."""
         return self.include.matches(topic) and not self.exclude.matches(topic)
+
+
+class GroupFilter(Protocol):
+    """Kafka's ``GroupFilter``."""
+
+    def should_replicate_group(self, group: str) -> bool:
+        """Tell whether the offsets of a group are translated for the target."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultGroupFilter:
+    """``groups`` and not ``groups.exclude``; the exclusion wins."""
+
+    include: PatternList
+    exclude: PatternList
+
+    def should_replicate_group(self, group: str) -> bool:
+        """Tell whether a group is included and not excluded."""
+        return self.include.matches(group) and not self.exclude.matches(group)
 
 
 class ConfigPropertyFilter:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.mirror import filters, keys, naming
-from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, PatternList, TopicSelection
+from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
+from klamm.mirror.group_settings import parse_groups
+from klamm.mirror.key_reader import JAVA_PACKAGE, KeyReader, own_class
 from klamm.mirror.keys import DefaultsFrom, IncrementalAlterConfigs, IsolationLevel, OffsetReset, SyncsLocation
-from klamm.properties import SettingsError, with_prefix
+from klamm.properties import with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.mirror.filters import ConfigPropertyFilter
+    from klamm.mirror.group_settings import GroupSettings
     from klamm.mirror.naming import ReplicationPolicy
     from klamm.mirror.settings import ClusterSettings
-
-_JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,10 @@ class FlowSettings:
     syncs_location: SyncsLocation = SyncsLocation.SOURCE
     syncs_replication_factor: int = 3
     offset_lag_max: int = 100
+    groups: GroupSettings | None = None
+    """None: no offsets of groups are translated."""
+    warnings: tuple[str, ...] = ()
+    """What the file asks for and does not get."""
     clients: Mapping[str, Mapping[str, str]]
     """Client properties by ``source.consumer``, ``source.admin``, ``target.producer``, ``target.admin``."""
 
@@ -69,59 +73,20 @@ class FlowSettings:
         return self.policy.format_remote_topic(self.source.alias, topic)
 
 
-class _Reader:
-    """Looks keys up by precedence: ``A->B.k``, then (for keys of the worker) ``B.k``, then ``k``."""
-
-    def __init__(self, properties: Mapping[str, str], source: str, target: str) -> None:
-        self._properties = properties
-        self._flow = f"{source}->{target}."
-        self._target = f"{target}."
-
-    def find(self, key: str, *, worker: bool = False) -> tuple[str, str] | None:
-        """Return the full key and its value, None when the file does not say."""
-        prefixes = (self._flow, self._target, "") if worker else (self._flow, "")
-        for prefix in prefixes:
-            if (value := self._properties.get(prefix + key)) is not None:
-                return prefix + key, value.strip()
-        return None
-
-    def boolean(self, key: str, default: bool) -> bool:
-        found = self.find(key)
-        return keys.parse_bool(*found) if found else default
-
-    def integer(self, key: str, default: int, *, at_least: int, worker: bool = False) -> int:
-        found = self.find(key, worker=worker)
-        return keys.parse_int(*found, at_least=at_least) if found else default
-
-    def seconds(self, key: str, default: int) -> timedelta:
-        found = self.find(key)
-        return keys.parse_seconds(*found) if found else timedelta(seconds=default)
-
-    def choice(self, key: str, default: keys.Choice) -> keys.Choice:
-        found = self.find(key)
-        return keys.parse_choice(*found, type(default)) if found else default
-
-    def text(self, key: str, default: str, *, worker: bool = False) -> str:
-        found = self.find(key, worker=worker)
-        return found[1] if found else default
-
-    def patterns(self, key: str, default: tuple[str, ...], *, old_key: str | None = None) -> PatternList:
-        found = self.find(key) or (self.find(old_key) if old_key else None)
-        if found is None:
-            return PatternList.compile(key, default)
-        return PatternList.compile(found[0], keys.parse_list(found[1]))
-
-
 def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> FlowSettings:
     """Make the settings of one flow; its own keys (``A->B.k``) win over those at top level.
 
     Raises:
         SettingsError: a value is wrong; names key, value and what is allowed.
     """
-    reader = _Reader(properties, source.alias, target.alias)
-    clients = _clients(properties, source, target)
+    reader = KeyReader(properties, source.alias, target.alias)
+    clients = client_properties(properties, source, target)
     consumer = clients["source.consumer"]
     policy = _policy(reader, source.alias)
+    syncs_topic = _syncs_topic(reader, policy, source.alias, target.alias)
+    groups, warnings = parse_groups(
+        reader, checkpoints_topic=policy.checkpoints_topic(source.alias), has_syncs=syncs_topic is not None
+    )
     return FlowSettings(
         source=source,
         target=target,
@@ -140,28 +105,30 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         sync_topic_acls_interval=reader.seconds("sync.topic.acls.interval.seconds", 600),
         refresh_topics_enabled=reader.boolean("refresh.topics.enabled", True),
         refresh_topics_interval=reader.seconds("refresh.topics.interval.seconds", 600),
-        replication_factor=_replication_factor(reader, "replication.factor", 2),
+        replication_factor=reader.replication_factor("replication.factor", 2),
         positions_topic=reader.text("offset.storage.topic", naming.positions_topic(source.alias), worker=True),
         positions_partitions=reader.integer("offset.storage.partitions", 25, at_least=1, worker=True),
-        positions_replication_factor=_replication_factor(reader, "offset.storage.replication.factor", 3, worker=True),
+        positions_replication_factor=reader.replication_factor("offset.storage.replication.factor", 3, worker=True),
         positions_interval=_positions_interval(reader),
         isolation_level=_client_choice(source, consumer, "isolation.level", IsolationLevel.READ_UNCOMMITTED),
         auto_offset_reset=_client_choice(source, consumer, "auto.offset.reset", OffsetReset.EARLIEST),
         tasks_max=reader.integer("tasks.max", 1, at_least=1) if reader.find("tasks.max") else None,
         admin_timeout=timedelta(milliseconds=reader.integer("admin.timeout.ms", 60_000, at_least=1)),
-        syncs_topic=_syncs_topic(reader, policy, source.alias, target.alias),
+        syncs_topic=syncs_topic,
         syncs_location=_syncs_location(reader),
-        syncs_replication_factor=_replication_factor(reader, "offset-syncs.topic.replication.factor", 3),
+        syncs_replication_factor=reader.replication_factor("offset-syncs.topic.replication.factor", 3),
         offset_lag_max=reader.integer("offset.lag.max", 100, at_least=0),
+        groups=groups,
+        warnings=warnings,
         clients=clients,
     )
 
 
-def _syncs_location(reader: _Reader) -> SyncsLocation:
+def _syncs_location(reader: KeyReader) -> SyncsLocation:
     return reader.choice("offset-syncs.topic.location", SyncsLocation.SOURCE)
 
 
-def _syncs_topic(reader: _Reader, policy: ReplicationPolicy, source: str, target: str) -> str | None:
+def _syncs_topic(reader: KeyReader, policy: ReplicationPolicy, source: str, target: str) -> str | None:
     if not reader.boolean("emit.offset-syncs.enabled", True):
         return None
     # The name tells the other cluster: the same cluster may be the source of several flows.
@@ -173,22 +140,18 @@ def _client_choice(source: ClusterSettings, consumer: Mapping[str, str], key: st
     return default if value is None else keys.parse_choice(f"{source.alias}.consumer.{key}", value, type(default))
 
 
-def _replication_factor(reader: _Reader, key: str, default: int, *, worker: bool = False) -> int:
-    factor = reader.integer(key, default, at_least=-1, worker=worker)
-    if factor == 0:
-        raise SettingsError(f"{key}=0: expected a whole number from 1, or -1 for the target's default")
-    return factor
-
-
-def _positions_interval(reader: _Reader) -> timedelta:
+def _positions_interval(reader: KeyReader) -> timedelta:
     flush = reader.integer("offset.flush.interval.ms", 60_000, at_least=1, worker=True)
     return min(timedelta(milliseconds=flush), timedelta(seconds=1))
 
 
-def _clients(
+def client_properties(
     properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
 ) -> dict[str, dict[str, str]]:
-    """Resolve ``A->B.source.consumer.k`` over ``<alias>.consumer.k`` over ``<alias>.k`` over top level."""
+    """Return client properties by ``source.consumer``, ``target.admin`` and so on.
+
+    ``A->B.source.consumer.k`` wins over ``<alias>.consumer.k``, that over ``<alias>.k``, that over top level.
+    """
     own = with_prefix(properties, f"{source.alias}->{target.alias}.")
     out = {}
     for side, cluster in (("source", source), ("target", target)):
@@ -199,12 +162,12 @@ def _clients(
     return out
 
 
-def _policy(reader: _Reader, source_alias: str) -> ReplicationPolicy:
+def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
     key = "replication.policy.class"
     name = reader.text(key, "DefaultReplicationPolicy")
     separator = reader.text("replication.policy.separator", ".")
     internal = reader.boolean("replication.policy.internal.topic.separator.enabled", True)
-    match name.removeprefix(_JAVA_PACKAGE):
+    match name.removeprefix(JAVA_PACKAGE):
         case "DefaultReplicationPolicy":
             return naming.DefaultReplicationPolicy(separator=separator, internal_topic_separator_enabled=internal)
         case "IdentityReplicationPolicy":
@@ -212,15 +175,15 @@ def _policy(reader: _Reader, source_alias: str) -> ReplicationPolicy:
                 separator=separator, internal_topic_separator_enabled=internal, source_cluster_alias=source_alias
             )
         case _:
-            policy: ReplicationPolicy = _own_class(key, name)
+            policy: ReplicationPolicy = own_class(key, name)
             return policy
 
 
-def _topic_filter(reader: _Reader) -> filters.TopicFilter:
+def _topic_filter(reader: KeyReader) -> filters.TopicFilter:
     key = "topic.filter.class"
     name = reader.text(key, "DefaultTopicFilter")
-    if name.removeprefix(_JAVA_PACKAGE) != "DefaultTopicFilter":
-        own: filters.TopicFilter = _own_class(key, name)
+    if name.removeprefix(JAVA_PACKAGE) != "DefaultTopicFilter":
+        own: filters.TopicFilter = own_class(key, name)
         return own
     return DefaultTopicFilter(
         include=reader.patterns("topics", filters.DEFAULT_TOPICS),
@@ -228,12 +191,12 @@ def _topic_filter(reader: _Reader) -> filters.TopicFilter:
     )
 
 
-def _config_filter(reader: _Reader) -> ConfigPropertyFilter:
+def _config_filter(reader: KeyReader) -> ConfigPropertyFilter:
     key = "config.property.filter.class"
     name = reader.text(key, "DefaultConfigPropertyFilter")
     defaults_from = reader.choice("use.defaults.from", DefaultsFrom.TARGET)
-    if name.removeprefix(_JAVA_PACKAGE) != "DefaultConfigPropertyFilter":
-        own: ConfigPropertyFilter = _own_class(key, name)
+    if name.removeprefix(JAVA_PACKAGE) != "DefaultConfigPropertyFilter":
+        own: ConfigPropertyFilter = own_class(key, name)
         return own
     exclude = reader.patterns(
         "config.properties.exclude",
@@ -241,14 +204,3 @@ def _config_filter(reader: _Reader) -> ConfigPropertyFilter:
         old_key="config.properties.blacklist",
     )
     return DefaultConfigPropertyFilter(exclude=exclude, source_defaults=defaults_from is DefaultsFrom.SOURCE)
-
-
-def _own_class(key: str, name: str):  # type: ignore[no-untyped-def]
-    """Make an object of a class of the user's, named ``module:Class``."""
-    module, found, attribute = name.partition(":")
-    if not found or name.startswith(_JAVA_PACKAGE):
-        raise SettingsError(f"{key}={name}: expected one of Kafka's default classes, or module:Class in Python")
-    try:
-        return getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise SettingsError(f"{key}={name}: can not be loaded: {error}") from error

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control import FlowControl
 from klamm.mirror.copying import copy_settings, partitions_of
+from klamm.mirror.heartbeats import write_heartbeats
+from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.planning import print_plan
 from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus, describe
 from klamm.mirror.providers import resolve
@@ -90,7 +92,8 @@ class Mirror:
         """
         self._settings = settings
         self._copy_settings = {flow.name: copy_settings(flow) for flow in settings.flows}
-        self.status = MirrorStatus(flow.name for flow in settings.flows)
+        policies = {flow.name: flow.policy for flow in settings.flows}
+        self.status = MirrorStatus(policies, counts=lambda flow, topic: not is_heartbeats_topic(policies[flow], topic))
 
     def run(
         self,
@@ -103,10 +106,7 @@ class Mirror:
         # Spark takes a while to import and to start: topics are created and configs synced meanwhile.
         coordinator = self._coordinator()
         ended = threading.Event()
-        threads = [
-            threading.Thread(target=self._control, args=(flow, coordinator, ended), name=flow.name, daemon=True)
-            for flow in self._settings.flows
-        ]
+        threads = self._threads(coordinator, ended)
         with (
             _signals() if stop is None else contextlib.nullcontext(stop) as stopping,
             tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True) as directory,
@@ -114,9 +114,12 @@ class Mirror:
             for thread in threads:
                 thread.start()
             try:
-                self._run_spark(
-                    coordinator, stopping, Path(directory), until_caught_up=until_caught_up, on_progress=on_progress
-                )
+                if self._settings.flows:
+                    self._run_spark(
+                        coordinator, stopping, Path(directory), until_caught_up=until_caught_up, on_progress=on_progress
+                    )
+                elif not until_caught_up:
+                    stopping.wait()
             finally:
                 ended.set()
                 coordinator.close()
@@ -126,6 +129,17 @@ class Mirror:
         on_progress(final)
         failed = any(flow.state is FlowState.FAILED or flow.stopped for flow in final)
         return EXIT_FAILED if failed else EXIT_OK
+
+    def _threads(self, coordinator: Coordinator, ended: threading.Event) -> list[threading.Thread]:
+        """Return a thread for each flow's control loop and for each pair's heartbeats."""
+
+        def thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
+            return threading.Thread(target=work, args=(*arguments, ended), name=name, daemon=True)
+
+        return [
+            *(thread(flow.name, self._control, flow, coordinator) for flow in self._settings.flows),
+            *(thread(f"{pair.name} heartbeats", write_heartbeats, pair) for pair in self._settings.heartbeats),
+        ]
 
     def _coordinator(self) -> Coordinator:
         from klamm.mirror.spark.coordinator import Coordinator  # noqa: PLC0415 - the data path is loaded on demand
@@ -183,8 +197,10 @@ class Mirror:
         timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
         source = KafkaAdmin(flow.source.bootstrap_servers, flow.clients["source.admin"], timeout_ms=timeout_ms)
         target = KafkaAdmin(flow.target.bootstrap_servers, flow.clients["target.admin"], timeout_ms=timeout_ms)
+        back = f"{flow.target.alias}->{flow.source.alias}"
+        heartbeats = next((pair for pair in self._settings.heartbeats if pair.name == back), None)
         try:
-            FlowControl(flow, source, target, status=self.status, publish=publish).run(ended)
+            FlowControl(flow, source, target, status=self.status, publish=publish, heartbeats=heartbeats).run(ended)
         except Exception as error:  # a control loop never dies silently
             logger.exception("%s failed", flow.name)
             self.status.set_state(flow.name, FlowState.FAILED, f"{type(error).__name__}: {error}")

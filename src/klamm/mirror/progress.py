@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.mirror.wire.ages import Ages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +124,23 @@ class _Flow:
 class MirrorStatus:
     """The state of all flows. Thread-safe."""
 
-    def __init__(self, flows: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        flows: Iterable[str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        counts: Callable[[str, str], bool] = lambda _flow, _topic: True,
+    ) -> None:
+        """Begin without news.
+
+        Args:
+            flows: their names.
+            clock: seconds.
+            counts: tells by flow and source topic whether a topic's records are counted. Heartbeats are not: a mirror
+                whose data are complete would never be done.
+        """
         self._clock = clock
+        self._counts = counts
         self._lock = threading.Lock()
         self._flows = {name: _Flow() for name in flows}
 
@@ -166,8 +181,9 @@ class MirrorStatus:
         key = (row["topic"], row["partition"])
         counter = (session, *key)
         records, size = flow.counters.get(counter, (0, 0))
-        flow.records += row["records"] - records
-        flow.bytes += row["bytes"] - size
+        if self._counts(row["flow"], row["topic"]):
+            flow.records += row["records"] - records
+            flow.bytes += row["bytes"] - size
         flow.counters[counter] = (row["records"], row["bytes"])
         known = flow.partitions.get(key)
         if row["state"] == _STOPPED and (known is None or known.state != _STOPPED):
@@ -202,13 +218,15 @@ class MirrorStatus:
         then, records, size = flow.history[0]
         elapsed = max(now - then, 1e-9)
         records_per_s = (flow.records - records) / elapsed
-        lag = _lag(flow)
+        counted = {key: partition for key, partition in flow.partitions.items() if self._counts(name, key[0])}
+        expected = None if flow.expected is None else {key for key in flow.expected if self._counts(name, key[0])}
+        lag = _lag(expected, counted)
         return FlowProgress(
             flow=name,
             state=flow.state,
             reason=flow.reason,
-            copied=sum(max(0, partition.next_offset) for partition in flow.partitions.values()),
-            total=sum(max(0, partition.end_offset) for partition in flow.partitions.values()),
+            copied=sum(max(0, partition.next_offset) for partition in counted.values()),
+            total=sum(max(0, partition.end_offset) for partition in counted.values()),
             records=flow.records,
             bytes=flow.bytes,
             records_per_s=records_per_s,
@@ -217,7 +235,7 @@ class MirrorStatus:
             eta_s=None if lag is None or (lag and not records_per_s) else lag / records_per_s if lag else 0.0,
             partitions=tuple(flow.partitions[key] for key in sorted(flow.partitions)),
             refused=flow.refused,
-            is_done=flow.expected is not None and all(_is_done(flow.partitions.get(key)) for key in flow.expected),
+            is_done=expected is not None and all(_is_done(counted.get(key)) for key in expected),
         )
 
 
@@ -225,10 +243,12 @@ def _ages(figures: Sequence[float] | None) -> Ages | None:
     return None if figures is None else Ages(*figures)
 
 
-def _lag(flow: _Flow) -> int | None:
-    if flow.expected is None or not flow.expected <= flow.partitions.keys():
+def _lag(
+    expected: Collection[tuple[str, int]] | None, partitions: Mapping[tuple[str, int], PartitionStatus]
+) -> int | None:
+    if expected is None or not all(key in partitions for key in expected):
         return None
-    lags = [flow.partitions[key].lag for key in flow.expected]
+    lags = [partitions[key].lag for key in expected]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if len(known) == len(lags) else None
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import permutations
 from typing import TYPE_CHECKING, Final, Literal
 
-from klamm.mirror.flow_settings import FlowSettings, parse_flow
+from klamm.mirror.flow_settings import FlowSettings, client_properties, parse_flow
+from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
+from klamm.mirror.key_reader import KeyReader
 from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, parse_bool, parse_list, parse_seconds
 from klamm.properties import SettingsError, with_prefix
 
@@ -39,6 +42,8 @@ class MirrorSettings:
     clusters: Mapping[str, ClusterSettings]
     flows: tuple[FlowSettings, ...]
     """The enabled flows, in the order of the file's clusters."""
+    heartbeats: tuple[HeartbeatSettings, ...] = ()
+    """Every pair of clusters whose heartbeats are not switched off, also where no flow is enabled."""
     lease: timedelta = timedelta(seconds=300)
     """``klamm.lease.seconds``: how long Spark's tasks copy before they are dealt anew; a key of klamm's own."""
     spark: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +62,8 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         target_aliases: only flows to these clusters are served (``--clusters``); empty means all.
 
     Raises:
-        SettingsError: a value is wrong, an address is missing, or no flow is enabled.
+        SettingsError: a value is wrong, an address is missing, or there is nothing to do: no flow is enabled, and no
+            heartbeats.
     """
     aliases = parse_list(properties.get("clusters", ""))
     if not aliases:
@@ -66,23 +72,31 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         if alias not in aliases:
             raise SettingsError(f"--clusters {alias}: expected aliases out of clusters={','.join(aliases)}")
     clusters = {alias: _parse_cluster(properties, alias) for alias in aliases}
-    flows = tuple(
-        parse_flow(properties, clusters[source], clusters[target])
-        for source, target in _enabled_flows(properties, aliases)
+    _check_flow_keys(properties, aliases)
+    pairs = [
+        (clusters[source], clusters[target])
+        for source, target in permutations(aliases, 2)
         if not target_aliases or target in target_aliases
-    )
+    ]
+    flows = tuple(parse_flow(properties, *pair) for pair in pairs if _is_enabled(properties, *pair))
+    heartbeats = tuple(found for pair in pairs if (found := _heartbeats(properties, *pair)) is not None)
+    warnings = [*_deprecated(properties), *(f"{flow.name}: {warning}" for flow in flows for warning in flow.warnings)]
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
-        raise SettingsError(f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true")
+        nothing = f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true"
+        if not heartbeats:
+            raise SettingsError(nothing)
+        warnings.append(f"{nothing}; only heartbeats are written")
     if properties.get("spark.speculation", "false").strip().lower() == "true":
         raise SettingsError("spark.speculation=true: expected false; two copies of a task would write records twice")
     return MirrorSettings(
         clusters=clusters,
         flows=flows,
+        heartbeats=heartbeats,
         lease=parse_seconds(_LEASE, properties.get(_LEASE, "300")),
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
         notes=_without_effect(properties),
-        warnings=_deprecated(properties),
+        warnings=tuple(warnings),
     )
 
 
@@ -102,19 +116,24 @@ def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings
     return ClusterSettings(alias=alias, bootstrap_servers=servers, clients=clients)
 
 
-def _enabled_flows(properties: Mapping[str, str], aliases: Sequence[str]) -> list[tuple[str, str]]:
+def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
     for key in properties:
         if (flow := _FLOW_KEY.fullmatch(key)) is not None:
             for alias in (flow["source"], flow["target"]):
                 if alias not in aliases:
                     raise SettingsError(f"{key}: {alias} is not one of clusters={','.join(aliases)}")
-    pairs = [(source, target) for source in aliases for target in aliases if source != target]
-    return [pair for pair in pairs if _is_enabled(properties, *pair)]
 
 
-def _is_enabled(properties: Mapping[str, str], source: str, target: str) -> bool:
-    key = f"{source}->{target}.enabled"
+def _is_enabled(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> bool:
+    key = f"{source.alias}->{target.alias}.enabled"
     return parse_bool(key, properties.get(key, "false"))
+
+
+def _heartbeats(
+    properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
+) -> HeartbeatSettings | None:
+    reader = KeyReader(properties, source.alias, target.alias)
+    return parse_heartbeats(reader, source.alias, target, client_properties(properties, source, target))
 
 
 def _plain_key(key: str) -> str:

@@ -9,97 +9,19 @@ import pytest
 
 from klamm.mirror.control import Assignment, FlowControl
 from klamm.mirror.model import (
-    AdminIncompatibleError,
     AdminRefusedError,
-    ClusterAwayError,
-    ConfigEntry,
-    ConfigOperation,
-    MirrorAdmin,
-    NewTopic,
-    TopicDescription,
 )
 from klamm.mirror.planning import plan_flow
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
 from klamm.mirror.settings import parse_settings
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings import MirrorSettings
 
 POSITIONS = "mm2-offsets.A.internal"
-SET_ON_TOPIC = 1
-
-
-class FakeCluster(MirrorAdmin):
-    """Topics with their own configs, in memory."""
-
-    def __init__(self, **partition_counts: int) -> None:
-        self.topics = dict(partition_counts)
-        self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
-        self.created: list[NewTopic] = []
-        self.refuses: dict[str, AdminRefusedError] = {}
-        self.away: Callable[[], bool] = lambda: False
-        self.incompatible = False
-        self.keeps_no_acls = False
-        self.unknown: frozenset[str] = frozenset()
-        """Names of configs that this cluster does not know."""
-        self.acls: list[Acl] = []
-
-    def list_topics(self) -> Mapping[str, TopicDescription]:
-        if self.away():
-            raise ClusterAwayError("nobody answers")
-        return {n: TopicDescription(name=n, topic_id="", partition_count=c) for n, c in self.topics.items()}
-
-    def describe_topic_configs(
-        self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
-        return {
-            topic: tuple(
-                ConfigEntry(name=name, value=value, config_source=SET_ON_TOPIC)
-                for name, value in self.configs.get(topic, {}).items()
-            )
-            for topic in topics
-        }
-
-    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
-        outcomes: dict[str, AdminRefusedError | None] = {}
-        for topic in topics:
-            outcomes[topic.name] = self.refuses.get(topic.name)
-            if self.unknown & topic.configs.keys():
-                outcomes[topic.name] = AdminRefusedError("INVALID_CONFIG", "Unknown topic config name")
-            elif topic.name not in self.refuses:
-                self.created.append(topic)
-                self.topics[topic.name] = topic.partition_count
-                self.configs[topic.name] = dict(topic.configs)
-        return outcomes
-
-    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
-        self.topics |= counts
-        return dict.fromkeys(counts)
-
-    def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]]
-    ) -> Mapping[str, AdminRefusedError | None]:
-        if self.incompatible:
-            raise AdminIncompatibleError("not offered")
-        return dict.fromkeys(operations)
-
-    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
-        raise NotImplementedError
-
-    def describe_topic_acls(self) -> Sequence[Acl]:
-        if self.keeps_no_acls:
-            raise AdminRefusedError("SECURITY_DISABLED", "no authorizer")
-        return self.acls
-
-    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
-        self.acls += [acl for acl in acls if acl not in self.acls]
-        return dict.fromkeys(acls)
-
-    def close(self) -> None:
-        pass
 
 
 class Run:
@@ -108,7 +30,8 @@ class Run:
     def __init__(self, source: FakeCluster, target: FakeCluster, **more: str) -> None:
         self.now = 100.0
         self.published: list[Assignment] = []
-        self.settings = flow(**more)
+        parsed = settings(**more)
+        self.settings = parsed.flows[0]
         self.status = MirrorStatus([self.settings.name])
         self.control = FlowControl(
             self.settings,
@@ -116,19 +39,25 @@ class Run:
             target,
             status=self.status,
             publish=self.published.append,
+            heartbeats=next((pair for pair in parsed.heartbeats if pair.name == "B->A"), None),
             clock=lambda: self.now,
         )
 
 
-def flow(**more: str) -> FlowSettings:
+def settings(**more: str) -> MirrorSettings:
     properties = {
         "clusters": "A,B",
         "A.bootstrap.servers": "a:1",
         "B.bootstrap.servers": "b:1",
         "A->B.enabled": "true",
         "topics": "orders,users",
+        "emit.heartbeats.enabled": "false",
     }
-    return parse_settings(properties | {key.replace("_", "."): value for key, value in more.items()}).flows[0]
+    return parse_settings(properties | {key.replace("_", "."): value for key, value in more.items()})
+
+
+def flow() -> FlowSettings:
+    return settings().flows[0]
 
 
 def test_remote_topics_are_created_with_their_configs_before_anything_is_copied() -> None:
@@ -250,6 +179,17 @@ def test_a_plan_says_what_would_change_and_why_and_changes_nothing() -> None:
         "~ topic A.users: retention.ms: 7 -> 5: set on the source topic",
     ]
     assert target.topics == {"A.users": 1}
+
+
+def test_the_topic_of_heartbeats_is_on_the_source_before_the_topics_are_looked_at() -> None:
+    """K894-44, K894-45: so they are mirrored from the start."""
+    source = FakeCluster(orders=1)
+    run = Run(source, FakeCluster())
+    run.control.turn()
+    assert run.published == [(("orders", "A.orders", 1),)]
+    run = Run(source, FakeCluster(), emit_heartbeats_enabled="true")
+    run.control.turn()
+    assert run.published == [(("heartbeats", "A.heartbeats", 1), ("orders", "A.orders", 1))]
 
 
 def test_the_topic_of_offset_syncs_is_created_on_the_source_unless_the_file_says_target() -> None:

@@ -45,7 +45,7 @@ def test_a_flow_is_off_unless_it_is_enabled() -> None:
     """K894-26."""
     assert [f.name for f in settings("B->A.enabled=true\n").flows] == ["A->B", "B->A"]
     with pytest.raises(SettingsError, match="No flow is enabled"):
-        settings("A->B.enabled=false\n")
+        settings("A->B.enabled=false\nemit.heartbeats.enabled=false\n")
 
 
 def test_defaults_are_those_of_mirrormaker() -> None:
@@ -76,10 +76,12 @@ def test_any_other_value_is_refused_naming_key_value_and_what_is_allowed(value: 
 
 
 def test_the_setting_is_told_to_be_deprecated_when_it_is_used() -> None:
-    """K894-03."""
+    """K894-03, K894-24: and what a later major version does instead."""
     assert settings().warnings == ()
     (warning,) = settings("A->B.use.incremental.alter.configs=never\n").warnings
     assert warning.startswith("A->B.use.incremental.alter.configs is deprecated")
+    assert "goes away in a later major version" in warning
+    assert "always written with IncrementalAlterConfigs" in warning
 
 
 @pytest.mark.parametrize("key", ["use.defaults.from", "A->B.use.defaults.from"])
@@ -168,7 +170,8 @@ def test_clusters_limits_the_targets_that_are_served() -> None:
     both = "B->A.enabled=true\n"
     assert [f.name for f in settings(both, "A").flows] == ["B->A"]
     with pytest.raises(SettingsError, match="No flow to A is enabled"):
-        settings("", "A")
+        settings("emit.heartbeats.enabled=false\n", "A")
+    assert [pair.name for pair in settings("", "B").heartbeats] == ["A->B"]
     with pytest.raises(SettingsError, match="--clusters C: expected aliases out of clusters=A,B"):
         settings("", "C")
 
@@ -197,8 +200,55 @@ def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str
 
 def test_unknown_keys_are_ignored_and_known_ones_without_effect_are_told() -> None:
     """K894-27."""
-    parsed = settings("something.else=1\nA->B.groups=g.*\n")
-    assert parsed.notes == ("A->B.groups has no effect: offsets of groups are not translated yet",)
+    parsed = settings("something.else=1\nA->B.consumer.poll.timeout.ms=5\n")
+    (note,) = parsed.notes
+    assert note.startswith("A->B.consumer.poll.timeout.ms has no effect: ")
+
+
+def test_every_pair_of_clusters_has_heartbeats_unless_they_are_switched_off() -> None:
+    """K894-44: also the pairs whose flow is not enabled."""
+    three = "clusters=A,B,C\nC.bootstrap.servers=c:1\nA->B.enabled=false\n"
+    parsed = settings(three)
+    assert len(parsed.heartbeats) == 6
+    assert parsed.flows == ()
+    assert parsed.warnings == (
+        "No flow is enabled: expected a key such as A->B.enabled=true; only heartbeats are written",
+    )
+    few = settings(three + "emit.heartbeats.enabled=false\nB->A.emit.heartbeats.enabled=true\n").heartbeats
+    assert [pair.name for pair in few] == ["B->A"]
+    (pair,) = few
+    assert (pair.interval, pair.replication_factor) == (timedelta(seconds=1), 3)
+
+
+def test_groups_are_those_of_mirrormaker_and_can_be_named() -> None:
+    """K894-41, K894-43."""
+    parsed = flow().groups
+    assert parsed is not None
+    wanted = {
+        name: parsed.group_filter.should_replicate_group(name) for name in ("g", "connect-a", "console-consumer-1")
+    }
+    assert wanted == {"g": True, "connect-a": False, "console-consumer-1": False}
+    assert (parsed.checkpoints_topic, parsed.checkpoints_replication_factor) == ("A.checkpoints.internal", 3)
+    assert (parsed.checkpoints_interval, parsed.refresh_interval) == (timedelta(seconds=60), timedelta(seconds=600))
+    assert (parsed.sync_enabled, parsed.sync_interval) == (False, timedelta(seconds=60))
+    named = flow("groups=a.*\ngroups.blacklist=ab\nA->B.sync.group.offsets.enabled=true\n").groups
+    assert named is not None
+    assert [named.group_filter.should_replicate_group(name) for name in ("a", "ab", "b")] == [True, False, False]
+    assert named.sync_enabled
+
+
+def test_checkpoints_need_offset_syncs_and_group_offsets_need_checkpoints() -> None:
+    """K894-40."""
+    assert flow("emit.offset-syncs.enabled=false\n").groups is None
+    with pytest.raises(
+        SettingsError, match=r"emit.checkpoints.enabled=true: expected false, because emit.offset-syncs"
+    ):
+        flow("emit.offset-syncs.enabled=false\nemit.checkpoints.enabled=true\n")
+    parsed = settings("emit.checkpoints.enabled=false\nsync.group.offsets.enabled=true\n")
+    assert parsed.flows[0].groups is None
+    assert parsed.warnings == (
+        "A->B: sync.group.offsets.enabled=true has no effect because emit.checkpoints.enabled=false",
+    )
 
 
 def test_offset_syncs_are_on_as_in_mirrormaker_and_can_be_switched_off() -> None:

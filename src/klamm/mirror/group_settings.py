@@ -1,0 +1,123 @@
+"""What the file asks for the offsets of consumer groups, and for heartbeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.filters import DEFAULT_GROUPS, DEFAULT_GROUPS_EXCLUDE, DefaultGroupFilter
+from klamm.mirror.key_reader import JAVA_PACKAGE, KeyReader, own_class
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.mirror.filters import GroupFilter
+    from klamm.mirror.settings import ClusterSettings
+
+_SYNC_ENABLED: Final = "sync.group.offsets.enabled"
+_CHECKPOINTS_ENABLED: Final = "emit.checkpoints.enabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """How the offsets of one flow's groups are translated."""
+
+    group_filter: GroupFilter
+    refresh_enabled: bool = True
+    refresh_interval: timedelta = timedelta(seconds=600)
+    """``refresh.groups.interval.seconds``: how often new groups are looked for."""
+    checkpoints_topic: str
+    checkpoints_replication_factor: int = 3
+    """-1 means: the target's default."""
+    checkpoints_interval: timedelta = timedelta(seconds=60)
+    sync_enabled: bool = False
+    """``sync.group.offsets.enabled``: whether groups of the target get the translated offsets."""
+    sync_interval: timedelta = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSettings:
+    """The heartbeats of one pair of clusters; its flow need not be enabled."""
+
+    source_alias: str
+    target: ClusterSettings
+    """The cluster they are written to."""
+    interval: timedelta = timedelta(seconds=1)
+    replication_factor: int = 3
+    """-1 means: the target's default."""
+    admin_timeout: timedelta = timedelta(seconds=60)
+    clients: Mapping[str, Mapping[str, str]]
+    """Client properties by ``target.producer`` and ``target.admin``."""
+
+    @property
+    def name(self) -> str:
+        """``A->B``, as in the file."""
+        return f"{self.source_alias}->{self.target.alias}"
+
+
+def parse_groups(
+    reader: KeyReader, *, checkpoints_topic: str, has_syncs: bool
+) -> tuple[GroupSettings | None, tuple[str, ...]]:
+    """Return what a flow does about groups, None for nothing, and what the file asks for in vain.
+
+    Raises:
+        SettingsError: a value is wrong, or checkpoints are asked for without offset syncs.
+    """
+    enabled = reader.boolean(_CHECKPOINTS_ENABLED, True)
+    sync_enabled = reader.boolean(_SYNC_ENABLED, False)
+    if not has_syncs:
+        for key, asked in ((_CHECKPOINTS_ENABLED, enabled), (_SYNC_ENABLED, sync_enabled)):
+            if asked and (found := reader.find(key)):
+                raise SettingsError(
+                    f"{found[0]}={found[1]}: expected false, because emit.offset-syncs.enabled=false; "
+                    "offsets of groups are translated by offset syncs"
+                )
+        return None, ()
+    if not enabled:
+        in_vain = f"{_SYNC_ENABLED}=true has no effect because {_CHECKPOINTS_ENABLED}=false"
+        return None, (in_vain,) if sync_enabled else ()
+    settings = GroupSettings(
+        group_filter=_group_filter(reader),
+        refresh_enabled=reader.boolean("refresh.groups.enabled", True),
+        refresh_interval=reader.seconds("refresh.groups.interval.seconds", 600),
+        checkpoints_topic=checkpoints_topic,
+        checkpoints_replication_factor=reader.replication_factor("checkpoints.topic.replication.factor", 3),
+        checkpoints_interval=reader.seconds("emit.checkpoints.interval.seconds", 60),
+        sync_enabled=sync_enabled,
+        sync_interval=reader.seconds("sync.group.offsets.interval.seconds", 60),
+    )
+    return settings, ()
+
+
+def parse_heartbeats(
+    reader: KeyReader, source_alias: str, target: ClusterSettings, clients: Mapping[str, Mapping[str, str]]
+) -> HeartbeatSettings | None:
+    """Return the heartbeats of a pair of clusters, None when they are switched off.
+
+    Raises:
+        SettingsError: a value is wrong.
+    """
+    if not reader.boolean("emit.heartbeats.enabled", True):
+        return None
+    return HeartbeatSettings(
+        source_alias=source_alias,
+        target=target,
+        interval=reader.seconds("emit.heartbeats.interval.seconds", 1),
+        replication_factor=reader.replication_factor("heartbeats.topic.replication.factor", 3),
+        admin_timeout=timedelta(milliseconds=reader.integer("admin.timeout.ms", 60_000, at_least=1)),
+        clients=clients,
+    )
+
+
+def _group_filter(reader: KeyReader) -> GroupFilter:
+    key = "group.filter.class"
+    name = reader.text(key, "DefaultGroupFilter")
+    if name.removeprefix(JAVA_PACKAGE) != "DefaultGroupFilter":
+        own: GroupFilter = own_class(key, name)
+        return own
+    return DefaultGroupFilter(
+        include=reader.patterns("groups", DEFAULT_GROUPS),
+        exclude=reader.patterns("groups.exclude", DEFAULT_GROUPS_EXCLUDE, old_key="groups.blacklist"),
+    )

@@ -1,0 +1,131 @@
+"""Heartbeats: one small record per second and pair of clusters, by which a person sees that mirroring works."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.formats import Heartbeat
+from klamm.mirror.internal_topics import create_internal_topic
+from klamm.mirror.model import AdminRefusedError, ClusterAwayError
+from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
+from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.records import Record
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from klamm.mirror.group_settings import HeartbeatSettings
+    from klamm.mirror.model import MirrorAdmin
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 1.0
+_LAST_BACKOFF_S: Final = 30.0
+
+
+class RecordWriter(Protocol):
+    """Writes records to a topic of the mirror's own."""
+
+    def write(self, topic: str, records: Sequence[Record]) -> None:
+        """Write records to partition 0 and wait until they are acknowledged.
+
+        Raises:
+            ConnectionLostError: not all were.
+        """
+        ...
+
+
+class Heartbeats:
+    """The heartbeats of one pair of clusters. Runs in a thread of its own.
+
+    Nothing that happens to them ever stops a flow: failures are told once, and tried again.
+    """
+
+    def __init__(
+        self,
+        settings: HeartbeatSettings,
+        admin: MirrorAdmin,
+        writer: RecordWriter,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._writer = writer
+        self._now = now
+        self._topic_exists = False
+        self._told = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Write heartbeats until ``stop``."""
+        interval_s = self._settings.interval.total_seconds()
+        backoff_s = _FIRST_BACKOFF_S
+        while not stop.is_set():
+            if self.beat():
+                backoff_s = _FIRST_BACKOFF_S
+                stop.wait(interval_s)
+            else:
+                stop.wait(max(backoff_s, interval_s))
+                backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
+
+    def beat(self) -> bool:
+        """Write one heartbeat; returns whether the target has it."""
+        settings = self._settings
+        now_ms = int(self._now() * 1000)
+        heartbeat = Heartbeat(source_alias=settings.source_alias, target_alias=settings.target.alias, timestamp=now_ms)
+        record = Record(key=heartbeat.key(), value=heartbeat.value(), timestamp=now_ms)
+        try:
+            self._create_topic()
+            self._writer.write(HEARTBEATS_TOPIC, [record])
+        except (ClusterAwayError, AdminRefusedError, ConnectionLostError, ApiMissingError, ProtocolError) as error:
+            self._tell(str(error))
+            return False
+        if self._told:
+            logger.info("%s: heartbeats are written again", settings.name)
+            self._told = ""
+        return True
+
+    def _create_topic(self) -> None:
+        if self._topic_exists:
+            return
+        factor = self._settings.replication_factor
+        refused = create_internal_topic(self._admin, HEARTBEATS_TOPIC, replication_factor=factor)
+        if refused is not None:
+            raise AdminRefusedError(
+                refused.error_name,
+                f"{HEARTBEATS_TOPIC} could not be created with heartbeats.topic.replication.factor={factor}: {refused}",
+            )
+        self._topic_exists = True
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._told:
+            self._told = reason
+            logger.warning(
+                "%s: no heartbeats on cluster %s: %s. emit.heartbeats.enabled=false switches them off",
+                self._settings.name, self._settings.target.alias, reason,
+            )  # fmt: skip
+
+
+def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event) -> None:
+    """Write the heartbeats of a pair of clusters until ``stop``; blocks."""
+    target = settings.target
+    timeout_ms = int(settings.admin_timeout.total_seconds() * 1000)
+    admin = KafkaAdmin(target.bootstrap_servers, settings.clients["target.admin"], timeout_ms=timeout_ms)
+    client_id = f"klamm-mirror-{settings.name}"
+    connection = ControlConnection(
+        ConnectionSettings.of(target.bootstrap_servers, settings.clients["target.producer"], client_id)
+    )
+    try:
+        Heartbeats(settings, admin, connection).run(stop)
+    except Exception:  # a thread never dies silently
+        logger.exception("%s: heartbeats ended", settings.name)
+    finally:
+        connection.close()
+        admin.close()

@@ -1,0 +1,39 @@
+"""The mirror's own topics: compacted, and made by whoever may."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, NewTopic
+
+if TYPE_CHECKING:
+    from klamm.mirror.model import MirrorAdmin
+
+EXISTS: Final = "TOPIC_ALREADY_EXISTS"
+_DENIED: Final = "AUTHORIZATION_FAILED"
+
+
+def create_internal_topic(
+    admin: MirrorAdmin, name: str, *, replication_factor: int, partition_count: int = 1
+) -> AdminRefusedError | None:
+    """Create a compacted topic; returns why it is not there, None when it is taken to be.
+
+    A topic that exists is fine as it is. Without the right to create it, or where the cluster can not, somebody else
+    is taken to have done so (Kafka's ``MirrorUtils.createCompactedTopic``).
+
+    Raises:
+        ClusterAwayError: the cluster does not answer.
+    """
+    topic = NewTopic(
+        name=name,
+        partition_count=partition_count,
+        replication_factor=replication_factor,
+        configs={"cleanup.policy": "compact"},
+    )
+    try:
+        refused = admin.create_topics([topic]).get(name)
+    except AdminIncompatibleError:
+        return None
+    if refused is None or refused.error_name == EXISTS or refused.error_name.endswith(_DENIED):
+        return None
+    return refused

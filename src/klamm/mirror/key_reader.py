@@ -1,0 +1,91 @@
+"""Looking up the keys of one flow in ``mm2.properties``, each by its precedence."""
+
+from __future__ import annotations
+
+import importlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror import keys
+from klamm.mirror.filters import PatternList
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
+
+
+class KeyReader:
+    """Looks keys up by precedence: ``A->B.k``, then (for keys of the worker) ``B.k``, then ``k``."""
+
+    def __init__(self, properties: Mapping[str, str], source: str, target: str) -> None:
+        self._properties = properties
+        self._flow = f"{source}->{target}."
+        self._target = f"{target}."
+
+    def find(self, key: str, *, worker: bool = False) -> tuple[str, str] | None:
+        """Return the full key and its value, None when the file does not say."""
+        prefixes = (self._flow, self._target, "") if worker else (self._flow, "")
+        for prefix in prefixes:
+            if (value := self._properties.get(prefix + key)) is not None:
+                return prefix + key, value.strip()
+        return None
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """Return true or false; ``SettingsError`` names the key as it stands in the file, as in all of these."""
+        found = self.find(key)
+        return keys.parse_bool(*found) if found else default
+
+    def integer(self, key: str, default: int, *, at_least: int, worker: bool = False) -> int:
+        """Return a whole number."""
+        found = self.find(key, worker=worker)
+        return keys.parse_int(*found, at_least=at_least) if found else default
+
+    def seconds(self, key: str, default: int) -> timedelta:
+        """Return a number of seconds, at least 1."""
+        found = self.find(key)
+        return keys.parse_seconds(*found) if found else timedelta(seconds=default)
+
+    def choice(self, key: str, default: keys.Choice) -> keys.Choice:
+        """Return one of the values of the default's enum."""
+        found = self.find(key)
+        return keys.parse_choice(*found, type(default)) if found else default
+
+    def text(self, key: str, default: str, *, worker: bool = False) -> str:
+        """Return the text as it is."""
+        found = self.find(key, worker=worker)
+        return found[1] if found else default
+
+    def patterns(self, key: str, default: tuple[str, ...], *, old_key: str | None = None) -> PatternList:
+        """Return a list of regular expressions; ``old_key`` is what the key was called once."""
+        found = self.find(key) or (self.find(old_key) if old_key else None)
+        if found is None:
+            return PatternList.compile(key, default)
+        return PatternList.compile(found[0], keys.parse_list(found[1]))
+
+    def replication_factor(self, key: str, default: int, *, worker: bool = False) -> int:
+        """Return a replication factor: from 1, or -1 for the cluster's default.
+
+        Raises:
+            SettingsError: any other value.
+        """
+        factor = self.integer(key, default, at_least=-1, worker=worker)
+        if factor == 0:
+            raise SettingsError(f"{key}=0: expected a whole number from 1, or -1 for the target's default")
+        return factor
+
+
+def own_class(key: str, name: str):  # type: ignore[no-untyped-def]
+    """Make an object of a class of the user's, named ``module:Class``.
+
+    Raises:
+        SettingsError: it can not be loaded.
+    """
+    module, found, attribute = name.partition(":")
+    if not found or name.startswith(JAVA_PACKAGE):
+        raise SettingsError(f"{key}={name}: expected one of Kafka's default classes, or module:Class in Python")
+    try:
+        return getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise SettingsError(f"{key}={name}: can not be loaded: {error}") from error

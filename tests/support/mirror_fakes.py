@@ -1,0 +1,93 @@
+"""Clusters in memory, for the mirror's control loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.mirror.model import (
+    AdminIncompatibleError,
+    AdminRefusedError,
+    ClusterAwayError,
+    ConfigEntry,
+    ConfigOperation,
+    MirrorAdmin,
+    NewTopic,
+    TopicDescription,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from klamm.security.acls import Acl
+
+SET_ON_TOPIC = 1
+
+
+class FakeCluster(MirrorAdmin):
+    """Topics with their own configs, in memory."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        self.topics = dict(partition_counts)
+        self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
+        self.created: list[NewTopic] = []
+        self.refuses: dict[str, AdminRefusedError] = {}
+        self.away: Callable[[], bool] = lambda: False
+        self.incompatible = False
+        self.keeps_no_acls = False
+        self.unknown: frozenset[str] = frozenset()
+        """Names of configs that this cluster does not know."""
+        self.acls: list[Acl] = []
+
+    def list_topics(self) -> Mapping[str, TopicDescription]:
+        if self.away():
+            raise ClusterAwayError("nobody answers")
+        return {n: TopicDescription(name=n, topic_id="", partition_count=c) for n, c in self.topics.items()}
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        return {
+            topic: tuple(
+                ConfigEntry(name=name, value=value, config_source=SET_ON_TOPIC)
+                for name, value in self.configs.get(topic, {}).items()
+            )
+            for topic in topics
+        }
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
+        outcomes: dict[str, AdminRefusedError | None] = {}
+        for topic in topics:
+            outcomes[topic.name] = self.refuses.get(topic.name)
+            if self.unknown & topic.configs.keys():
+                outcomes[topic.name] = AdminRefusedError("INVALID_CONFIG", "Unknown topic config name")
+            elif topic.name not in self.refuses:
+                self.created.append(topic)
+                self.topics[topic.name] = topic.partition_count
+                self.configs[topic.name] = dict(topic.configs)
+        return outcomes
+
+    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
+        self.topics |= counts
+        return dict.fromkeys(counts)
+
+    def incremental_alter_topic_configs(
+        self, operations: Mapping[str, Sequence[ConfigOperation]]
+    ) -> Mapping[str, AdminRefusedError | None]:
+        if self.incompatible:
+            raise AdminIncompatibleError("not offered")
+        return dict.fromkeys(operations)
+
+    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
+        raise NotImplementedError
+
+    def describe_topic_acls(self) -> Sequence[Acl]:
+        if self.keeps_no_acls:
+            raise AdminRefusedError("SECURITY_DISABLED", "no authorizer")
+        return self.acls
+
+    def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
+        self.acls += [acl for acl in acls if acl not in self.acls]
+        return dict.fromkeys(acls)
+
+    def close(self) -> None:
+        pass

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.copied_runs import RunSync, RunTracker
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.offset_translation import SyncPair, SyncRule
 from klamm.mirror.wire.cluster import Cluster
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
+_MOST_PER_PARTITION: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class SyncWriter:
         self._flow = flow
         self._cluster = Cluster(settings.connection, pool)
         self._rules: dict[tuple[str, int], SyncRule] = {}
-        self._due: dict[tuple[str, int], SyncPair] = {}
+        self._runs: dict[tuple[str, int], RunTracker] = {}
+        self._due: dict[tuple[str, int], list[RunSync]] = {}
         self._told = ""
 
     def acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
@@ -55,30 +58,49 @@ class SyncWriter:
         rule = self._rules.get(key)
         if rule is None:
             rule = self._rules[key] = SyncRule(self._settings.lag_max)
+            self._runs[key] = RunTracker()
+        runs = self._runs[key]
         count = outgoing.record_count
         if outgoing.is_dense:
-            due = rule.note_batch(SyncPair(outgoing.last_offset - count + 1, base_offset), count)
+            first = SyncPair(outgoing.last_offset - count + 1, base_offset)
+            runs.extend(first, count)
+            due = rule.note_batch(first, count)
         else:
             # What was left out is not known record by record; the last one is at most here.
             last = SyncPair(outgoing.last_offset, base_offset + count - 1)
+            runs.end()
             due = last if rule.note(last) else None
         if due is not None:
-            self._due[key] = due
+            self._keep(key, due)
+
+    def _keep(self, key: tuple[str, int], pair: SyncPair) -> None:
+        """Keep a pair until it is written: of each run of records the newest."""
+        runs = self._runs[key]
+        sync = runs.sync(pair)
+        due = self._due.setdefault(key, [])
+        due += runs.take_ended()
+        if due and due[-1].first_upstream == sync.first_upstream:
+            due.pop()
+        due.append(sync)
+        del due[:-_MOST_PER_PARTITION]
 
     def write(self) -> None:
         """Write what is due and what waits; what can not be written now is tried again with newer pairs."""
         for key, rule in self._rules.items():
             if (pair := rule.flush()) is not None:
-                self._due[key] = pair
+                self._keep(key, pair)
         if not self._due:
             return
         now_ms = int(time.time() * 1000)
-        records = []
-        for at, ((topic, partition), pair) in enumerate(self._due.items()):
-            sync = OffsetSync(
-                topic=topic, partition=partition, upstream_offset=pair.upstream, downstream_offset=pair.downstream
-            )
-            records.append(Record(key=sync.key(), value=sync.value(), timestamp=now_ms, offset=at))
+        records: list[Record] = []
+        for (topic, partition), due in self._due.items():
+            for run in due:
+                upstream, downstream = run.pair
+                sync = OffsetSync(
+                    topic=topic, partition=partition, upstream_offset=upstream, downstream_offset=downstream
+                )
+                record = Record(key=sync.key(), value=sync.value(), headers=run.headers(), timestamp=now_ms)
+                records.append(record._replace(offset=len(records)))
         try:
             write_records(self._cluster, self._settings.topic, {0: records}, timeout_s=_TIMEOUT_S)
         except (ConnectionLostError, ApiMissingError, ProtocolError) as error:

@@ -108,6 +108,40 @@ class DropGroupOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutPendingOffset:
+    """Store an offset that is committed when its transaction is, and not before."""
+
+    producer_id: int
+    commit: PutGroupOffset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPendingOffset:
+    """Remove an offset that waited for its transaction."""
+
+    producer_id: int
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutTransaction:
+    """Store what the coordinator knows of a transactional id."""
+
+    transactional_id: str
+    payload: bytes
+    """JSON in UTF-8, understood by ``klamm.broker.transactions.snapshot`` alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropTransaction:
+    """Forget a transactional id."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutSetting:
     """Set one fact about the cluster itself: its id, the next producer id."""
 
@@ -191,6 +225,10 @@ Change: TypeAlias = (
     | DropGroup
     | PutGroupOffset
     | DropGroupOffset
+    | PutPendingOffset
+    | DropPendingOffset
+    | PutTransaction
+    | DropTransaction
     | PutSetting
     | PutHistory
     | PutQuota

@@ -25,6 +25,9 @@ from klamm.storage.changes import (
     PutSetting,
     PutTopic,
 )
+from klamm.storage.transaction_rows import APPLY as APPLY_TRANSACTIONS
+from klamm.storage.transaction_rows import DELETE as DELETE_TRANSACTIONS
+from klamm.storage.transaction_rows import UPSERT as UPSERT_TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,6 +62,7 @@ _UPSERT: Final[Mapping[str, str]] = {
     "scram_credentials": "INSERT INTO scram_credentials (user, mechanism, salt, stored_key, server_key, iterations)"
     " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET salt = excluded.salt, stored_key = excluded.stored_key,"
     " server_key = excluded.server_key, iterations = excluded.iterations",
+    **UPSERT_TRANSACTIONS,
 }
 _DELETE: Final[Mapping[str, str]] = {
     "configs": "DELETE FROM configs WHERE resource_type = ? AND resource_name = ? AND name = ?",
@@ -68,6 +72,7 @@ _DELETE: Final[Mapping[str, str]] = {
     "acls": "DELETE FROM acls WHERE resource_type = ? AND resource_name = ? AND pattern_type = ? AND principal = ?"
     " AND host = ? AND operation = ? AND permission = ?",
     "scram_credentials": "DELETE FROM scram_credentials WHERE user = ? AND mechanism = ?",
+    **DELETE_TRANSACTIONS,
 }
 _HISTORY: Final = (
     "INSERT INTO history (at_ms, resource, name, old, new, principal, client_id) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -96,7 +101,11 @@ class PendingWrites:
     def apply(self, changes: Iterable[Change]) -> None:
         """Take changes in order."""
         for change in changes:
-            _APPLY[type(change)](self, change)
+            of_transactions = APPLY_TRANSACTIONS.get(type(change))
+            if of_transactions is not None:
+                of_transactions(self._put_row, change)
+            else:
+                _APPLY[type(change)](self, change)
 
     def flush(self) -> None:
         """Write everything taken so far."""
@@ -124,6 +133,9 @@ class PendingWrites:
                 (self._max_history, most),
             )
 
+    def _put_row(self, table: str, key: Row, row: Row | None) -> None:
+        self._rows[table][key] = row
+
     def _put_topic(self, change: PutTopic) -> None:
         topic_id = change.topic_id.bytes
         partitions = json.dumps(change.partitions, separators=(",", ":"))
@@ -137,6 +149,7 @@ class PendingWrites:
             (TOPIC_RESOURCE_TYPE, *topic_id),
         )
         self._run("DELETE FROM group_offsets WHERE topic_id = ?", topic_id)
+        self._run("DELETE FROM pending_offsets WHERE topic_id = ?", topic_id)
         self._run("DELETE FROM topics WHERE topic_id = ?", topic_id)
 
     def _put_config(self, change: PutConfig) -> None:
@@ -158,6 +171,7 @@ class PendingWrites:
 
     def _drop_group(self, change: DropGroup) -> None:
         self._run("DELETE FROM group_offsets WHERE group_id = ?", (change.group_id,))
+        self._run("DELETE FROM pending_offsets WHERE group_id = ?", (change.group_id,))
         self._run("DELETE FROM groups WHERE group_id = ?", (change.group_id,))
 
     def _put_group_offset(self, change: PutGroupOffset) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.keys import IsolationLevel, OffsetReset, SyncsLocation, parse_int
+from klamm.mirror.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation, parse_int
 from klamm.mirror.wire.copier import CopySettings
 from klamm.mirror.wire.fetch_frames import FetchLimits
 from klamm.mirror.wire.partition_copy import PartitionId
 from klamm.mirror.wire.sync_writer import SyncSettings
+from klamm.mirror.wire.transactions import TransactionSettings
 from klamm.mirror.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -40,6 +41,20 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         fetch_limits=_fetch_limits(consumer),
         buffer_bytes=_BUFFER_BYTES,
         syncs=_sync_settings(flow),
+        transactions=_transaction_settings(flow),
+        continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
+    )
+
+
+def _transaction_settings(flow: FlowSettings) -> TransactionSettings | None:
+    if flow.exactly_once is None:
+        return None
+    return TransactionSettings(
+        id_prefix=flow.exactly_once.id_prefix,
+        shards=flow.exactly_once.shards,
+        shard=0,
+        interval_s=flow.exactly_once.interval.total_seconds(),
+        timeout_ms=int(flow.exactly_once.timeout.total_seconds() * 1000),
     )
 
 

@@ -7,15 +7,24 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from klamm.mirror import filters, keys, naming
+from klamm.mirror.exactly_once import parse_delivery
 from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from klamm.mirror.group_settings import parse_groups
 from klamm.mirror.key_reader import JAVA_PACKAGE, KeyReader, own_class
-from klamm.mirror.keys import DefaultsFrom, IncrementalAlterConfigs, IsolationLevel, OffsetReset, SyncsLocation
+from klamm.mirror.keys import (
+    DefaultsFrom,
+    IncrementalAlterConfigs,
+    IsolationLevel,
+    OffsetReset,
+    OnSourceLoss,
+    SyncsLocation,
+)
 from klamm.properties import with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.mirror.exactly_once import ExactlyOnce
     from klamm.mirror.filters import ConfigPropertyFilter
     from klamm.mirror.group_settings import GroupSettings
     from klamm.mirror.naming import ReplicationPolicy
@@ -47,6 +56,10 @@ class FlowSettings:
     positions_interval: timedelta = timedelta(seconds=1)
     """How often positions are written while records flow; ``offset.flush.interval.ms`` when that is shorter."""
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    exactly_once: ExactlyOnce | None = None
+    """None: records arrive at least once."""
+    on_source_loss: OnSourceLoss = OnSourceLoss.STOP
+    """``klamm.on.source.loss``, a key of klamm's own."""
     auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
     tasks_max: int | None = None
     """Upper bound for parallel tasks; None means: as many as Spark has slots."""
@@ -83,6 +96,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     clients = client_properties(properties, source, target)
     consumer = clients["source.consumer"]
     policy = _policy(reader, source.alias)
+    delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
     syncs_topic = _syncs_topic(reader, policy, source.alias, target.alias)
     groups, warnings = parse_groups(
         reader, checkpoints_topic=policy.checkpoints_topic(source.alias), has_syncs=syncs_topic is not None
@@ -110,7 +124,9 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         positions_partitions=reader.integer("offset.storage.partitions", 25, at_least=1, worker=True),
         positions_replication_factor=reader.replication_factor("offset.storage.replication.factor", 3, worker=True),
         positions_interval=_positions_interval(reader),
-        isolation_level=_client_choice(source, consumer, "isolation.level", IsolationLevel.READ_UNCOMMITTED),
+        isolation_level=delivery.isolation_level,
+        exactly_once=delivery.exactly_once,
+        on_source_loss=reader.choice("klamm.on.source.loss", OnSourceLoss.STOP),
         auto_offset_reset=_client_choice(source, consumer, "auto.offset.reset", OffsetReset.EARLIEST),
         tasks_max=reader.integer("tasks.max", 1, at_least=1) if reader.find("tasks.max") else None,
         admin_timeout=timedelta(milliseconds=reader.integer("admin.timeout.ms", 60_000, at_least=1)),
@@ -119,7 +135,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         syncs_replication_factor=reader.replication_factor("offset-syncs.topic.replication.factor", 3),
         offset_lag_max=reader.integer("offset.lag.max", 100, at_least=0),
         groups=groups,
-        warnings=warnings,
+        warnings=(*delivery.warnings, *warnings),
         clients=clients,
     )
 

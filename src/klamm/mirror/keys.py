@@ -26,11 +26,9 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "header.converter": "records are copied byte for byte",
     "connector.class": "flows are named by A->B.enabled",
     "name": "flows are named by A->B.enabled",
-    "group.id": "the mirror is no consumer group",
+    "group.id": "the mirror is no consumer group; it only begins the names of transactional ids",
     "metric.reporters": "there is no JMX",
     "consumer.poll.timeout.ms": "the mirror waits for data on its own connections",
-    "exactly.once.source.support": "delivery is at least once",
-    "exactly.once.support": "delivery is at least once",
 }
 """Keys that a MirrorMaker 2 file may hold, and why they change nothing here; told once at start."""
 
@@ -61,6 +59,13 @@ class IsolationLevel(StrEnum):
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
+
+
+class OnSourceLoss(StrEnum):
+    """Values of ``klamm.on.source.loss``: what to do where records of the source are gone before they were mirrored."""
+
+    STOP = "stop"
+    CONTINUE = "continue"
 
 
 class SyncsLocation(StrEnum):

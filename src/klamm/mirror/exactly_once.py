@@ -1,0 +1,146 @@
+"""What the file asks for delivery: at least once, or exactly once in transactions of the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror import keys
+from klamm.mirror.keys import IsolationLevel
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.mirror.key_reader import KeyReader
+
+_OWN: Final = "klamm.exactly.once"
+_SHARDS: Final = "klamm.exactly.once.shards"
+_SUPPORT_OF_WORKER: Final = "exactly.once.source.support"
+_SUPPORT_OF_CONNECTOR: Final = "exactly.once.support"
+_BOUNDARY: Final = "transaction.boundary"
+_BOUNDARY_MS: Final = "transaction.boundary.interval.ms"
+_DEFAULT_SHARDS: Final = 4
+"""A round of transactions costs the target's brokers for each id; these are enough for some hundred MB/s."""
+_DEFAULT_INTERVAL_MS: Final = 200
+
+
+class WorkerSupport(StrEnum):
+    """Values of ``exactly.once.source.support`` (KIP-618)."""
+
+    DISABLED = "disabled"
+    PREPARING = "preparing"
+    ENABLED = "enabled"
+
+
+class ConnectorSupport(StrEnum):
+    """Values of ``exactly.once.support`` (KIP-618)."""
+
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+class Boundary(StrEnum):
+    """Values of ``transaction.boundary`` that a mirror can have (KIP-618)."""
+
+    POLL = "poll"
+    INTERVAL = "interval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactlyOnce:
+    """How a flow writes in transactions."""
+
+    id_prefix: str
+    """Of the transactional ids."""
+    shards: int
+    interval: timedelta
+    """How long a transaction takes records before it is committed."""
+    timeout: timedelta
+    """After which the target aborts a transaction that nobody ends (the producer's ``transaction.timeout.ms``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How often records arrive, and which of them."""
+
+    exactly_once: ExactlyOnce | None
+    """None: at least once."""
+    isolation_level: IsolationLevel
+    warnings: tuple[str, ...] = ()
+
+
+def parse_delivery(
+    reader: KeyReader, source_alias: str, consumer: Mapping[str, str], producer: Mapping[str, str]
+) -> Delivery:
+    """Read MirrorMaker's keys (KIP-618) and ``klamm.exactly.once``, which stands for all of them.
+
+    Raises:
+        SettingsError: a value is wrong, or exactly once is required of a flow that also reads uncommitted records.
+    """
+    isolation_key = f"{source_alias}.consumer.isolation.level"
+    given = consumer.get("isolation.level")
+    isolation = IsolationLevel.READ_UNCOMMITTED
+    if given is not None:
+        isolation = keys.parse_choice(isolation_key, given, IsolationLevel)
+    own = reader.boolean(_OWN, False)
+    support = _choice(reader, _SUPPORT_OF_WORKER, WorkerSupport.DISABLED, worker=True)
+    required = _choice(reader, _SUPPORT_OF_CONNECTOR, ConnectorSupport.REQUESTED) is ConnectorSupport.REQUIRED
+    if own and given is None:
+        isolation = IsolationLevel.READ_COMMITTED
+    _check(own=own, required=required, support=support, isolation=isolation, isolation_key=isolation_key)
+    if isolation is IsolationLevel.READ_COMMITTED and (own or support is WorkerSupport.ENABLED):
+        exactly_once = _exactly_once(reader, source_alias, producer)
+        return Delivery(exactly_once=exactly_once, isolation_level=isolation)
+    warnings = []
+    if support is WorkerSupport.ENABLED:
+        warnings.append(
+            f"{_SUPPORT_OF_WORKER}=enabled is UNSUPPORTED with {isolation_key}={isolation}, delivery is at least once: "
+            f"set {isolation_key}=read_committed"
+        )
+    elif support is WorkerSupport.PREPARING:
+        warnings.append(f"{_SUPPORT_OF_WORKER}=preparing: delivery is at least once until it is enabled")
+    return Delivery(exactly_once=None, isolation_level=isolation, warnings=tuple(warnings))
+
+
+def _choice(reader: KeyReader, key: str, default: keys.Choice, *, worker: bool = False) -> keys.Choice:
+    # Connect takes these in any case.
+    found = reader.find(key, worker=worker)
+    return keys.parse_choice(found[0], found[1].lower(), type(default)) if found else default
+
+
+def _check(*, own: bool, required: bool, support: WorkerSupport, isolation: IsolationLevel, isolation_key: str) -> None:
+    if (own or required) and isolation is not IsolationLevel.READ_COMMITTED:
+        asked = f"{_OWN}=true" if own else f"{_SUPPORT_OF_CONNECTOR}=required"
+        raise SettingsError(
+            f"{asked} with {isolation_key}={isolation}: expected {isolation_key}=read_committed; otherwise records of "
+            "aborted and open transactions would be mirrored"
+        )
+    if required and not own and support is not WorkerSupport.ENABLED:
+        raise SettingsError(
+            f"{_SUPPORT_OF_CONNECTOR}=required with {_SUPPORT_OF_WORKER}={support}: expected "
+            f"{_SUPPORT_OF_WORKER}=enabled"
+        )
+
+
+def _exactly_once(reader: KeyReader, source_alias: str, producer: Mapping[str, str]) -> ExactlyOnce:
+    interval_ms = _DEFAULT_INTERVAL_MS
+    boundary = _choice(reader, _BOUNDARY, Boundary.POLL)
+    if boundary is Boundary.INTERVAL:
+        interval_ms = reader.integer(_BOUNDARY_MS, interval_ms, at_least=1)
+    timeout_ms = keys.parse_int(
+        "producer.transaction.timeout.ms", producer.get("transaction.timeout.ms", "60000"), at_least=1
+    )
+    if timeout_ms <= interval_ms:
+        raise SettingsError(
+            f"{_BOUNDARY_MS}={interval_ms}: expected less than the producer's transaction.timeout.ms={timeout_ms}"
+        )
+    group = reader.text("group.id", f"{source_alias}-mm2", worker=True)
+    return ExactlyOnce(
+        id_prefix=f"{group}-klamm-{source_alias}",
+        shards=reader.integer(_SHARDS, _DEFAULT_SHARDS, at_least=1),
+        interval=timedelta(milliseconds=interval_ms),
+        timeout=timedelta(milliseconds=timeout_ms),
+    )

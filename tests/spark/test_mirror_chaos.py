@@ -1,0 +1,240 @@
+"""Tasks, driver and target broker are killed (SIGKILL) while a source with aborted transactions is mirrored.
+
+Two flows of one mirror share the fate: one writes exactly once, one at least once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import psutil  # type: ignore[import-untyped]
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from tests.support.kafka import KafkaCluster
+from tests.support.mirror import MirrorProcess, create_topic
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
+RECORDS: Final = int(os.environ.get("KLAMM_SOAK_RECORDS", "5000000")) if IS_SOAK else 0
+"""Per flow, aborted ones included; in the short form as many as come while it lasts."""
+SEED: Final = int(os.environ.get("KLAMM_SOAK_SEED", "618"))
+PARTITIONS: Final = 4
+PER_TRANSACTION: Final = 2_000 if IS_SOAK else 120
+FIRST_KILLS: Final = ("worker", "target", "worker", "driver")
+MORE_KILLS: Final = 46 if IS_SOAK else 0
+EXACT, LEAST = "chaos-exact", "chaos-least"
+
+
+class Source:
+    """Writes numbers in transactions of which every third is aborted, to both topics, until it is closed."""
+
+    def __init__(self, address: str) -> None:
+        self.committed: list[range] = []
+        """Numbers that were committed, in order; number ``n`` stands in partition ``n % PARTITIONS``."""
+        self.error: BaseException | None = None
+        self._producer = Producer(
+            {"bootstrap.servers": address, "transactional.id": "chaos", "linger.ms": 5, "compression.type": "lz4"}
+        )
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Source:
+        self._producer.init_transactions(60)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def finish(self) -> None:
+        """Write what is left, then no more."""
+        if not RECORDS:
+            self._enough.set()
+        self._thread.join()
+        assert self.error is None, self.error
+
+    def _run(self) -> None:
+        try:
+            for number, first in enumerate(range(0, RECORDS or 2**31, PER_TRANSACTION)):
+                if self._enough.is_set():
+                    return
+                self._write(range(first, first + PER_TRANSACTION), abort=number % 3 == 1)
+                if not RECORDS:
+                    time.sleep(0.02)
+        except BaseException as error:  # noqa: BLE001 - told by finish()
+            self.error = error
+
+    def _write(self, numbers: range, *, abort: bool) -> None:
+        self._producer.begin_transaction()
+        for number in numbers:
+            for topic in (EXACT, LEAST):
+                self._producer.produce(topic, value=b"%d" % number, partition=number % PARTITIONS)
+            self._producer.poll(0)
+        self._producer.flush(60)
+        if abort:
+            self._producer.abort_transaction(60)
+        else:
+            self._producer.commit_transaction(60)
+            self.committed.append(numbers)
+
+    def of(self, partition: int) -> Iterator[int]:
+        """The numbers that a reader of committed records has to find in a partition."""
+        for numbers in self.committed:
+            yield from range(numbers.start + partition, numbers.stop, PARTITIONS)
+
+
+def read_numbers(address: str, topic: str, partition: int) -> Iterator[int]:
+    """What a reader of committed records finds in a partition, from its beginning to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 20)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + (300 if IS_SOAK else 60)
+        while consumer.position([TopicPartition(topic, partition)])[0].offset < end:
+            assert time.monotonic() < deadline, "an open transaction hides the end, or the broker is away"
+            for message in consumer.consume(10_000, 0.5):
+                assert message.error() is None, message.error()
+                yield int(message.value() or b"")
+    finally:
+        consumer.close()
+
+
+class Chaos:
+    """A mirror of two flows, its target, and how to kill either."""
+
+    def __init__(self, source: str, target: KafkaCluster, directory: Path) -> None:
+        self._target = target
+        self._directory = directory
+        self._random = random.Random(SEED)
+        self._properties = f"""
+clusters = A, B, C
+A.bootstrap.servers = {source}
+B.bootstrap.servers = {target.bootstrap_servers}
+C.bootstrap.servers = {target.bootstrap_servers}
+A->B.enabled = true
+A->B.topics = {EXACT}
+A->C.enabled = true
+A->C.topics = {LEAST}
+A.consumer.isolation.level = read_committed
+B.exactly.once.source.support = enabled
+A->B.exactly.once.support = required
+replication.factor = 1
+offset.storage.replication.factor = 1
+emit.offset-syncs.enabled = false
+emit.heartbeats.enabled = false
+sync.topic.configs.enabled = false
+sync.topic.acls.enabled = false
+klamm.lease.seconds = 15
+spark.master = local[2,4]
+"""
+        self._incarnations = 0
+        self.mirror = self._start()
+
+    def _start(self, *options: str) -> MirrorProcess:
+        self._incarnations += 1
+        directory = self._directory / str(self._incarnations)
+        directory.mkdir()
+        self.mirror = MirrorProcess(self._properties, directory, *options)
+        self.mirror.__enter__()
+        return self.mirror
+
+    def wait_for_progress(self) -> None:
+        """Wait until both flows have written more than now."""
+        before = self._ends()
+        wait_until(
+            lambda: all(now > then for now, then in zip(self._ends(), before, strict=True)),
+            timeout_s=120,
+            what=f"progress after {before}",
+            interval_s=0.1,
+        )
+
+    def _ends(self) -> list[int]:
+        asker = Consumer({"bootstrap.servers": self._target.bootstrap_servers, "group.id": "ends"})
+        try:
+            return [
+                sum(self._end(asker, topic, partition) for partition in range(PARTITIONS))
+                for topic in (f"A.{EXACT}", f"A.{LEAST}")
+            ]
+        finally:
+            asker.close()
+
+    @staticmethod
+    def _end(asker: Consumer, topic: str, partition: int) -> int:
+        try:
+            return int(asker.get_watermark_offsets(TopicPartition(topic, partition), 5)[1])
+        except Exception:  # noqa: BLE001 - the broker is on its way back, or the topic not there yet
+            return 0
+
+    def kill(self, what: str) -> None:
+        """Kill a task's process, the driver with all its children, or the target's broker."""
+        time.sleep(self._random.uniform(0, 0.5))
+        if what == "driver":
+            self.mirror.kill()
+            self._start()
+        elif what == "target":
+            self._target.restart(kill=True)
+        else:
+            port = self._target.nodes[1].port
+            wait_until(lambda: bool(self.mirror.workers(port)), timeout_s=60, what="a task", interval_s=0.1)
+            with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+                self._random.choice(self.mirror.workers(port)).kill()
+
+    def more_kills(self) -> Iterator[str]:
+        """What to kill in the long form."""
+        for _ in range(MORE_KILLS):
+            yield self._random.choices(("worker", "target", "driver"), (5, 2, 2))[0]
+
+    def finish(self) -> None:
+        """Let a last mirror copy what is left."""
+        self.mirror.kill()
+        code = self._start("--until-caught-up").wait(1_800 if IS_SOAK else 90)
+        assert code == 0, self.mirror.text()[-4000:]
+
+    def close(self) -> None:
+        """End the mirror."""
+        self.mirror.__exit__(None, None, None)
+
+
+def test_whatever_is_killed_committed_records_arrive_once_and_in_order(
+    real_kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """K894-39, K894-38: exactly once, every record once; at least once, every record, and in order at first sight."""
+    # given
+    source = real_kafka.bootstrap_servers
+    for topic in (EXACT, LEAST):
+        create_topic(source, topic, PARTITIONS, {"retention.ms": "-1"})
+    with KafkaCluster() as target, Source(source) as written:
+        chaos = Chaos(source, target, tmp_path)
+        try:
+            # when
+            for what in (*FIRST_KILLS, *chaos.more_kills()):
+                chaos.wait_for_progress()
+                chaos.kill(what)
+            chaos.wait_for_progress()
+            written.finish()
+            chaos.finish()
+        finally:
+            chaos.close()
+        # then
+        assert written.committed
+        for partition in range(PARTITIONS):
+            wanted = list(written.of(partition))
+            assert list(read_numbers(target.bootstrap_servers, f"A.{EXACT}", partition)) == wanted
+            assert list(dict.fromkeys(read_numbers(target.bootstrap_servers, f"A.{LEAST}", partition))) == wanted

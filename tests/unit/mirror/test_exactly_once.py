@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from klamm.mirror.copying import copy_settings
+from klamm.mirror.keys import IsolationLevel
+from klamm.mirror.settings import MirrorSettings, parse_settings
+from klamm.properties import SettingsError, parse_properties
+
+BASE = """
+clusters = A, B
+A.bootstrap.servers = a:9092
+B.bootstrap.servers = b:9092
+A->B.enabled = true
+"""
+COMMITTED = "A.consumer.isolation.level = read_committed\n"
+ENABLED = "B.exactly.once.source.support = enabled\n"
+
+
+def settings(more: str) -> MirrorSettings:
+    return parse_settings(parse_properties(BASE + more))
+
+
+def test_delivery_is_at_least_once_unless_the_file_asks_for_more() -> None:
+    (flow,) = settings(COMMITTED).flows
+    assert flow.exactly_once is None
+    assert copy_settings(flow).transactions is None
+
+
+def test_mirrormakers_keys_turn_exactly_once_on() -> None:
+    """K894-39: the worker's key belongs to the target; committed records only."""
+    (flow,) = settings(COMMITTED + ENABLED).flows
+    assert flow.exactly_once is not None
+    transactions = copy_settings(flow).transactions
+    assert transactions is not None
+    assert transactions.transactional_id == "A-mm2-klamm-A-4-0"
+    assert (transactions.interval_s, transactions.timeout_ms) == (0.2, 60_000)
+    assert copy_settings(flow).read_committed
+
+
+@pytest.mark.parametrize("prefix", ["", "A->B.", "B."])
+def test_the_workers_key_may_stand_at_the_top_at_the_flow_or_at_the_target(prefix: str) -> None:
+    assert settings(COMMITTED + f"{prefix}exactly.once.source.support=ENABLED\n").flows[0].exactly_once is not None
+
+
+def test_one_key_of_klamms_stands_for_all_of_them() -> None:
+    (flow,) = settings("klamm.exactly.once = true\n").flows
+    assert flow.exactly_once is not None
+    assert flow.isolation_level is IsolationLevel.READ_COMMITTED
+
+
+def test_read_uncommitted_is_unsupported_as_in_connect() -> None:
+    """K894-39: requested of a flow that reads everything, it is told and not done."""
+    found = settings(ENABLED)
+    assert found.flows[0].exactly_once is None
+    assert found.warnings == (
+        "A->B: exactly.once.source.support=enabled is UNSUPPORTED with A.consumer.isolation.level=read_uncommitted, "
+        "delivery is at least once: set A.consumer.isolation.level=read_committed",
+    )
+
+
+def test_preparing_is_not_enabled() -> None:
+    found = settings(COMMITTED + "B.exactly.once.source.support = preparing\n")
+    assert found.flows[0].exactly_once is None
+    assert "preparing" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (ENABLED + "exactly.once.support=required\n", "exactly.once.support=required with A.consumer.isolation.level"),
+        (
+            COMMITTED + "exactly.once.support=required\n",
+            "exactly.once.support=required with exactly.once.source.support=disabled: expected "
+            "exactly.once.source.support=enabled",
+        ),
+        (
+            "klamm.exactly.once=true\nA.consumer.isolation.level=read_uncommitted\n",
+            "klamm.exactly.once=true with A.consumer.isolation.level=read_uncommitted: expected "
+            "A.consumer.isolation.level=read_committed",
+        ),
+        (ENABLED + "A->B.exactly.once.support=maybe\n", "expected one of requested, required"),
+        ("exactly.once.source.support=on\n", "expected one of disabled, preparing, enabled"),
+        (COMMITTED + ENABLED + "transaction.boundary=connector\n", "expected one of poll, interval"),
+        (COMMITTED + ENABLED + "klamm.exactly.once.shards=0\n", "klamm.exactly.once.shards=0"),
+        (
+            COMMITTED + ENABLED + "transaction.boundary=interval\ntransaction.boundary.interval.ms=70000\n",
+            "expected less than the producer's transaction.timeout.ms=60000",
+        ),
+        ("klamm.on.source.loss=ignore\n", "expected one of stop, continue"),
+    ],
+)
+def test_what_can_not_be_is_refused_at_start(more: str, message: str) -> None:
+    """K894-39: required without read_committed is refused, with the key that has to change."""
+    with pytest.raises(SettingsError, match=message):
+        settings(more)
+
+
+def test_shards_interval_timeout_and_the_names_of_ids_can_be_set() -> None:
+    (flow,) = settings(
+        COMMITTED
+        + ENABLED
+        + "klamm.exactly.once.shards = 16\ntransaction.boundary = interval\n"
+        + "transaction.boundary.interval.ms = 900\nB.producer.transaction.timeout.ms = 5000\nB.group.id = team\n"
+    ).flows
+    assert flow.exactly_once is not None
+    assert flow.exactly_once.interval == timedelta(milliseconds=900)
+    assert flow.exactly_once.timeout == timedelta(seconds=5)
+    transactions = copy_settings(flow).transactions
+    assert transactions is not None
+    assert transactions.transactional_id == "team-klamm-A-16-0"
+
+
+def test_a_partition_stops_where_records_are_lost_unless_the_file_says_to_go_on() -> None:
+    assert not copy_settings(settings("").flows[0]).continue_after_loss
+    assert copy_settings(settings("klamm.on.source.loss = continue\n").flows[0]).continue_after_loss

@@ -1,4 +1,4 @@
-"""confluent-kafka's and aiokafka's clients follow what is set centrally: read from the frames they send."""
+"""confluent-kafka's clients hand over to each other in a group of several; and clients that have nothing to ask."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import itertools
 import logging
 import time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, NewTopic
-from klamm.clients import aio, confluent
+from klamm.clients import KafkaConsumer, aio, confluent
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest
 from klamm.protocol.messages.heartbeat import HeartbeatRequest
 from klamm.protocol.messages.join_group import JoinGroupRequest
@@ -22,7 +23,6 @@ from tests.support.klamm import KlammBroker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.kafka import KafkaCluster
 
 SESSION_TIMEOUT = "session.timeout.ms"
 SILENT = logging.getLogger("silent-librdkafka")
@@ -146,32 +146,21 @@ def test_a_confluent_producer_hands_over_without_loss_and_in_order(admin: AdminC
     assert proxy.requests(50)[0].read(DescribeClientConfigsRequest).supported_configs == ["acks"]
 
 
-def test_an_idempotent_confluent_producer_is_never_replaced(admin: AdminClient, proxy: FrameProxy) -> None:
-    """K649-76."""
-    # given
-    name = topic(admin, "confluent-idempotent")
-    put(admin, "c-idempotent", acks="1")
-    # when
-    with confluent_producer(
-        proxy.bootstrap_servers, "c-idempotent", **{"enable.idempotence": True, "acks": "all"}
-    ) as client:
-        client.produce(name, b"one")
-        assert client.flush(20) == 0
-    # then
-    assert flips(proxy.produced_acks()) == [-1]
-
-
-def test_a_confluent_consumer_rejoins_without_a_rebalance_and_goes_on_where_it_was(
-    admin: AdminClient, proxy: FrameProxy, broker: KlammBroker
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_confluent_consumer_rejoins_beside_another_without_a_rebalance(
+    assignor: str, admin: AdminClient, proxy: FrameProxy, broker: KlammBroker
 ) -> None:
     """K649-73, K649-77, K649-78."""
     # given
-    name = topic(admin, "confluent-timeouts", 2)
+    name = topic(admin, f"confluent-timeouts-{uuid4()}", 2)
+    group, strategy = name, {"partition.assignment.strategy": assignor}
     put(admin, "c-timeouts", **{SESSION_TIMEOUT: "21000"})
     assigned: list[int] = []
-    client = confluent_consumer(proxy.bootstrap_servers, "c-timeouts", "c-timeouts", **{"enable.auto.commit": False})
+    client = confluent_consumer(
+        proxy.bootstrap_servers, "c-timeouts", group, **strategy, **{"enable.auto.commit": False}
+    )
     client.subscribe([name], on_assign=lambda _, partitions: assigned.append(len(partitions)))
-    other = confluent_consumer(broker.bootstrap_servers, "c-other", "c-timeouts")
+    other = confluent_consumer(broker.bootstrap_servers, "c-other", group, **strategy)
     other.subscribe([name])
     with confluent_producer(broker.bootstrap_servers, "c-writer") as writer:
 
@@ -188,6 +177,8 @@ def test_a_confluent_consumer_rejoins_without_a_rebalance_and_goes_on_where_it_w
         write(*range(5))
         read: list[bytes] = []
         read += poll_until(client, lambda: len(client.position(client.assignment())) == 1 and _at(client, 5))
+        beats = len(proxy.requests(12))
+        poll_until(client, lambda: len(proxy.requests(12)) > beats + 1)  # cooperative members join once more
         before = generations(proxy)
         # when
         put(admin, "c-timeouts", **{SESSION_TIMEOUT: "22000"})
@@ -214,129 +205,21 @@ def _at(client: confluent.Consumer, offset: int) -> bool:
     return [one.offset for one in client.position(client.assignment())] == [offset]
 
 
-def test_a_confluent_client_that_is_told_not_to_never_asks(admin: AdminClient, proxy: FrameProxy) -> None:
+def test_a_consumer_without_a_group_has_nothing_to_ask(admin: AdminClient, proxy: FrameProxy) -> None:
     """K649-71."""
     # given
-    name = topic(admin, "confluent-off")
-    client = confluent.Producer(
-        {"bootstrap.servers": proxy.bootstrap_servers, "client.id": "c-off"}, enable_dynamic_config=False, logger=SILENT
-    )
+    name = topic(admin, f"without-a-group-{uuid4()}")
+    client = KafkaConsumer(name, bootstrap_servers=proxy.bootstrap_servers, group_id=None, metadata_max_age_ms=100)
     # when
-    client.produce(name, b"one")
-    assert client.close(20) == 0
+    client.poll(300)
+    client.close()
+
+    async def scenario() -> None:
+        theirs = aio.AIOKafkaConsumer(name, bootstrap_servers=proxy.bootstrap_servers, metadata_max_age_ms=100)
+        await theirs.start()
+        await theirs.getmany(timeout_ms=300)
+        await theirs.stop()
+
+    asyncio.run(scenario())
     # then
     assert proxy.requests(50) == []
-
-
-async def _produce_until(client: aio.AIOKafkaProducer, name: str, proxy: FrameProxy, acks: int) -> int:
-    deadline = time.monotonic() + 20
-    for count in range(1, 10_000):
-        await client.send_and_wait(name, b"%d" % count)
-        if proxy.produced_acks()[-1] == acks:
-            return count
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-    raise AssertionError
-
-
-def test_an_aiokafka_producer_follows_acks(admin: AdminClient, proxy: FrameProxy) -> None:
-    """K649-74, K649-75, K649-77."""
-    # given
-    name = topic(admin, "aio-acks")
-    put(admin, "a-acks", acks="all")
-    updates: list[aio.ConfigUpdate] = []
-
-    async def scenario() -> None:
-        client = aio.AIOKafkaProducer(
-            bootstrap_servers=proxy.bootstrap_servers,
-            client_id="a-acks",
-            acks=1,
-            metadata_max_age_ms=200,
-            on_dynamic_config_change=updates.append,
-        )
-        await client.start()
-        try:
-            assert await _produce_until(client, name, proxy, -1) == 1
-            put(admin, "a-acks", acks=None)
-            await _produce_until(client, name, proxy, 1)
-        finally:
-            await client.stop()
-
-    # when
-    asyncio.run(scenario())
-    # then
-    assert flips(proxy.produced_acks()) == [-1, 1]
-    assert [update.effective["acks"] for update in updates] == ["all", "1"]
-
-
-def test_an_aiokafka_consumer_follows_its_timeouts_within_one_generation(admin: AdminClient, proxy: FrameProxy) -> None:
-    """K649-73, K649-78, K649-79."""
-    # given
-    name = topic(admin, "aio-timeouts")
-    put(admin, "a-timeouts", **{SESSION_TIMEOUT: "21000"})
-
-    async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110  # what the proxy saw, it saw in another thread
-                await asyncio.sleep(0.02)
-
-    async def scenario() -> None:
-        client = aio.AIOKafkaConsumer(
-            name,
-            bootstrap_servers=proxy.bootstrap_servers,
-            client_id="a-timeouts",
-            group_id="a-timeouts",
-            session_timeout_ms=30_000,
-            heartbeat_interval_ms=5_000,
-            metadata_max_age_ms=200,
-        )
-        await client.start()
-        try:
-            put(admin, "a-timeouts", **{SESSION_TIMEOUT: "22000"})
-            await until(lambda: session_timeouts(proxy)[-1] == 22_000)
-            put(admin, "a-timeouts", **{"heartbeat.interval.ms": "100"})
-            await until(lambda: len(proxy.requests(12)) > 10)
-        finally:
-            await client.stop()
-
-    # when
-    asyncio.run(scenario())
-    # then
-    assert session_timeouts(proxy) == [21_000, 22_000]
-    first = proxy.requests(50)[0]
-    assert first.at_s < proxy.requests(11)[0].at_s
-    beats = [request.at_s for request in proxy.requests(12)][-8:]
-    gaps = sorted(later - sooner for sooner, later in itertools.pairwise(beats))
-    assert gaps[len(gaps) // 2] < 1
-
-
-def test_against_real_kafka_both_work_and_send_nothing_of_kip_649(real_kafka: KafkaCluster) -> None:
-    """K649-67, K649-70."""
-    # given
-    with AdminClient(real_kafka.bootstrap_servers) as admin:
-        topic(admin, "dynamic-clients-elsewhere")
-
-    async def scenario(servers: str) -> None:
-        client = aio.AIOKafkaProducer(bootstrap_servers=servers)
-        await client.start()
-        try:
-            await client.send_and_wait("dynamic-clients-elsewhere", b"two")
-        finally:
-            await client.stop()
-
-    with FrameProxy(real_kafka.bootstrap_servers) as proxy:
-        # when
-        with confluent_producer(proxy.bootstrap_servers, "elsewhere") as client:
-            client.produce("dynamic-clients-elsewhere", b"one")
-            assert client.flush(20) == 0
-        asyncio.run(scenario(proxy.bootstrap_servers))
-        consumer = confluent_consumer(proxy.bootstrap_servers, "elsewhere", "elsewhere")
-        consumer.subscribe(["dynamic-clients-elsewhere"])
-        found: list[bytes] = []
-        while len(found) < 2:
-            found += [message.value() for message in consumer.consume(2, 0.2)]
-        consumer.close()
-        # then
-        assert found == [b"one", b"two"]
-        assert proxy.requests(50) == []
-        assert {request.read(JoinGroupRequest).group_instance_id for request in proxy.requests(11)} == {None}

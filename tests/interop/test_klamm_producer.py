@@ -31,7 +31,6 @@ from tests.support.klamm import KlammBroker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.kafka import KafkaCluster
 
 ANONYMOUS = ClientConfigEntity.of_user("ANONYMOUS")
 
@@ -228,18 +227,3 @@ def test_scram_and_client_configs_live_on_the_same_keys_in_one_process(broker: K
                 assert not described
     finally:
         theirs.close()
-
-
-def test_real_kafka_never_sees_a_client_configs_request(real_kafka: KafkaCluster) -> None:
-    """K649-67, K649-70, O649-A."""
-    with FrameProxy(real_kafka.bootstrap_servers) as proxy:
-        with AdminClient(proxy.bootstrap_servers) as admin:
-            name = topic(admin, "klamm-producer-on-kafka")
-        with producer(proxy.bootstrap_servers, "real-app") as client:
-            for _ in range(20):
-                client.send(name, b"value").get(20)
-                time.sleep(0.05)
-        assert set(proxy.produced_acks()) == {1}
-        assert proxy.requests(50) == []
-        with AdminClient(proxy.bootstrap_servers) as admin:
-            admin.delete_topics([name]).all().result()

@@ -1,7 +1,7 @@
 """A TCP proxy between clients and one broker that records every request, so that a test reads what really was sent.
 
 Addresses in the broker's answers (Metadata, FindCoordinator, DescribeCluster) are replaced by the proxy's own, so that
-clients stay with it.
+clients stay with it. What a broker answers may be replaced as a whole, to be an older or another broker than it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.frames import RequestHeader, body_position, read_request_header, response_header
@@ -23,12 +23,16 @@ from klamm.protocol.messages.produce import ProduceRequest
 from klamm.protocol.primitives import skip_tagged_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from klamm.protocol.schema import Message
 
 AnyMessage = TypeVar("AnyMessage", bound="Message")
+
+Replacement: TypeAlias = "Callable[[RequestHeader, memoryview], bytes | None]"
+"""Takes the request's header and the broker's answer behind the correlation id; gives the bytes to answer instead,
+or None to close the connection."""
 
 _WITH_ADDRESSES: Final[dict[int, type[Message]]] = {
     3: MetadataResponse,
@@ -61,13 +65,15 @@ class FrameProxy:
 
     Args:
         address: ``host:port`` of the broker.
+        replacements: What to answer in place of the broker, by API key.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, replacements: Mapping[int, Replacement] | None = None) -> None:
         host, _, port = address.rpartition(":")
         self._upstream = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
+        self._replacements = dict(replacements or {})
         self._recorded: list[RecordedRequest] = []
         self._changed = threading.Condition()
         self._sockets: list[socket.socket] = []
@@ -160,9 +166,19 @@ class FrameProxy:
         with contextlib.suppress(OSError), broker.makefile("rb") as stream:
             while len(size := stream.read(4)) == 4:
                 frame = stream.read(int.from_bytes(size, "big"))
-                client.sendall(self._with_own_address(expected.popleft(), frame))
+                answer = self._answer(expected.popleft(), frame)
+                if answer is None:
+                    break
+                client.sendall(answer)
         _shut(client)
         _shut(broker)
+
+    def _answer(self, header: RequestHeader, frame: bytes) -> bytes | None:
+        replacement = self._replacements.get(header.api_key)
+        if replacement is None:
+            return self._with_own_address(header, frame)
+        body = replacement(header, memoryview(frame)[4:])
+        return None if body is None else (4 + len(body)).to_bytes(4, "big") + frame[:4] + body
 
     def _with_own_address(self, header: RequestHeader, frame: bytes) -> bytes:
         message_class = _WITH_ADDRESSES.get(header.api_key)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import aiokafka  # type: ignore[import-untyped]
 
 from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.clients.aio_rejoining import watch_rejoins
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer, normalise_producer
 from klamm.clients.own_connection import OwnConnection
 
@@ -89,8 +90,8 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
 
     The first fetch is made in ``start``, so before the first JoinGroup, and waits five seconds at most. A changed
     session timeout reaches the coordinator by joining again, a changed heartbeat interval starts the heartbeats anew.
-    As with every joining, aiokafka goes on from what is committed: it commits before with ``enable_auto_commit``, and
-    without it records that were not committed are delivered again.
+    Where the group did not rebalance by that, the consumer goes on behind the last record that was returned, or where
+    a ``seek`` said, and what was paused stays paused; a rebalance listener is called as with every joining.
 
     Args:
         topics: As in aiokafka.
@@ -116,7 +117,12 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         """Fetch the dynamic configs, then start as aiokafka does."""
         if self._wanted is not None:
             self._dynamic = await _start(self, *self._wanted, client_id=self._client._client_id, decide=self._decide)
+        joins_with = self._session_timeout_ms
         await super().start()
+        if self._dynamic is not None and self._dynamic.is_on:
+            watch_rejoins(self._coordinator)
+            if joins_with != self._session_timeout_ms:
+                self._coordinator.request_rejoin()
 
     async def stop(self) -> None:
         """Leave the group, and stop asking."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import confluent_kafka
 
 from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients.confluent_producer import SOFTWARE_PROPERTIES, Inbox, connect
+from klamm.clients.confluent_progress import Progress
 from klamm.clients.confluent_settings import backoff_s, client_id, connection_settings, interval_s
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer
 from klamm.clients.group_leaving import leave_group
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from klamm.clients.confluent_progress import Partition
     from klamm.clients.own_connection import OwnConnection
 
 logger = logging.getLogger(__name__)
@@ -30,8 +32,6 @@ GROUP_INSTANCE_ID: Final = "group.instance.id"
 _WAIT_STEP_S: Final = 0.5
 """How soon a change is noticed inside a poll without an end."""
 
-Partition: TypeAlias = "tuple[str, int]"
-
 
 class Consumer:
     """A ``confluent_kafka.Consumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms`` (KIP-649).
@@ -39,8 +39,9 @@ class Consumer:
     Same constructor, same methods. The first fetch is made before the constructor returns, so before the first
     JoinGroup, and waits five seconds at most. A changed value takes effect in the next ``poll`` or ``consume``: the
     old consumer is closed and a new one joins as the same static member, so the group does not rebalance, and goes on
-    behind the last record that was returned; ``on_assign`` and ``on_revoke`` are not called for it. Without a
-    ``group.instance.id`` of the application one is made up, and ``close`` takes it out of the group again.
+    behind the last record that was returned, or where the application's ``seek`` said; what was paused stays paused,
+    and ``on_assign`` and ``on_revoke`` are not called for it. Without a ``group.instance.id`` of the application one
+    is made up, and ``close`` takes it out of the group again.
 
     Args:
         config: librdkafka's properties; ``metadata.max.age.ms`` is also how often to ask (default 5 minutes).
@@ -62,8 +63,10 @@ class Consumer:
         self._inbox = Inbox()
         self._topics: list[str] | None = None
         self._listener: dict[str, Callable[..., Any]] = {}
-        self._paused: set[Partition] = set()
+        self._progress = Progress(self._properties)
         self._resumed_from: dict[Partition, int] | None = None
+        """Positions at the hand-over; None: the latest consumer has its assignment."""
+        self._is_assigned_by_application = False
         self._made_up_instance_id: str | None = None
         self._connection: OwnConnection | None = None
         if enable_dynamic_config and self._properties.get("group.protocol", "classic") == "classic":
@@ -87,18 +90,36 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Leave the group."""
-        self._topics = None
+        self._topics, self._resumed_from = None, None
+        self._progress = Progress(self._properties)
         self._consumer.unsubscribe()
 
     def pause(self, partitions: list[Any]) -> None:
         """Stop fetching these partitions until they are resumed."""
         self._consumer.pause(partitions)
-        self._paused.update((one.topic, one.partition) for one in partitions)
+        self._progress.paused.update((one.topic, one.partition) for one in partitions)
 
     def resume(self, partitions: list[Any]) -> None:
         """Fetch these partitions again."""
         self._consumer.resume(partitions)
-        self._paused.difference_update((one.topic, one.partition) for one in partitions)
+        self._progress.paused.difference_update((one.topic, one.partition) for one in partitions)
+
+    def seek(self, partition: Any) -> None:
+        """Go on from the offset of ``partition``."""
+        self._consumer.seek(partition)
+        self._progress.begin([partition])
+
+    def assign(self, partitions: list[Any]) -> None:
+        """Take these partitions, from their offsets where they name one."""
+        self._consumer.assign(partitions)
+        self._is_assigned_by_application = True
+        self._progress.begin(partitions)
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        """Take these partitions as well (cooperative assignors)."""
+        self._consumer.incremental_assign(partitions)
+        self._is_assigned_by_application = True
+        self._progress.begin(partitions)
 
     def poll(self, timeout: float | None = None) -> Any:
         """Return the next message, or None when there is none within ``timeout`` seconds (None or -1: no limit)."""
@@ -106,6 +127,8 @@ class Consumer:
         while True:
             self._hand_over_if_due()
             message = self._consumer.poll(_step(ends_at))
+            if message is not None and message.error() is None:
+                self._progress.read([message])
             if message is not None or (ends_at is not None and time.monotonic() >= ends_at):
                 return message
 
@@ -115,7 +138,9 @@ class Consumer:
         found: list[Any] = []
         while True:
             self._hand_over_if_due()
-            found += self._consumer.consume(num_messages - len(found), _step(ends_at))
+            messages = self._consumer.consume(num_messages - len(found), _step(ends_at))
+            self._progress.read(message for message in messages if message.error() is None)
+            found += messages
             if len(found) >= num_messages or (ends_at is not None and time.monotonic() >= ends_at):
                 return found
 
@@ -144,50 +169,65 @@ class Consumer:
         except confluent_kafka.KafkaException as error:
             logger.warning("Dynamic configs %s are refused by librdkafka, the last good stay: %s", dict(values), error)
             return
-        self._resumed_from = {
-            (one.topic, one.partition): one.offset for one in self._consumer.position(self._consumer.assignment())
-        }
+        if self._resumed_from is None:  # else the last successor has no assignment yet, and knows no positions
+            self._resumed_from = self._progress.positions(self._consumer)
         self._consumer.close()  # commits; a static member does not leave the group by it
         self._properties, self._consumer = properties, successor
         self._subscribe()
 
     def _subscribe(self) -> None:
         """Subscribe with our own listeners: librdkafka asks them what to do with an assignment."""
-        own: dict[str, Any] = {name: self._forwarded(name) for name in self._listener if name != "on_assign"}
-        self._consumer.subscribe(self._topics or [], on_assign=self._on_assign, **own)
+        own: dict[str, Any] = {"on_lost": self._forwarded("on_lost")} if "on_lost" in self._listener else {}
+        self._consumer.subscribe(
+            self._topics or [], on_assign=self._on_assign, on_revoke=self._forwarded("on_revoke"), **own
+        )
 
     def _forwarded(self, name: str) -> Callable[[Any, list[Any]], None]:
         """Call the application's listener with this object in place of librdkafka's consumer, unless in a hand-over."""
 
         def call(_: Any, partitions: list[Any]) -> None:
             if self._resumed_from is None:
-                self._paused.difference_update((one.topic, one.partition) for one in partitions)
-                self._listener[name](self, partitions)
+                self._progress.forget(partitions)
+                if name in self._listener:
+                    self._listener[name](self, partitions)
 
         return call
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
         before, self._resumed_from = self._resumed_from, None
-        assigned = {(one.topic, one.partition) for one in partitions}
-        if before is None or assigned != set(before):
-            self._paused &= assigned
-            if before is not None and "on_revoke" in self._listener:
-                gone = [confluent_kafka.TopicPartition(*one) for one in before]
+        if before is None:
+            self._on_first_assign(consumer, partitions)
+            return
+        if {(one.topic, one.partition) for one in partitions} != set(before):
+            gone = [confluent_kafka.TopicPartition(*one) for one in before]
+            if "on_revoke" in self._listener:
                 self._listener["on_revoke"](self, gone)
             if "on_assign" in self._listener:
                 self._listener["on_assign"](self, partitions)
-        if before is None:
-            return
         for one in partitions:
             if before.get((one.topic, one.partition), -1) >= 0:
                 one.offset = before[(one.topic, one.partition)]
+        self._progress.begin(partitions)
+        self._take(consumer, partitions)
+        paused = [one for one in partitions if (one.topic, one.partition) in self._progress.paused]
+        if paused:
+            consumer.pause(paused)
+
+    def _on_first_assign(self, consumer: Any, partitions: list[Any]) -> None:
+        """Tell the application, and let partitions begin at an offset that a hand-over can repeat."""
+        self._is_assigned_by_application = False
+        if "on_assign" in self._listener:
+            self._listener["on_assign"](self, partitions)
+        if self._is_assigned_by_application or self._connection is None or not self._connection.is_on:
+            return
+        if self._progress.fix_the_end(consumer, partitions):
+            self._take(consumer, partitions)
+
+    def _take(self, consumer: Any, partitions: list[Any]) -> None:
         if str(self._properties.get("partition.assignment.strategy", "")).startswith("cooperative"):
             consumer.incremental_assign(partitions)
         else:
             consumer.assign(partitions)
-        paused = [one for one in partitions if (one.topic, one.partition) in self._paused]
-        if paused:
-            consumer.pause(paused)
 
     def _build(self, properties: Mapping[str, Any]) -> Any:
         return confluent_kafka.Consumer(dict(properties), **self._more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import kafka
+from kafka.coordinator.base import MemberState
 
 from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, normalise_consumer
@@ -38,7 +39,9 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
         if enable_dynamic_config:
             configs.setdefault("kafka_client", named_kafka_client())
         super().__init__(*topics, **configs)
+        self._joins: _Joins | None = None
         if enable_dynamic_config and self.config["group_id"] is not None:
+            self._joins = _Joins(self._coordinator)
             DynamicConfigLoop(
                 manager=self._manager,
                 configs=self._dynamic_configs(),
@@ -72,14 +75,51 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
             coordinator.request_rejoin()
 
     def poll(self, *args: Any, **kwargs: Any) -> Any:
-        """Fetch records, as kafka-python does.
+        """Fetch records, as kafka-python does."""
+        if self._joins is not None:
+            self._joins.catch_up()
+        return super().poll(*args, **kwargs)
 
-        kafka-python loses an assignment that arrives between two short polls: it then takes itself for a member that
-        has joined, and never reads a record again. A changed session timeout makes clients join anew, so this would
-        hit them while they run; joining once more heals it.
-        """
+
+class _Joins:
+    """Mends two ways of kafka-python that would cost a client whose session timeout changes its peace, or its records.
+
+    An assignment that arrives between two short polls is thrown away and asked for again, by which a leader makes the
+    whole group rebalance. And the wish to join again is forgotten when it comes up while a join is under way, though
+    that one may carry the old timeout.
+
+    Args:
+        coordinator: kafka-python's ``ConsumerCoordinator`` of a consumer that has not joined yet.
+    """
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+        self._protocols = coordinator.group_protocols
+        self._joined_with: int | None = None
+        """The session timeout of the latest JoinGroup, milliseconds."""
+        coordinator.group_protocols = self._note
+
+    def _note(self) -> Any:
+        self._joined_with = self._coordinator.config["session_timeout_ms"]
+        return self._protocols()
+
+    def catch_up(self) -> None:
+        """Do what was forgotten; in the application's thread, before a poll."""
         coordinator = self._coordinator
         join = coordinator._join_task
-        if coordinator.rejoining and join is not None and join.succeeded() and not coordinator.rejoin_needed:
+        if coordinator.rejoining and join is not None and join.succeeded():
+            coordinator._net.run(self._finish, join.value)
+        if not coordinator.rejoining and self._joined_with not in {None, coordinator.config["session_timeout_ms"]}:
             coordinator.request_rejoin()
-        return super().poll(*args, **kwargs)
+
+    async def _finish(self, assignment: bytes) -> None:
+        coordinator = self._coordinator
+        coordinator._join_task = None
+        with coordinator._lock:
+            coordinator.rejoining = coordinator.rejoin_needed = False
+            coordinator.state = MemberState.STABLE
+            coordinator._enable_heartbeat()
+        generation = coordinator._generation
+        await coordinator._on_join_complete_async(
+            generation.generation_id, generation.member_id, generation.protocol, assignment
+        )

@@ -92,7 +92,8 @@ class DynamicConfigLoop:
                 else:
                     await self._ask_once()
         except Exception:
-            logger.exception("Dynamic configs stop: the client goes on with %s", dict(self._configs.effective))
+            if not self._net._closed:  # else it is the client that ends, and its loop that takes no more waits
+                logger.exception("Dynamic configs stop: the client goes on with %s", dict(self._configs.effective))
         finally:
             self._first.set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from klamm.clients import ConfigUpdate, KafkaProducer
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
-from tests.support.stub_broker import CLOSE, SILENCE, StubBroker, produced_acks
+from tests.support.stub_broker import SILENCE, StubBroker, produced_acks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,41 +81,6 @@ def wait_for_acks(broker: StubBroker, client: KafkaProducer, wanted: int) -> Non
         time.sleep(0.02)
 
 
-def test_acks_follow_what_is_set_centrally_and_come_back_when_it_is_removed(
-    broker: StubBroker, central: CentralConfigs
-) -> None:
-    """K649-34, K649-74, K649-77."""
-    with producer(broker) as client:
-        assert acks_on_the_wire(broker, client) == 1
-        central.values = {"acks": "all"}
-        wait_for_acks(broker, client, -1)
-        central.values = {"acks": "0"}
-        wait_for_acks(broker, client, 0)
-        central.values = {}
-        wait_for_acks(broker, client, 1)
-
-
-def test_the_first_record_already_goes_out_with_the_dynamic_value(broker: StubBroker, central: CentralConfigs) -> None:
-    """K649-74."""
-    central.values = {"acks": "all"}
-    with producer(broker) as client:
-        assert acks_on_the_wire(broker, client) == -1
-        assert client.config["acks"] == -1
-
-
-def test_the_first_request_registers_acks_and_later_ones_nothing(broker: StubBroker) -> None:
-    """K649-39, K649-72, K649-75."""
-    with producer(broker):
-        broker.wait_for(lambda: len(broker.requests(50)) >= 3)
-    registered = []
-    for request in broker.requests(50):
-        asked = request.read(DescribeClientConfigsRequest)
-        assert isinstance(asked, DescribeClientConfigsRequest)
-        registered.append(asked.supported_configs)
-    assert registered[0] == ["acks"]
-    assert set(map(str, registered[1:])) == {"None"}
-
-
 def test_the_client_says_which_software_it_is(broker: StubBroker) -> None:
     """K649-43."""
     with producer(broker):
@@ -129,20 +93,6 @@ def test_the_client_says_which_software_it_is(broker: StubBroker) -> None:
     assert names == {"klamm-kafka-python"}
 
 
-def test_a_callback_is_told_what_changed(broker: StubBroker, central: CentralConfigs) -> None:
-    updates: list[ConfigUpdate] = []
-    told = threading.Event()
-
-    def note(update: ConfigUpdate) -> None:
-        updates.append(update)
-        told.set()
-
-    with producer(broker, on_dynamic_config_change=note):
-        central.values = {"acks": "all"}
-        assert told.wait(10)
-    assert [(change.name, change.old, change.new) for change in updates[0].changes] == [("acks", "1", "all")]
-
-
 def test_a_callback_that_fails_does_not_stop_the_producer(broker: StubBroker, central: CentralConfigs) -> None:
     def fail(update: ConfigUpdate) -> None:
         raise RuntimeError("no")
@@ -152,34 +102,6 @@ def test_a_callback_that_fails_does_not_stop_the_producer(broker: StubBroker, ce
         wait_for_acks(broker, client, -1)
         central.values = {}
         wait_for_acks(broker, client, 1)
-
-
-def test_an_idempotent_producer_keeps_all(broker: StubBroker, central: CentralConfigs) -> None:
-    """K649-76."""
-    central.values = {"acks": "1"}
-    broker.answer(22, lambda _: CLOSE)
-    with producer(broker, acks="all", enable_idempotence=True) as client:
-        broker.wait_for(lambda: len(broker.requests(50)) >= 2)
-        assert client.config["acks"] == -1
-
-
-def test_switched_off_it_never_asks(broker: StubBroker) -> None:
-    """K649-71."""
-    with producer(broker, enable_dynamic_config=False) as client:
-        send(client)
-        time.sleep(0.3)
-    assert broker.requests(50) == []
-
-
-@pytest.mark.parametrize("features", [{}, {"client.configs": (2, 2)}])
-def test_a_broker_without_the_feature_is_never_asked(features: dict[str, tuple[int, int]]) -> None:
-    """K649-67, O649-A."""
-    with StubBroker(features=features, versions=KEY_50) as stub:
-        with producer(stub) as client:
-            send(client)
-            time.sleep(0.3)
-            send(client)
-        assert stub.requests(50) == []
 
 
 def test_a_broker_too_old_for_features_is_never_asked() -> None:
@@ -194,14 +116,10 @@ def test_a_broker_too_old_for_features_is_never_asked() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None),
-        DescribeClientConfigsResponse(error_code=35, error_message="no", entries=None),
         DescribeClientConfigsResponse(error_message=None, entries=[]),
-        b"\xff" * 40,
         b"",
-        CLOSE,
     ],
-    ids=["42", "35", "no entry", "garbage", "nothing", "closed"],
+    ids=["no entry", "nothing"],
 )
 def test_a_broker_that_cannot_answer_is_asked_once_and_the_producer_works_on(reply: Answer) -> None:
     """K649-67, K649-70."""

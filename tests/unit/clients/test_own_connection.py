@@ -7,13 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from klamm.client_configs.definitions import ACKS
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, normalise_producer
 from klamm.clients.own_connection import OwnConnection
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
-from tests.support.stub_broker import CLOSE, Answer, Request, StubBroker
+from tests.support.stub_broker import Answer, Request, StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,37 +72,6 @@ def test_the_first_answer_is_in_force_when_it_has_started_and_later_ones_follow(
         registered = [request.supported_configs for request in asked]  # type: ignore[attr-defined]
         assert registered[0] == [ACKS]
         assert set(map(str, registered[1:])) == {"None"}
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None),
-        DescribeClientConfigsResponse(error_code=35, error_message="no", entries=None),
-        b"\x01garbage",
-        CLOSE,
-    ],
-    ids=["42", "35", "garbage", "closed"],
-)
-def test_a_broker_that_cannot_answer_is_asked_once_and_the_thread_ends(reply: Answer) -> None:
-    """K649-67, K649-70."""
-    with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
-        stub.answer(50, lambda _: reply)
-        client = Client(stub)
-        client.connection.start()
-        assert not client.connection.is_on
-        time.sleep(0.3)
-        assert len(stub.requests(50)) == 1
-    assert [thread.name for thread in threading.enumerate() if thread.name == "kafka-io-own"] == []
-
-
-def test_a_broker_without_the_feature_is_never_asked() -> None:
-    """K649-67."""
-    with StubBroker(versions=KEY_50) as stub:
-        client = Client(stub)
-        client.connection.start()
-        assert not client.connection.is_on
-        assert stub.requests(50) == []
 
 
 def test_a_client_that_is_forgotten_asks_no_more() -> None:

@@ -1,0 +1,49 @@
+"""Let an aiokafka consumer join its group again without losing where it is: aiokafka forgets it with every joining."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def watch_rejoins(coordinator: Any) -> None:
+    """Make a coordinator join once more, and carry over what it forgets.
+
+    aiokafka drops the wish to join while it is joining, so a session timeout that changes then would never reach the
+    broker. And it starts every assignment anew, from what is committed. In the same generation nobody else can have
+    had a partition, so positions and pauses stay good; after a rebalance the committed offsets count, as always.
+
+    Args:
+        coordinator: aiokafka's ``GroupCoordinator`` of a consumer that was started.
+    """
+    join, subscription = coordinator._do_rejoin_group, coordinator._subscription
+    assign = subscription.assign_from_subscribed
+    generation = coordinator.generation
+
+    async def join_until_current(wanted: Any) -> bool:
+        nonlocal generation
+        generation, sent = coordinator.generation, coordinator._session_timeout_ms
+        is_in: bool = await join(wanted)
+        if is_in and sent != coordinator._session_timeout_ms:
+            coordinator.request_rejoin()
+        return is_in
+
+    def assign_and_go_on(partitions: Any) -> None:
+        before = subscription.subscription.assignment
+        assign(partitions)
+        if before is None or generation < 0 or generation != coordinator.generation:
+            return
+        after = subscription.subscription.assignment
+        for partition in before.tps & after.tps:
+            _carry_over(before.state_value(partition), after.state_value(partition))
+
+    coordinator._do_rejoin_group = join_until_current
+    subscription.assign_from_subscribed = assign_and_go_on
+
+
+def _carry_over(before: Any, after: Any) -> None:
+    if before.has_valid_position:
+        after.seek(before.position)
+    elif before.awaiting_reset:
+        after.await_reset(before.reset_strategy)
+    if before.paused:
+        after.pause()

@@ -1,0 +1,81 @@
+"""Where a consumer of librdkafka stands in its partitions, kept outside it so that its successor can go on there."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import confluent_kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+logger = logging.getLogger(__name__)
+
+Partition: TypeAlias = "tuple[str, int]"
+_LOOK_UP_TIMEOUT_S: Final = 10.0
+_RESETS_TO_THE_END: Final = frozenset({"largest", "latest", "end"})
+
+
+class Progress:
+    """Positions, and which partitions are paused.
+
+    librdkafka knows a position only of partitions that something was read from. Where reading begins elsewhere (a
+    seek, an offset in ``assign``, the end of a partition that the group never committed) is noted here until the
+    first record comes.
+
+    Args:
+        properties: librdkafka's; what matters is where a group without commits begins.
+    """
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self.paused: set[Partition] = set()
+        self._starts: dict[Partition, int] = {}
+        self._begins_at_the_end = properties.get("auto.offset.reset", "largest") in _RESETS_TO_THE_END
+
+    def begin(self, partitions: Iterable[Any]) -> None:
+        """Note offsets that partitions are read from; those that name none are passed over."""
+        self._starts.update({_name(one): one.offset for one in partitions if one.offset >= 0})
+
+    def read(self, messages: Iterable[Any]) -> None:
+        """Note that records were returned: from here on librdkafka knows the position."""
+        if self._starts:
+            for message in messages:
+                self._starts.pop((message.topic(), message.partition()), None)
+
+    def forget(self, partitions: Iterable[Any]) -> None:
+        """Note that partitions were taken away."""
+        for one in partitions:
+            self.paused.discard(_name(one))
+            self._starts.pop(_name(one), None)
+
+    def positions(self, consumer: Any) -> dict[Partition, int]:
+        """Return the next offset of each partition that is assigned; negative: not known."""
+        known = {_name(one): one.offset for one in consumer.position(consumer.assignment())}
+        return known | {partition: offset for partition, offset in self._starts.items() if partition in known}
+
+    def fix_the_end(self, consumer: Any, partitions: Iterable[Any]) -> bool:
+        """Give partitions that would begin at their end the offset that the end has now.
+
+        Without it a successor that takes over before the first record would begin at a later end. Returns whether
+        there were any; when the cluster does not answer in time there are none.
+        """
+        unknown = [one for one in partitions if one.offset < 0] if self._begins_at_the_end else []
+        if not unknown:
+            return False
+        found = False
+        try:
+            committed = consumer.committed(unknown, timeout=_LOOK_UP_TIMEOUT_S)
+            for one, commit in zip(unknown, committed, strict=True):
+                if commit.offset < 0:
+                    _, one.offset = consumer.get_watermark_offsets(one, timeout=_LOOK_UP_TIMEOUT_S)
+                    found = True
+        except confluent_kafka.KafkaException as error:
+            logger.info("The end of new partitions is not known, they begin where it is when reading does: %s", error)
+            return False
+        self.begin(unknown)
+        return found
+
+
+def _name(partition: Any) -> Partition:
+    return partition.topic, partition.partition

@@ -191,6 +191,55 @@ TABLE: dict[int, list[Question]] = {
             TOPIC,
         )
     ],
+    24: [
+        question(
+            "add_partitions_to_txn",
+            3,
+            lambda c, n: c(
+                v3_and_below_transactional_id=n,
+                v3_and_below_topics=[c.AddPartitionsToTxnTopic(name=n, partitions=[0])],
+            ),
+            TRANSACTIONAL_ID,
+        ),
+        question(
+            "add_partitions_to_txn",
+            5,
+            lambda c, n: c(
+                transactions=[
+                    c.AddPartitionsToTxnTransaction(
+                        transactional_id=n, topics=[c.AddPartitionsToTxnTopic(name=n, partitions=[0])]
+                    )
+                ]
+            ),
+            CLUSTER,
+        ),
+    ],
+    25: [question("add_offsets_to_txn", 4, lambda c, n: c(transactional_id=n, group_id=n), TRANSACTIONAL_ID)],
+    26: [question("end_txn", 5, lambda c, n: c(transactional_id=n, committed=True), TRANSACTIONAL_ID)],
+    27: [
+        question(
+            "write_txn_markers",
+            1,
+            lambda c, n: c(
+                markers=[
+                    c.WritableTxnMarker(producer_id=1, topics=[c.WritableTxnMarkerTopic(name=n, partition_indexes=[0])])
+                ]
+            ),
+            CLUSTER,
+        )
+    ],
+    28: [
+        question(
+            "txn_offset_commit",
+            5,
+            lambda c, n: c(
+                transactional_id=n,
+                group_id=n,
+                topics=[c.TxnOffsetCommitRequestTopic(name=n, partitions=[c.TxnOffsetCommitRequestPartition()])],
+            ),
+            TRANSACTIONAL_ID,
+        )
+    ],
     29: [question("describe_acls", 3, lambda c, _: c(**_filter(c)), CLUSTER)],
     30: [
         question(
@@ -282,6 +331,16 @@ TABLE: dict[int, list[Question]] = {
         question("alter_client_configs", 0, _client_configs, CLUSTER),
     ],
     60: [question("describe_cluster", 1, lambda c, _: c(include_cluster_authorized_operations=True))],
+    61: [
+        question(
+            "describe_producers",
+            0,
+            lambda c, n: c(topics=[c.TopicRequest(name=n, partition_indexes=[0])]),
+            TOPIC,
+        )
+    ],
+    65: [question("describe_transactions", 0, lambda c, n: c(transactional_ids=[n]), TRANSACTIONAL_ID)],
+    66: [question("list_transactions", 2, lambda c, _: c(transactional_id_pattern=None))],
     74: [question("list_config_resources", 1, lambda c, _: c(resource_types=[]), CLUSTER)],
     75: [
         question("describe_topic_partitions", 0, lambda c, _: c(topics=[], cursor=None)),
@@ -300,7 +359,7 @@ def broker() -> Iterator[klamm.Broker]:
         with log_in(broker.bootstrap_servers, "admin") as admin:
             admin.create_topic(HIDDEN)
             admin.produce(HIDDEN, 0, encode_batch([Record(None, b"treasure", timestamp=1)]))
-            for api_key in (8, 30, 44, 51):
+            for api_key in (8, 22, 30, 44, 51):
                 for asked in TABLE[api_key]:
                     ask(admin, asked, HIDDEN)
         yield broker

@@ -14,8 +14,10 @@ from klamm.broker.fetching.sessions import FetchSessions
 from klamm.broker.network.session import Session
 from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.topics.catalog import Topic
+from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.protocol.codec import decode, encode
 from klamm.storage.log import LogManager, PartitionLog
+from tests.support.group_broker import MemoryStore
 from tests.support.logs import Clock, FailingPool
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", bound="Message")
 
 HERE, ELSEWHERE = 1, 2
+TRANSACTION_CONFIG = {
+    "transaction.max.timeout.ms": 900_000,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000,
+    "transactional.id.expiration.ms": 604_800_000,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 3_600_000,
+    "transaction.partition.verification.enable": True,
+}
 
 
 class Topics:
@@ -53,6 +62,13 @@ class ProducerIds:
         return self.given
 
 
+class NoOffsets:
+    """No group has offsets in a transaction."""
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Do nothing."""
+
+
 class DataPath:
     """Two broker ids over one data directory. ``ask`` goes from bytes to bytes through the route."""
 
@@ -72,6 +88,15 @@ class DataPath:
             producer_ids=ProducerIds(),
             authorizer=AllowAll(),
         )
+        self.transactions = TransactionCoordinator(
+            MemoryStore(),
+            TRANSACTION_CONFIG.__getitem__,
+            producer_ids=self.services.producer_ids,
+            logs=self.logs,
+            offsets=NoOffsets(),
+            now_ms=self.clock,
+        )
+        self.services.transactions = self.transactions
         self.add_topic("t", partitions=2)
 
     def add_topic(self, name: str, *, partitions: int = 1, leader: int = HERE, is_internal: bool = False) -> Topic:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.route import Route
     from klamm.protocol.schema import Message
-    from klamm.storage.changes import Change, PutGroup, PutGroupOffset
+    from klamm.storage.changes import Change, PutGroup, PutGroupOffset, PutPendingOffset, PutTransaction
 
 Answer = TypeVar("Answer", bound="Message")
 
@@ -76,6 +76,14 @@ class MemoryStore:
         return []
 
     def load_group_offsets(self) -> list[PutGroupOffset]:
+        """Return nothing."""
+        return []
+
+    def load_pending_offsets(self) -> list[PutPendingOffset]:
+        """Return nothing."""
+        return []
+
+    def load_transactions(self) -> list[PutTransaction]:
         """Return nothing."""
         return []
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from klamm.broker.security.authorizer import Authorizer
     from klamm.broker.security.credentials import ScramCredentials
     from klamm.broker.topics.catalog import TopicCatalog
+    from klamm.broker.transactions.coordinator import TransactionCoordinator
     from klamm.protocol.api import Api
     from klamm.storage.log import LogManager
 
@@ -37,6 +38,7 @@ class Services:
     fetch_sessions: FetchSessions
     groups: GroupCoordinator
     producer_ids: ProducerIdAllocator
+    transactions: TransactionCoordinator
     quotas: QuotaService
     policies: Policies
     authorizer: Authorizer

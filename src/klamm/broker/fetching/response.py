@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.protocol.messages.fetch import FetchResponse
+    from klamm.storage.log import AbortedTransaction
 
 FLEXIBLE_SINCE: Final = 12
 _LOG_START_OFFSET_SINCE: Final = 5
@@ -35,9 +36,12 @@ class FetchedPartition:
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
     high_watermark: int = -1
+    last_stable_offset: int = -1
     log_start_offset: int = -1
     records: bytes = b""
     """Never null: librdkafka cannot read that."""
+    aborted: Sequence[AbortedTransaction] = ()
+    """Of a reader of committed records: what it has to leave out."""
     current_leader: tuple[int, int] | None = None
     """Id and epoch of the leader when it is not the broker that was asked (KIP-951)."""
     diverging_epoch: tuple[int, int] | None = None
@@ -123,12 +127,16 @@ def _write_topic(out: bytearray, name: UUID | str, flexible: bool) -> None:
 
 
 def _write_partition(out: bytearray, item: FetchedPartition, version: int) -> None:
-    """Write everything up to the records themselves. There are no transactions: the last stable offset is the end."""
-    out += struct.pack(">ihqq", item.partition, item.error_code, item.high_watermark, item.high_watermark)
+    """Write everything up to the records themselves."""
+    out += struct.pack(">ihqq", item.partition, item.error_code, item.high_watermark, item.last_stable_offset)
     if version >= _LOG_START_OFFSET_SINCE:
         out += struct.pack(">q", item.log_start_offset)
     flexible = version >= FLEXIBLE_SINCE
-    _write_count(out, 0, flexible)  # aborted transactions: empty, not null
+    _write_count(out, len(item.aborted), flexible)  # empty, not null
+    for aborted in item.aborted:
+        out += struct.pack(">qq", aborted.producer_id, aborted.first_offset)
+        if flexible:
+            out += _NO_TAGS
     if version >= _READ_REPLICA_SINCE:
         out += _INT32.pack(-1)
     _write_count(out, len(item.records), flexible)

@@ -122,6 +122,22 @@ class ClassicGroup(Rebalance):
             raise RebalanceInProgressError
         self._keep_alive(member, now)
 
+    def admit_transactional_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> None:
+        """Decide whether a transaction may commit offsets for the group (KIP-447).
+
+        A producer that does not say which member it works for is believed: its transactional id fences it.
+
+        Raises:
+            UnknownMemberIdError: not a member.
+            FencedInstanceIdError: its instance id was taken over.
+            IllegalGenerationError: it has missed a rebalance.
+        """
+        if generation_id < 0 and (self.state is GroupState.EMPTY or (not member_id and group_instance_id is None)):
+            return
+        self.roster.find(member_id, group_instance_id)
+        if generation_id != self.generation_id:
+            raise IllegalGenerationError
+
     # ---- joins
 
     def _has_room(self, member_id: str) -> bool:

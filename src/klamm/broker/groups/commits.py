@@ -9,10 +9,10 @@ from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationEr
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
 from klamm.broker.groups.subscription import is_subscribed
 from klamm.protocol.errors import ErrorCode, KafkaApiError
-from klamm.storage.changes import DropGroupOffset, PutGroupOffset
+from klamm.storage.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from klamm.broker.groups.classic import ClassicGroup
@@ -87,6 +87,82 @@ class OffsetService:
             retention_ms: how long the offsets live at most (OffsetCommit v2-4); -1 leaves it to the broker.
             api_version: of OffsetCommit.
         """
+
+        async def record(commits: Sequence[PutGroupOffset]) -> None:
+            await self._record(self._admit(by, api_version), commits)
+
+        return await self._commit(by.group_id, offsets, record, retention_ms=retention_ms)
+
+    async def commit_in_transaction(
+        self, by: Committer, producer_id: int, offsets: Sequence[OffsetToCommit], admit: Callable[[], Awaitable[None]]
+    ) -> tuple[ErrorCode, ...]:
+        """Keep offsets that are committed when a transaction is; returns one code per offset when that is on disk.
+
+        Args:
+            by: The member that the producer works for.
+            producer_id: Of the transaction.
+            offsets: In the order of the answers.
+            admit: Checks that the group belongs to the transaction; raises KafkaApiError if it does not.
+        """
+
+        async def record(commits: Sequence[PutGroupOffset]) -> None:
+            self._admit_transactional(by)
+            await admit()
+            entry = self._admit_transactional(by)  # others were served meanwhile
+            for commit in commits:
+                self._registry.pending.put(producer_id, commit)
+            if commits:
+                self._registry.submit(
+                    entry, [PutPendingOffset(producer_id=producer_id, commit=item) for item in commits]
+                )
+            self._registry.after_step(entry)
+            await self._registry.settle(entry)
+
+        return await self._commit(by.group_id, offsets, record)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Commit or forget the offsets of a transaction.
+
+        The changes are submitted right here, so that they reach the disk in one piece with the decision, which the
+        caller submits in the same turn of the event loop.
+        """
+        for commit in self._registry.pending.take(producer_id):
+            entry = self._registry.entry_or_new(commit.group_id)
+            changes: list[Change] = [
+                DropPendingOffset(
+                    producer_id=producer_id,
+                    group_id=commit.group_id,
+                    topic_id=commit.topic_id,
+                    partition=commit.partition,
+                )
+            ]
+            if is_commit and self._topics.by_id(commit.topic_id) is not None:
+                self._registry.offsets.put(commit)
+                changes.append(commit)
+            self._registry.submit(entry, changes)
+            self._registry.after_step(entry)
+
+    def unstable(self, group_id: str, fetched: FetchedOffsets) -> frozenset[tuple[str, int]]:
+        """Return the partitions, by topic name, whose commits an open transaction may still change."""
+        pending = self._registry.pending
+        if not pending:
+            return frozenset()
+        return frozenset(
+            (name, partition)
+            for name, commits in fetched
+            if (topic := self._topics.get(name)) is not None
+            for partition, _ in commits
+            if pending.is_pending(group_id, topic.topic_id, partition)
+        )
+
+    async def _commit(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        record: Callable[[Sequence[PutGroupOffset]], Awaitable[None]],
+        *,
+        retention_ms: int = -1,
+    ) -> tuple[ErrorCode, ...]:
         topics = [self._topics.get(offset.topic) for offset in offsets]
         codes = [
             ErrorCode.NONE if _has(topic, offset.partition) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -94,22 +170,24 @@ class OffsetService:
         ]
         if ErrorCode.NONE not in codes:
             return tuple(codes)
+        refused = [
+            ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if code is ErrorCode.NONE and self._is_too_long(offset.metadata)
+            else code
+            for code, offset in zip(codes, offsets, strict=True)
+        ]
+        now_ms = self._registry.now().wall_ms
+        expire_ms = None if retention_ms == -1 else now_ms + retention_ms
+        commits = [
+            _change(group_id, topic.topic_id, offset, now_ms, expire_ms)
+            for topic, offset, code in zip(topics, offsets, refused, strict=True)
+            if topic is not None and code is ErrorCode.NONE
+        ]
         try:
-            entry = self._admit(by, api_version)
-            now_ms = self._registry.now().wall_ms
-            expire_ms = None if retention_ms == -1 else now_ms + retention_ms
-            changes: list[PutGroupOffset] = []
-            for index, (topic, offset) in enumerate(zip(topics, offsets, strict=True)):
-                if topic is None or codes[index] is not ErrorCode.NONE:
-                    continue
-                if self._is_too_long(offset.metadata):
-                    codes[index] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    continue
-                changes.append(_change(by.group_id, topic.topic_id, offset, now_ms, expire_ms))
-            await self._record(entry, changes)
+            await record(commits)
         except KafkaApiError as error:
             return tuple(error.error_code if code is ErrorCode.NONE else code for code in codes)
-        return tuple(codes)
+        return tuple(refused)
 
     async def fetch(self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> FetchedOffsets:
         """Return committed offsets, of the topics asked for or of all (None). An unknown group has none.
@@ -161,6 +239,7 @@ class OffsetService:
     def forget_topic(self, topic_id: UUID) -> None:
         """Drop what was committed for a topic that is deleted; the store does the same with its ``DropTopic``."""
         self._registry.offsets.drop_topic(topic_id)
+        self._registry.pending.drop_topic(topic_id)
 
     def expire(self) -> None:
         """Remove expired offsets, those of topics that are gone, and groups that nothing is left of."""
@@ -182,9 +261,23 @@ class OffsetService:
         entry.group.admit_commit(by.member_id, by.group_instance_id, by.generation_id, self._registry.now())
         return entry
 
-    async def _record(self, entry: Entry, changes: Sequence[PutGroupOffset]) -> None:
-        for change in changes:
-            self._registry.offsets.put(change)
+    def _admit_transactional(self, by: Committer) -> Entry:
+        try:
+            entry = self._registry.entry(by.group_id)
+        except GroupIdNotFoundError:
+            if by.generation_id < 0:
+                return self._registry.entry_or_new(by.group_id)
+            raise IllegalGenerationError from None
+        entry.group.admit_transactional_commit(by.member_id, by.group_instance_id, by.generation_id)
+        return entry
+
+    async def _record(self, entry: Entry, commits: Sequence[PutGroupOffset]) -> None:
+        changes: list[Change] = []
+        for commit in commits:
+            if self._registry.pending:
+                changes += self._registry.pending.overtake(commit)
+            self._registry.offsets.put(commit)
+            changes.append(commit)
         if changes:
             self._registry.submit(entry, changes)
         self._registry.after_step(entry)

@@ -16,6 +16,7 @@ from klamm.broker.groups.classic import ClassicGroup
 from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError, NotCoordinatorError
 from klamm.broker.groups.model import GroupState, Moment
 from klamm.broker.groups.offsets import OffsetTable
+from klamm.broker.groups.pending import PendingOffsets
 from klamm.broker.groups.snapshot import from_payload, to_payload
 from klamm.protocol.errors import StorageError
 from klamm.storage.changes import DropGroup, PutGroup
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.groups.settings import GroupSettings
     from klamm.protocol.errors import ErrorCode
-    from klamm.storage.changes import Change, PutGroupOffset
+    from klamm.storage.changes import Change, PutGroupOffset, PutPendingOffset
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class Store(Protocol):
         """Return the stored offsets."""
         ...
 
+    def load_pending_offsets(self) -> list[PutPendingOffset]:
+        """Return the offsets of transactions that are open."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
@@ -68,6 +73,8 @@ class GroupRegistry:
         self, store: Store, settings: GroupSettings, *, now: Callable[[], float], wall_ms: Callable[[], int]
     ) -> None:
         self.offsets = OffsetTable()
+        self.pending = PendingOffsets()
+        """Offsets of transactions that are open."""
         self._store = store
         self._settings = settings
         self._now = now
@@ -151,6 +158,7 @@ class GroupRegistry:
         self._forget(entry)
         group_id = entry.group.group_id
         self.offsets.drop_group(group_id)
+        self.pending.drop_group(group_id)
         self.submit(entry, (DropGroup(group_id=group_id),))
         await self.settle(entry)
 
@@ -162,6 +170,7 @@ class GroupRegistry:
         """
         now = self.now()
         self.offsets = OffsetTable(self._store.load_group_offsets())
+        self.pending = PendingOffsets(self._store.load_pending_offsets())
         self._entries = {}
         for stored in self._store.load_groups():
             try:
@@ -185,7 +194,8 @@ class GroupRegistry:
             group = entry.group
             changes = removable(group)
             is_deserted = group.state is GroupState.EMPTY and not group.roster.pending
-            if is_deserted and not self.offsets.of_group(group.group_id):
+            is_needed = self.offsets.of_group(group.group_id) or self.pending.has_group(group.group_id)
+            if is_deserted and not is_needed:
                 self._forget(entry)
                 changes = (*changes, DropGroup(group_id=group.group_id))
             if changes:

@@ -5,23 +5,29 @@ stamped, not copied. acks 0 (nothing is answered, an error closes the connection
 the only replica has the data when it is answered. Topics by name, from v13 on by id.
 Versions below 3 are announced since librdkafka up to 2.11.0 drops compressed batches without them, as in Kafka 4.
 Internal topics are the broker's own: nobody else appends to them.
-Not done here: transactions (a transactional id is not known to anybody).
+A transactional batch is taken when its partition belongs to the transaction; from v12 on writing adds it (KIP-890).
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id
 from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.partitions import find_topic, leader_log
+from klamm.broker.transactions.admission import (
+    ClientAbility,
+    NotEnoughReplicasError,
+    ProduceAdmission,
+    is_transactional,
+)
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import decode as decode_message
 from klamm.protocol.errors import (
     ErrorCode,
-    InvalidProducerIdMappingError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
@@ -37,7 +43,7 @@ from klamm.security.acls import AclOperation
 from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from klamm.broker.context import RequestContext
     from klamm.broker.topics.catalog import Topic
@@ -49,6 +55,8 @@ API: Final = Api(key=ApiKey.PRODUCE, min_version=0, max_version=13)
 _MIN_SERVED: Final = 3
 _ZSTD_SINCE: Final = 7
 _LEADERS_SINCE: Final = 10
+_ABORTABLE_SINCE: Final = 11
+_ADDS_SINCE: Final = 12
 _TOPIC_IDS_SINCE: Final = 13
 _ATTRIBUTES_AT: Final = 22
 _CODEC_MASK: Final = 0x07
@@ -77,7 +85,8 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         ProtocolError: acks=0 and something was refused: closing is the only way to tell.
     """
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]] = []
-    responses = [_append_topic(data, request, context, to_flush) for data in request.topic_data]
+    admission = None if request.transactional_id is None else await _admit(request, context)
+    responses = [await _append_topic(data, request, context, admission, to_flush) for data in request.topic_data]
     if to_flush:
         await _flush(to_flush, context)
     if request.acks == 0:
@@ -89,27 +98,63 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
     return ProduceResponse(responses=responses, node_endpoints=endpoints)
 
 
-def _append_topic(
+async def _admit(request: ProduceRequest, context: RequestContext) -> ProduceAdmission | None:
+    """Ask the transaction coordinator; None for who may not use the transactional id."""
+    transactional_id = request.transactional_id or ""
+    if not may_transactional_id(context, AclOperation.WRITE, transactional_id):
+        return None
+    ability = ClientAbility(
+        adds=context.api_version >= _ADDS_SINCE,
+        knows_abortable=context.api_version >= _ABORTABLE_SINCE,
+        retriable=NotEnoughReplicasError,
+    )
+    admission = ProduceAdmission(context.services.transactions, transactional_id, ability)
+    if ability.adds and request.acks in _ACKS:
+        await admission.add([item for data in request.topic_data for item in _writable(data, context)])
+    return admission
+
+
+def _writable(
+    data: ProduceRequest.TopicProduceData, context: RequestContext
+) -> Iterator[tuple[PartitionLog, memoryview]]:
+    """Yield the logs and batches of a topic that may be written to; refusals are said later."""
+    try:
+        topic = _topic(data, context)
+    except KafkaApiError:
+        return
+    for partition in data.partition_data:
+        with suppress(KafkaApiError):
+            yield leader_log(context, topic, partition.index), memoryview(partition.records or b"")
+
+
+def _topic(data: ProduceRequest.TopicProduceData, context: RequestContext) -> Topic:
+    by_id = context.api_version >= _TOPIC_IDS_SINCE
+    topic = find_topic(context, AclOperation.WRITE, name=None if by_id else data.name, topic_id=data.topic_id)
+    if topic.is_internal:
+        raise InvalidTopicError(f"Cannot append to internal topic {topic.name}")
+    return topic
+
+
+async def _append_topic(
     data: ProduceRequest.TopicProduceData,
     request: ProduceRequest,
     context: RequestContext,
+    admission: ProduceAdmission | None,
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]],
 ) -> ProduceResponse.TopicProduceResponse:
     try:
         if request.acks not in _ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
-        if request.transactional_id is not None:
-            if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
-                raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
-            raise InvalidProducerIdMappingError("No transactional producer is known")
-        by_id = context.api_version >= _TOPIC_IDS_SINCE
-        topic = find_topic(context, AclOperation.WRITE, name=None if by_id else data.name, topic_id=data.topic_id)
-        if topic.is_internal:
-            raise InvalidTopicError(f"Cannot append to internal topic {topic.name}")
+        if request.transactional_id is not None and admission is None:
+            raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
+        topic = _topic(data, context)
     except KafkaApiError as error:
         answers = [_refused(partition.index, error) for partition in data.partition_data]
     else:
-        answers = [_append(partition, topic, context, to_flush) for partition in data.partition_data]
+        answers = []
+        for partition in data.partition_data:
+            await context.time_slice.give_way()
+            answers.append(_append(partition, topic, context, admission, to_flush))
     return ProduceResponse.TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
 
 
@@ -117,6 +162,7 @@ def _append(
     data: ProduceRequest.PartitionProduceData,
     topic: Topic,
     context: RequestContext,
+    admission: ProduceAdmission | None,
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]],
 ) -> ProduceResponse.PartitionProduceResponse:
     try:
@@ -126,7 +172,12 @@ def _append(
         records = memoryview(data.records)
         if context.api_version < _ZSTD_SINCE and _codec(records) == Codec.ZSTD:
             raise UnsupportedCompressionTypeError("Produce requests of v3 to v6 are not allowed to use ZStandard")
-        result = log.append(records)
+        if admission is not None:
+            result = log.append(records, is_verified=admission.check(log, records))
+        elif is_transactional(records):
+            raise TransactionalIdAuthorizationError("A transactional batch needs a transactional id.")
+        else:
+            result = log.append(records)
     except KafkaApiError as error:
         answer = _refused(data.index, error)
         if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:

@@ -3,7 +3,8 @@
 Whole batches as they lie in the segments, up to ``partition_max_bytes`` each and ``max_bytes`` in all; the first
 batch of the first partition that has any comes whatever its size. Waits up to ``max_wait_ms`` for ``min_bytes``,
 woken by what is appended. Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's
-address when another broker id is asked (KIP-951). read_committed ends at the last stable offset, which is the end.
+address when another broker id is asked (KIP-951). read_committed ends at the last stable offset, waits until that
+moves, and is told which transactions in what it reads were aborted.
 Not done here: follower fetching (KIP-392), replicas' own fetches, tiered storage.
 """
 
@@ -20,7 +21,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.security.acls import AclOperation
-from klamm.storage.log import WAITING_ENDS
+from klamm.storage.log import WAITING_ENDS, aborted_in, read_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from klamm.storage.log import PartitionLog
 
 API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)
+_READ_COMMITTED: Final = 1
+"""Of ``isolation_level``; 0 reads everything."""
 _UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -67,15 +70,30 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
     if plan.error_code:
         return FetchedBody(error_code=plan.error_code)
     found = _look(plan.partitions, request, context)
-    if request.max_wait_ms > 0 and not found.failed and found.logs and found.size < request.min_bytes:
-        await _wait(found, request)
-        found = _look(plan.partitions, request, context)
+    if request.max_wait_ms > 0 and _is_too_little(found, request):
+        found = await _wait_for_more(plan, found, request, context)
     return _answer(plan, found, context)
 
 
-async def _wait(found: _Found, request: FetchRequest) -> None:
+def _is_too_little(found: _Found, request: FetchRequest) -> bool:
+    return not found.failed and bool(found.logs) and found.size < request.min_bytes
+
+
+async def _wait_for_more(plan: FetchPlan, found: _Found, request: FetchRequest, context: RequestContext) -> _Found:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + request.max_wait_ms / 1000
+    while True:
+        await _wait(found, request, deadline - loop.time())
+        found = _look(plan.partitions, request, context)
+        # What an open transaction has written is there, but not to be read yet.
+        may_wait = request.isolation_level == _READ_COMMITTED and loop.time() < deadline
+        if not (may_wait and _is_too_little(found, request)):
+            return found
+
+
+async def _wait(found: _Found, request: FetchRequest, timeout_s: float) -> None:
     waiter = _Waiter(request.min_bytes - found.size)
-    timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, waiter.appended, WAITING_ENDS)
+    timer = asyncio.get_running_loop().call_later(timeout_s, waiter.appended, WAITING_ENDS)
     for log in found.logs:
         log.waiters.add(waiter)
     try:
@@ -93,7 +111,7 @@ def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: 
         answer = FetchedPartition(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)
         found.partitions.append((wanted, answer))
         try:
-            _read(wanted, answer, left, found, context)
+            _read(wanted, answer, left, found, context, is_committed=request.isolation_level == _READ_COMMITTED)
         except KafkaApiError as error:
             answer.error_code = error.error_code
             # What does not exist is no reason to hurry: its client would ask again and again without a pause.
@@ -103,7 +121,15 @@ def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: 
     return found
 
 
-def _read(wanted: FetchPartition, answer: FetchedPartition, left: int, found: _Found, context: RequestContext) -> None:
+def _read(
+    wanted: FetchPartition,
+    answer: FetchedPartition,
+    left: int,
+    found: _Found,
+    context: RequestContext,
+    *,
+    is_committed: bool,
+) -> None:
     topic = find_topic(context, AclOperation.READ, name=wanted.topic, topic_id=wanted.topic_id)
     try:
         log = leader_log(context, topic, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
@@ -118,11 +144,21 @@ def _read(wanted: FetchPartition, answer: FetchedPartition, left: int, found: _F
             raise OffsetOutOfRangeError(f"Leader epoch {wanted.last_fetched_epoch} of {log.name} is not known")
         if diverging.epoch < wanted.last_fetched_epoch or diverging.start_offset < wanted.fetch_offset:
             answer.diverging_epoch = diverging
-            answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
+            _tell_offsets(answer, log)
             found.failed = True
             return
-    answer.records = log.read(wanted.fetch_offset, min(wanted.max_bytes, left), min_one_batch=found.size == 0)
+    offset, max_bytes = wanted.fetch_offset, min(wanted.max_bytes, left)
+    if is_committed:
+        answer.records = read_committed(log, offset, max_bytes, min_one_batch=found.size == 0)
+        answer.aborted = aborted_in(log, offset, answer.records)
+    else:
+        answer.records = log.read(offset, max_bytes, min_one_batch=found.size == 0)
+    _tell_offsets(answer, log)
+
+
+def _tell_offsets(answer: FetchedPartition, log: PartitionLog) -> None:
     answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
+    answer.last_stable_offset = log.last_stable_offset
 
 
 def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> FetchedBody:

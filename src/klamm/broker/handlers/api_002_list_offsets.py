@@ -2,7 +2,7 @@
 
 The first offset at or behind a timestamp, or latest (-1), earliest (-2), that of the largest timestamp (-3, v7+),
 earliest local (-4, v8+: the same as earliest) and latest tiered (-5, v9+: none, there are no tiers).
-The leader epoch in the answer is that of the record. read_committed stops at the last stable offset, the end.
+The leader epoch in the answer is that of the record. read_committed knows nothing from the last stable offset on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
 
 API: Final = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=10)
+_READ_COMMITTED: Final = 1
 _SPECIAL_SINCE: Final[Mapping[int, int]] = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
 """The first version that knows a timestamp with a meaning of its own."""
 
@@ -41,8 +42,14 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
             ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _answer(topic.name, wanted, context, repeated=counts[topic.name, wanted.partition_index] > 1)
-                    for wanted in topic.partitions
+                    await _answer(
+                        topic.name,
+                        wanted,
+                        context,
+                        repeated=counts[topic.name, wanted.partition_index] > 1,
+                        is_committed=request.isolation_level == _READ_COMMITTED,
+                    )
+                    async for wanted in context.time_slice.over(topic.partitions)
                 ],
             )
             for topic in request.topics
@@ -51,13 +58,18 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
 
 
 async def _answer(
-    topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: RequestContext, *, repeated: bool
+    topic: str,
+    wanted: ListOffsetsRequest.ListOffsetsPartition,
+    context: RequestContext,
+    *,
+    repeated: bool,
+    is_committed: bool,
 ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
     async def find() -> TimestampOffset:
         require_topic(context, AclOperation.DESCRIBE, topic)
         if repeated:
             raise InvalidRequestError(f"{topic}-{wanted.partition_index} is asked for more than once")
-        return _find(topic, wanted, context)
+        return _find(topic, wanted, context, is_committed=is_committed)
 
     found, error = await attempt(find, api=API.key)
     if found is None:
@@ -70,7 +82,9 @@ async def _answer(
     )
 
 
-def _find(topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: RequestContext) -> TimestampOffset:
+def _find(
+    topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: RequestContext, *, is_committed: bool
+) -> TimestampOffset:
     if wanted.timestamp < 0 and context.api_version < _SPECIAL_SINCE.get(wanted.timestamp, context.api_version + 1):
         raise UnsupportedVersionError(f"ListOffsets v{context.api_version} has no timestamp {wanted.timestamp}")
     log = leader_log(
@@ -79,7 +93,7 @@ def _find(topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: 
         wanted.partition_index,
         current_leader_epoch=wanted.current_leader_epoch,
     )
-    return offset_for_timestamp(log, wanted.timestamp)
+    return offset_for_timestamp(log, wanted.timestamp, is_committed=is_committed)
 
 
 ROUTE: Final = Route(api=API, request=ListOffsetsRequest, handle=handle)

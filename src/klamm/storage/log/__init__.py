@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from klamm.storage.log.aborted import AbortedTransaction
 from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.config import HousekeepingSettings, LogConfig
 from klamm.storage.log.manager import LogManager
@@ -13,6 +14,7 @@ from klamm.storage.log.validation import InvalidRecordsError, InvalidTimestampsE
 
 __all__ = [
     "WAITING_ENDS",
+    "AbortedTransaction",
     "AppendResult",
     "AppendWaiter",
     "HousekeepingSettings",

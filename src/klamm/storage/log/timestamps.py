@@ -29,21 +29,28 @@ class TimestampOffset(NamedTuple):
 UNKNOWN: Final = TimestampOffset(-1, -1, -1)
 
 
-def offset_for_timestamp(log: PartitionLog, timestamp: int) -> TimestampOffset:
+def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: bool = False) -> TimestampOffset:
     """Return the first offset whose record is not older than ``timestamp``, or what a negative one asks for.
 
-    There is no tiered storage: EARLIEST_LOCAL is EARLIEST and LATEST_TIERED is unknown.
+    There is no tiered storage: EARLIEST_LOCAL is EARLIEST and LATEST_TIERED is unknown. For a reader of committed
+    records (``is_committed``) the log ends at the last stable offset.
 
     Raises:
         StorageError: The disk refuses.
     """
+    end_offset = log.last_stable_offset if is_committed else log.end_offset
     if timestamp == LATEST:
-        return TimestampOffset(-1, log.end_offset, log.latest_epoch)
+        return TimestampOffset(-1, end_offset, log.latest_epoch)
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         epoch = log.epochs.epoch_of(log.log_start_offset) if log.segments else log.latest_epoch
         return TimestampOffset(-1, log.log_start_offset, epoch if epoch >= 0 else log.latest_epoch)
     if timestamp == LATEST_TIERED:
         return UNKNOWN
+    found = _search(log, timestamp)
+    return found if found.offset < end_offset else UNKNOWN
+
+
+def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
     try:
         if timestamp == MAX_TIMESTAMP:
             return _of_max_timestamp(log)

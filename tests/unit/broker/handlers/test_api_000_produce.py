@@ -160,7 +160,8 @@ def test_zstd_needs_a_version_that_knows_it(broker: DataPath) -> None:
     assert produce(broker, request(packed), 7).error_code == 0
 
 
-def test_transactions_are_refused(broker: DataPath) -> None:
+def test_who_has_no_transaction_writes_none(broker: DataPath) -> None:
+    asyncio.run(broker.transactions.start())
     in_transaction = memoryview(
         encode_batch([Record(b"k", b"1")], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     )
@@ -169,7 +170,7 @@ def test_transactions_are_refused(broker: DataPath) -> None:
     unnamed = produce(broker, request(in_transaction))
 
     assert named.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert unnamed.error_code == ErrorCode.INVALID_TXN_STATE
+    assert unnamed.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_a_full_disk_is_answered_as_a_storage_error(broker: DataPath) -> None:

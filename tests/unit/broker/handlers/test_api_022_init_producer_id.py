@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,14 +30,47 @@ def test_each_request_gets_an_id_of_its_own(broker: DataPath, version: int) -> N
     assert [(item.error_code, item.producer_id, item.producer_epoch) for item in answers] == [(0, 42, 0), (0, 43, 0)]
 
 
-@pytest.mark.parametrize("transactional_id", ["", "x"])
-def test_transactional_ids_are_refused_and_told(
-    broker: DataPath, transactional_id: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    response = broker.ask(ROUTE, InitProducerIdRequest(transactional_id=transactional_id), InitProducerIdResponse, 5)
+@pytest.mark.parametrize("version", range(6))
+def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(broker: DataPath, version: int) -> None:
+    asyncio.run(broker.transactions.start())
+    request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
 
-    assert (response.error_code, response.producer_id, response.producer_epoch) == (ErrorCode.INVALID_REQUEST, -1, -1)
-    assert "there are no transactions here" in caplog.text
+    answers = [broker.ask(ROUTE, request, InitProducerIdResponse, version) for _ in range(2)]
+
+    assert [(item.error_code, item.producer_id, item.producer_epoch) for item in answers] == [(0, 42, 0), (0, 42, 1)]
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "timeout_ms", "code"),
+    [
+        ("", 1000, ErrorCode.INVALID_REQUEST),
+        ("x", 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        ("x", 900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    ],
+)
+def test_an_empty_id_and_a_timeout_out_of_bounds_are_refused(
+    broker: DataPath, transactional_id: str, timeout_ms: int, code: ErrorCode
+) -> None:
+    asyncio.run(broker.transactions.start())
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+
+    response = broker.ask(ROUTE, request, InitProducerIdResponse, 5)
+
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (code, -1, -1)
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)])
+def test_a_producer_that_was_replaced_is_told_so_in_words_it_knows(
+    broker: DataPath, version: int, code: ErrorCode
+) -> None:
+    asyncio.run(broker.transactions.start())
+    request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+    for _ in range(3):
+        broker.ask(ROUTE, request, InitProducerIdResponse, 5)
+
+    request.producer_id, request.producer_epoch = 42, 0
+
+    assert broker.ask(ROUTE, request, InitProducerIdResponse, version).error_code == code
 
 
 def test_an_id_without_an_epoch_is_refused(broker: DataPath) -> None:

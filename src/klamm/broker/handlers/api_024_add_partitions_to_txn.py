@@ -1,0 +1,132 @@
+"""AddPartitionsToTxn (key 24), v0-5.
+
+Takes partitions into a producer's transaction, all or none. v0-3 come from producers and hold one transaction; from v4
+on brokers ask each other, for several transactions and, with ``verify_only``, without changing anything: for them
+CLUSTER_ACTION is needed, for producers WRITE on the transactional id. Topics need WRITE. A partition that cannot be
+taken leaves the others OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_cluster, may_topic, may_transactional_id
+from klamm.broker.transactions.errors import TransactionAbortableError
+from klamm.broker.transactions.model import ProducerIdentity, TransactionPartition
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.ADD_PARTITIONS_TO_TXN, min_version=0, max_version=5)
+_BATCHES_SINCE: Final = 4
+_FENCED_SINCE: Final = 2
+"""Older clients know INVALID_PRODUCER_EPOCH only."""
+
+PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+
+
+class Place(NamedTuple):
+    """A partition by topic name."""
+
+    topic: str
+    partition: int
+
+
+async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> AddPartitionsToTxnResponse:
+    """Answer one entry per partition of each transaction."""
+    if context.api_version < _BATCHES_SINCE:
+        transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        denied = not may_transactional_id(context, AclOperation.WRITE, transaction.transactional_id)
+        codes = await _codes(transaction, context, is_denied=denied)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, codes))
+    if not may_cluster(context, AclOperation.CLUSTER_ACTION):
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            TransactionResult(
+                transactional_id=transaction.transactional_id,
+                topic_results=_results(transaction.topics, await _codes(transaction, context, is_denied=False)),
+            )
+            for transaction in request.transactions
+        ]
+    )
+
+
+async def _codes(
+    transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction, context: RequestContext, *, is_denied: bool
+) -> Mapping[Place, ErrorCode]:
+    wanted = [Place(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    if is_denied:
+        return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    places = {place: _find(place, context) for place in wanted}
+    found = {place: item for place, item in places.items() if isinstance(item, TransactionPartition)}
+    refused = {place: item for place, item in places.items() if isinstance(item, ErrorCode)}
+    if refused:
+        return dict.fromkeys(found, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+    transactions = context.services.transactions
+    producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+    try:
+        require_coordinator(transaction.transactional_id, context.node_id, context.services.cluster.node_ids)
+        if transaction.verify_only:
+            return {place: _verify(transaction.transactional_id, producer, found[place], context) for place in found}
+        await transactions.add(transaction.transactional_id, producer, partitions=frozenset(found.values()))
+    except KafkaApiError as error:
+        return dict.fromkeys(found, _told(error.error_code, context))
+    return dict.fromkeys(found, ErrorCode.NONE)
+
+
+def _find(place: Place, context: RequestContext) -> TransactionPartition | ErrorCode:
+    topic = context.services.topics.get(place.topic)
+    if not may_topic(context, AclOperation.WRITE, place.topic) or (topic is not None and topic.is_internal):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if topic is None or not topic.has_partition(place.partition):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return TransactionPartition(topic.topic_id, place.partition)
+
+
+def _verify(
+    transactional_id: str, producer: ProducerIdentity, partition: TransactionPartition, context: RequestContext
+) -> ErrorCode:
+    try:
+        context.services.transactions.verify(transactional_id, producer, partition)
+    except TransactionAbortableError as error:
+        return error.error_code
+    return ErrorCode.NONE
+
+
+def _told(code: ErrorCode, context: RequestContext) -> ErrorCode:
+    is_old = context.api_version < _FENCED_SINCE
+    return ErrorCode.INVALID_PRODUCER_EPOCH if is_old and code is ErrorCode.PRODUCER_FENCED else code
+
+
+def _results(
+    topics: Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic], codes: Mapping[Place, ErrorCode]
+) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+    return [
+        TopicResult(
+            name=topic.name,
+            results_by_partition=[
+                PartitionResult(partition_index=index, partition_error_code=codes[Place(topic.name, index)])
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+ROUTE: Final = Route(api=API, request=AddPartitionsToTxnRequest, handle=handle)

@@ -1,0 +1,50 @@
+"""AddOffsetsToTxn (key 25), v0-4.
+
+Says that a group's offsets will be committed in a producer's transaction (TxnOffsetCommit brings them). Needs WRITE on
+the transactional id and READ on the group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_transactional_id, require_group
+from klamm.broker.transactions.model import ProducerIdentity
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, TransactionalIdAuthorizationError
+from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.ADD_OFFSETS_TO_TXN, min_version=0, max_version=4)
+_FENCED_SINCE: Final = 2
+"""Older clients know INVALID_PRODUCER_EPOCH only."""
+
+
+async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+    """Take the group into the transaction."""
+
+    async def add() -> None:
+        if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
+            raise TransactionalIdAuthorizationError
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.transactional_id, context.node_id, context.services.cluster.node_ids)
+        await context.services.transactions.add(
+            request.transactional_id,
+            ProducerIdentity(request.producer_id, request.producer_epoch),
+            groups=frozenset({request.group_id}),
+        )
+
+    _, error = await attempt(add, api=API.key)
+    code = error.error_code
+    if code is ErrorCode.PRODUCER_FENCED and context.api_version < _FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return AddOffsetsToTxnResponse(error_code=code)
+
+
+ROUTE: Final = Route(api=API, request=AddOffsetsToTxnRequest, handle=handle)

@@ -1,0 +1,54 @@
+"""EndTxn (key 26), v0-5.
+
+Commits or aborts a producer's transaction; answered when the decision is on disk and its markers are written. From v5
+on the end raises the producer's epoch, and the answer says with which id and epoch to go on (KIP-890,
+``transaction.version`` 2). Needs WRITE on the transactional id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_transactional_id
+from klamm.broker.transactions.model import ProducerIdentity
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, TransactionalIdAuthorizationError
+from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.END_TXN, min_version=0, max_version=5)
+_FENCED_SINCE: Final = 2
+"""Older clients know INVALID_PRODUCER_EPOCH only."""
+_BUMPS_SINCE: Final = 5
+
+
+async def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    """End the transaction."""
+
+    async def end() -> ProducerIdentity:
+        if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
+            raise TransactionalIdAuthorizationError
+        require_coordinator(request.transactional_id, context.node_id, context.services.cluster.node_ids)
+        return await context.services.transactions.end(
+            request.transactional_id,
+            ProducerIdentity(request.producer_id, request.producer_epoch),
+            is_commit=request.committed,
+            bumps_epoch=context.api_version >= _BUMPS_SINCE,
+        )
+
+    following, error = await attempt(end, api=API.key)
+    if following is not None:
+        return EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.producer_epoch)
+    code = error.error_code
+    if code is ErrorCode.PRODUCER_FENCED and context.api_version < _FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return EndTxnResponse(error_code=code)
+
+
+ROUTE: Final = Route(api=API, request=EndTxnRequest, handle=handle)

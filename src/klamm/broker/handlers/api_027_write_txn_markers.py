@@ -1,0 +1,77 @@
+"""WriteTxnMarkers (key 27), v1.
+
+Ends a producer's transaction in partitions, whatever the coordinator thinks of it: what kafka-transactions.sh abort
+sends for one that hangs. Needs CLUSTER_ACTION or ALTER on the cluster.
+Not done here: markers between brokers (the coordinator writes to the logs itself), and v2, which Kafka 4.1 does not
+offer either.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.route import Route
+from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
+from klamm.broker.topics.partitions import leader_log
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, UnknownTopicOrPartitionError
+from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from klamm.protocol.records import ControlType
+from klamm.security.acls import AclOperation
+from klamm.storage.log import append_marker
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1)
+
+
+async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
+    """Write every marker; a partition that refuses one never fails its neighbours."""
+    return WriteTxnMarkersResponse(
+        markers=[
+            WriteTxnMarkersResponse.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=await _write(marker, topic.name, index, context)
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+async def _write(
+    marker: WriteTxnMarkersRequest.WritableTxnMarker, name: str, partition: int, context: RequestContext
+) -> ErrorCode:
+    async def write() -> None:
+        if not (may_cluster(context, AclOperation.CLUSTER_ACTION) or may_cluster(context, AclOperation.ALTER)):
+            raise ClusterAuthorizationError(CLUSTER_DENIED.error_message)
+        topic = context.services.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        append_marker(
+            leader_log(context, topic, partition),
+            ControlType.COMMIT if marker.transaction_result else ControlType.ABORT,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+
+    _, error = await attempt(write, api=API.key)
+    return error.error_code
+
+
+ROUTE: Final = Route(api=API, request=WriteTxnMarkersRequest, handle=handle)

@@ -1,0 +1,108 @@
+"""TxnOffsetCommit (key 28), v0-5.
+
+Offsets of a group that are committed when a producer's transaction is, and forgotten when it is aborted. One entry per
+partition, in the order of the request; answered when they are on disk. From v3 on the member and its generation are
+checked (KIP-447); from v5 on the commit itself takes the group into the transaction (KIP-890), before that
+AddOffsetsToTxn must have. Needs WRITE on the transactional id, READ on the group and on each topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.commits import Committer
+from klamm.broker.groups.offsets import OffsetToCommit
+from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_topic, may_transactional_id, require_group
+from klamm.broker.transactions.admission import ClientAbility, CoordinatorLoadInProgressError
+from klamm.broker.transactions.model import ProducerIdentity
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError, TransactionalIdAuthorizationError
+from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.TXN_OFFSET_COMMIT, min_version=0, max_version=5)
+_ABORTABLE_SINCE: Final = 4
+_ADDS_SINCE: Final = 5
+
+
+async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
+    """Keep what can be kept until the transaction ends."""
+    offsets = [
+        OffsetToCommit(
+            topic=topic.name,
+            partition=partition.partition_index,
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    try:
+        if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
+            raise TransactionalIdAuthorizationError
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+    except KafkaApiError as error:
+        return _response(request, iter([error.error_code] * len(offsets)))
+    names = {topic.name for topic in request.topics}
+    denied = {name for name in names if not may_topic(context, AclOperation.READ, name)}
+    codes = iter(await _commit(request, [offset for offset in offsets if offset.topic not in denied], context))
+    return _response(
+        request, (ErrorCode.TOPIC_AUTHORIZATION_FAILED if offset.topic in denied else next(codes) for offset in offsets)
+    )
+
+
+async def _commit(
+    request: TxnOffsetCommitRequest, offsets: Sequence[OffsetToCommit], context: RequestContext
+) -> Sequence[ErrorCode]:
+    ability = ClientAbility(
+        adds=context.api_version >= _ADDS_SINCE,
+        knows_abortable=context.api_version >= _ABORTABLE_SINCE,
+        retriable=CoordinatorLoadInProgressError,
+    )
+    transactions = context.services.transactions
+    producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+
+    async def admit() -> None:
+        try:
+            if ability.adds:
+                await transactions.add(request.transactional_id, producer, groups=frozenset({request.group_id}))
+            transactions.verify(request.transactional_id, producer, request.group_id)
+        except KafkaApiError as error:
+            raise ability.told(error) from error
+
+    by = Committer(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation_id=request.generation_id,
+    )
+    return await context.services.groups.offsets.commit_in_transaction(by, request.producer_id, offsets, admit)
+
+
+def _response(request: TxnOffsetCommitRequest, codes: Iterator[ErrorCode]) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=next(codes)
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+ROUTE: Final = Route(api=API, request=TxnOffsetCommitRequest, handle=handle)

@@ -1,0 +1,65 @@
+"""DescribeProducers (key 61), v0.
+
+What a partition knows of idempotent and transactional producers, and where the transaction begins that each has open
+there (KIP-664). Needs READ on the topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.route import Route
+from klamm.broker.security.checks import require_topic
+from klamm.broker.topics.partitions import find_topic, leader_log
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+    from klamm.storage.log import PartitionLog
+
+API: Final = Api(key=ApiKey.DESCRIBE_PRODUCERS, min_version=0, max_version=0)
+PartitionResponse = DescribeProducersResponse.PartitionResponse
+
+
+async def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
+    """Answer one entry per partition."""
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.TopicResponse(
+                name=topic.name,
+                partitions=[await _partition(topic.name, index, context) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _partition(name: str, index: int, context: RequestContext) -> DescribeProducersResponse.PartitionResponse:
+    async def describe() -> list[DescribeProducersResponse.ProducerState]:
+        require_topic(context, AclOperation.READ, name)
+        return _producers(leader_log(context, find_topic(context, AclOperation.READ, name=name), index))
+
+    producers, error = await attempt(describe, api=API.key)
+    if producers is None:
+        return PartitionResponse(partition_index=index, error_code=error.error_code, error_message=error.error_message)
+    return PartitionResponse(partition_index=index, active_producers=producers)
+
+
+def _producers(log: PartitionLog) -> list[DescribeProducersResponse.ProducerState]:
+    return [
+        DescribeProducersResponse.ProducerState(
+            producer_id=producer_id,
+            producer_epoch=state.epoch,
+            last_sequence=state.last_sequence,
+            last_timestamp=state.last_timestamp,
+            coordinator_epoch=state.coordinator_epoch,
+            current_txn_start_offset=log.producers.open_offset_of(producer_id),
+        )
+        for producer_id, state in log.producers.items()
+    ]
+
+
+ROUTE: Final = Route(api=API, request=DescribeProducersRequest, handle=handle)

@@ -1,0 +1,73 @@
+"""DescribeTransactions (key 65), v0.
+
+State, producer and partitions of transactional ids (KIP-664). A group whose offsets belong to the transaction is shown
+as its partition of ``__consumer_offsets``, as by Kafka. Needs DESCRIBE on each transactional id; topics that may not be
+described are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.attempt import attempt
+from klamm.broker.groups.placement import partition_for, require_coordinator
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_topic, may_transactional_id
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import TransactionalIdAuthorizationError
+from klamm.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+    from klamm.broker.transactions.model import Transaction
+
+API: Final = Api(key=ApiKey.DESCRIBE_TRANSACTIONS, min_version=0, max_version=0)
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+TransactionState = DescribeTransactionsResponse.TransactionState
+
+
+async def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+    """Answer one entry per transactional id."""
+    return DescribeTransactionsResponse(
+        transaction_states=[await _describe(name, context) for name in request.transactional_ids]
+    )
+
+
+async def _describe(transactional_id: str, context: RequestContext) -> DescribeTransactionsResponse.TransactionState:
+    async def find() -> Transaction:
+        if not may_transactional_id(context, AclOperation.DESCRIBE, transactional_id):
+            raise TransactionalIdAuthorizationError
+        require_coordinator(transactional_id, context.node_id, context.services.cluster.node_ids)
+        return context.services.transactions.describe(transactional_id)
+
+    known, error = await attempt(find, api=API.key)
+    if known is None:
+        return TransactionState(transactional_id=transactional_id, error_code=error.error_code)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=known.state.value,
+        transaction_timeout_ms=known.timeout_ms,
+        transaction_start_time_ms=known.started_ms,
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch,
+        topics=[
+            DescribeTransactionsResponse.TopicData(topic=topic, partitions=sorted(partitions))
+            for topic, partitions in sorted(_partitions(known, context).items())
+        ],
+    )
+
+
+def _partitions(known: Transaction, context: RequestContext) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for item in known.partitions:
+        topic = context.services.topics.by_id(item.topic_id)
+        if topic is not None and may_topic(context, AclOperation.DESCRIBE, topic.name):
+            found.setdefault(topic.name, set()).add(item.partition)
+    if known.groups and may_topic(context, AclOperation.DESCRIBE, OFFSETS_TOPIC):
+        found[OFFSETS_TOPIC] = {partition_for(group) for group in known.groups}
+    return found
+
+
+ROUTE: Final = Route(api=API, request=DescribeTransactionsRequest, handle=handle)

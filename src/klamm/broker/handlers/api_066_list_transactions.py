@@ -1,0 +1,88 @@
+"""ListTransactions (key 66), v0-2.
+
+The transactional ids that the asked broker coordinates, by state, producer id, for how long a transaction has been open
+(v1+, KIP-994) and a pattern of the id (v2). Only those are listed that may be described.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.groups.placement import coordinator_for
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_transactional_id
+from klamm.broker.transactions.model import TransactionState
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.transactions.model import Transaction
+
+API: Final = Api(key=ApiKey.LIST_TRANSACTIONS, min_version=0, max_version=2)
+_STATES: Final = frozenset(state.value for state in TransactionState)
+_MAX_PATTERN: Final = 1_000
+"""Characters of a pattern: it runs while others wait."""
+
+
+async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+    """List what all filters let pass."""
+    pattern = request.transactional_id_pattern
+    try:
+        matches = _matcher(pattern)
+        found = [
+            item
+            for item in context.services.transactions.all()
+            if _passes(item, request) and matches(item.transactional_id) and _is_ours(item, context)
+        ]
+    except re.error:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    except KafkaApiError as error:
+        return ListTransactionsResponse(error_code=error.error_code)
+    return ListTransactionsResponse(
+        unknown_state_filters=[state for state in request.state_filters if state not in _STATES],
+        transaction_states=[
+            ListTransactionsResponse.TransactionState(
+                transactional_id=item.transactional_id,
+                producer_id=item.producer_id,
+                transaction_state=item.state.value,
+            )
+            for item in found
+        ],
+    )
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    if not pattern:
+        return lambda _: True
+    if len(pattern) > _MAX_PATTERN:
+        raise re.error(f"The pattern has more than {_MAX_PATTERN} characters")
+    compiled = re.compile(pattern)
+    return lambda name: compiled.fullmatch(name) is not None
+
+
+def _passes(item: Transaction, request: ListTransactionsRequest) -> bool:
+    states, producer_ids = request.state_filters, request.producer_id_filters
+    if states and item.state.value not in states:
+        return False
+    if producer_ids and item.producer_id not in producer_ids:
+        return False
+    if request.duration_filter < 0:
+        return True
+    return item.started_ms >= 0 and time.time_ns() // 1_000_000 - item.started_ms > request.duration_filter
+
+
+def _is_ours(item: Transaction, context: RequestContext) -> bool:
+    name = item.transactional_id
+    return coordinator_for(name, context.services.cluster.node_ids) == context.node_id and may_transactional_id(
+        context, AclOperation.DESCRIBE, name
+    )
+
+
+ROUTE: Final = Route(api=API, request=ListTransactionsRequest, handle=handle)

@@ -1,0 +1,127 @@
+"""Writing the markers that end a transaction in its partitions, and ending what a power cut has left open."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.broker.transactions.model import COORDINATOR_EPOCH, Transaction, TransactionState
+from klamm.protocol.errors import (
+    InvalidProducerEpochError,
+    StorageError,
+    TransactionCoordinatorFencedError,
+)
+from klamm.protocol.records import ControlType
+from klamm.storage.log import append_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from uuid import UUID
+
+    from klamm.storage.log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_COMMITS: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+
+
+class Logs(Protocol):
+    """What is needed of the log manager."""
+
+    def get(self, topic_id: UUID, partition: int, /) -> PartitionLog | None:
+        """Return the log of a partition."""
+        ...
+
+    def loaded(self) -> Iterable[PartitionLog]:
+        """Return the logs that are open."""
+        ...
+
+
+def write_markers(logs: Logs, transaction: Transaction, now_ms: int, *, is_replay: bool = False) -> None:
+    """Write the marker of a decided transaction to each of its partitions; those of deleted topics are passed over.
+
+    Args:
+        logs: Where the partitions are.
+        transaction: Decided; the markers have its epoch, which keeps late messages of the old one out.
+        now_ms: Milliseconds since the epoch.
+        is_replay: Some of the markers may be there already.
+
+    Raises:
+        StorageError: The disk refuses; to be tried again as a replay.
+    """
+    control_type = ControlType.COMMIT if transaction.state in _COMMITS else ControlType.ABORT
+    producer_id, epoch = transaction.identity
+    for wanted in sorted(transaction.partitions):
+        try:
+            log = logs.get(wanted.topic_id, wanted.partition)
+        except OSError as error:
+            raise StorageError(f"Cannot open partition {wanted.partition} of {wanted.topic_id}: {error}") from error
+        if log is None or (is_replay and _has_marker(log, producer_id, epoch)):
+            continue
+        _write(log, control_type, producer_id, epoch, now_ms)
+
+
+def _has_marker(log: PartitionLog, producer_id: int, epoch: int) -> bool:
+    return not log.producers.has_open(producer_id, log.producers.epoch_of(producer_id)) and (
+        log.producers.epoch_of(producer_id) >= epoch
+    )
+
+
+def _write(log: PartitionLog, control_type: ControlType, producer_id: int, epoch: int, now_ms: int) -> None:
+    try:
+        append_marker(
+            log,
+            control_type,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=COORDINATOR_EPOCH,
+            now_ms=now_ms,
+        )
+    except (InvalidProducerEpochError, TransactionCoordinatorFencedError) as error:
+        # An administrator has ended it (kafka-transactions.sh abort).
+        logger.warning("The end of a transaction is not written to %s: %s", log.name, error)
+
+
+def end_hanging(logs: Logs, transactions: Mapping[str, Transaction], now_ms: int) -> None:
+    """End transactions that are open in a log and known to nobody, or else readers would wait for ever.
+
+    A power cut may take markers that were not on disk yet while it is known that they were written. What was committed
+    last is committed again; anything else is aborted.
+    """
+    by_producer: dict[int, Transaction] = {}
+    for transaction in transactions.values():
+        by_producer[transaction.producer_id] = transaction
+        by_producer.setdefault(transaction.previous_producer_id, transaction)
+    for log in logs.loaded():
+        for producer_id, epoch in log.producers.open_producers():
+            known = by_producer.get(producer_id)
+            if known is not None and known.state is TransactionState.ONGOING and _holds(known, log):
+                continue
+            _end_hanging(log, known, producer_id, epoch, now_ms)
+
+
+def _holds(transaction: Transaction, log: PartitionLog) -> bool:
+    return (log.topic_id, log.partition) in transaction.partitions
+
+
+def _end_hanging(log: PartitionLog, known: Transaction | None, producer_id: int, epoch: int, now_ms: int) -> None:
+    control_type = ControlType.ABORT
+    if known is not None and known.state is TransactionState.COMPLETE_COMMIT and _is_last(known, producer_id, epoch):
+        control_type = ControlType.COMMIT
+    marker_epoch = epoch
+    if known is not None and known.producer_id == producer_id:
+        marker_epoch = max(epoch, known.producer_epoch)
+    logger.warning(
+        "The transaction of producer %d in %s has lost its marker: %s",
+        producer_id,
+        log.name,
+        control_type.name.lower(),
+    )
+    _write(log, control_type, producer_id, marker_epoch, now_ms)
+
+
+def _is_last(known: Transaction, producer_id: int, epoch: int) -> bool:
+    """Tell whether the epoch is that of the transaction that ended last."""
+    if producer_id != known.producer_id:
+        return known.producer_epoch == 0
+    return epoch == known.producer_epoch - (1 if known.bumps_epoch else 0)

@@ -13,9 +13,11 @@ from klamm.admin import (
     AlterConfigOp,
     ConfigResource,
     NewPartitions,
+    OffsetAndMetadata,
     OpType,
     PatternType,
     ResourceType,
+    TopicPartition,
 )
 from klamm.admin import ConfigEntry as AdminConfigEntry
 from klamm.admin import NewTopic as AdminNewTopic
@@ -23,9 +25,12 @@ from klamm.mirror.model import (
     AdminIncompatibleError,
     AdminRefusedError,
     ClusterAwayError,
+    Committed,
     ConfigEntry,
     ConfigOperation,
+    GroupState,
     NewTopic,
+    Partition,
     TopicDescription,
 )
 from klamm.mirror.security import Security
@@ -52,6 +57,7 @@ _PASSING: Final = frozenset(
 )
 
 
+_OF_CONSUMERS: Final = ("consumer", "")
 _TOPIC_ACLS: Final = AclFilter(
     resource_type=AclResourceType.TOPIC,
     resource_name=None,
@@ -163,6 +169,47 @@ class KafkaAdmin:
             AdminIncompatibleError: the cluster lacks the API.
         """
         return _refusals(self._admin.create_acls(acls)) if acls else {}
+
+    def list_groups(self) -> Sequence[str]:
+        """Return the ids of all groups of consumers, and of those that never had a member.
+
+        Raises:
+            AdminRefusedError: no right to.
+        """
+        return [group.group_id for group in _wait(self._admin.list_groups()) if group.protocol_type in _OF_CONSUMERS]
+
+    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupState | AdminRefusedError]:
+        """Tell which groups are in use; one that does not exist is ``Dead``."""
+        found: dict[str, GroupState | AdminRefusedError] = {}
+        for group, described in _outcomes(self._admin.describe_groups(groups)).items() if groups else ():
+            if not isinstance(described, AdminRefusedError):
+                found[group] = GroupState(described.state, len(described.members))
+            elif described.error_name == ErrorCode.GROUP_ID_NOT_FOUND.name:
+                found[group] = GroupState("Dead", 0)
+            else:
+                found[group] = described
+        return found
+
+    def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
+        """Return all that groups have committed; an offset below 0 stands for none."""
+        if not groups:
+            return {}
+        return {
+            group: offsets
+            if isinstance(offsets, AdminRefusedError)
+            else {(at.topic, at.partition): Committed(of.offset, of.metadata) for at, of in offsets.items()}
+            for group, offsets in _outcomes(self._admin.list_group_offsets(dict.fromkeys(groups))).items()
+        }
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[Partition, Committed]
+    ) -> Mapping[Partition, AdminRefusedError | None]:
+        """Commit offsets for a group without members (UNKNOWN_MEMBER_ID: it has some)."""
+        if not offsets:
+            return {}
+        asked = {TopicPartition(*at): OffsetAndMetadata(offset=of[0], metadata=of[1]) for at, of in offsets.items()}
+        outcomes = _refusals(self._admin.alter_group_offsets(group, asked))
+        return {(at.topic, at.partition): refused for at, refused in outcomes.items()}
 
     def close(self) -> None:
         """Close the connections."""

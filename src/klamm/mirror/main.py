@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control import FlowControl
 from klamm.mirror.copying import copy_settings, partitions_of
+from klamm.mirror.groups.running import translate_groups
+from klamm.mirror.groups.status import GroupStatus
 from klamm.mirror.heartbeats import write_heartbeats
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.planning import print_plan
@@ -92,6 +94,7 @@ class Mirror:
         """
         self._settings = settings
         self._copy_settings = {flow.name: copy_settings(flow) for flow in settings.flows}
+        self.groups = GroupStatus()
         policies = {flow.name: flow.policy for flow in settings.flows}
         self.status = MirrorStatus(policies, counts=lambda flow, topic: not is_heartbeats_topic(policies[flow], topic))
 
@@ -131,13 +134,14 @@ class Mirror:
         return EXIT_FAILED if failed else EXIT_OK
 
     def _threads(self, coordinator: Coordinator, ended: threading.Event) -> list[threading.Thread]:
-        """Return a thread for each flow's control loop and for each pair's heartbeats."""
+        """Return a thread for each flow's control loop, for its groups, and for each pair's heartbeats."""
 
         def thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
             return threading.Thread(target=work, args=(*arguments, ended), name=name, daemon=True)
 
         return [
             *(thread(flow.name, self._control, flow, coordinator) for flow in self._settings.flows),
+            *(thread(f"{flow.name} groups", translate_groups, flow, self.groups) for flow in self._settings.flows),
             *(thread(f"{pair.name} heartbeats", write_heartbeats, pair) for pair in self._settings.heartbeats),
         ]
 

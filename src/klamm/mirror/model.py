@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,6 +88,51 @@ class AdminIncompatibleError(Exception):
 
 class ClusterAwayError(Exception):
     """A cluster does not answer (refused connections, timeouts, no leader): try again later."""
+
+
+class Committed(NamedTuple):
+    """A group's offset of one partition: the next record that it reads."""
+
+    offset: int
+    metadata: str = ""
+
+
+class GroupState(NamedTuple):
+    """Whether a group is in use."""
+
+    state: str
+    """Kafka's name of it: ``Empty``, ``Stable``...; ``Dead`` for a group that does not exist."""
+    member_count: int
+
+
+Partition = tuple[str, int]
+"""Topic and number."""
+
+
+class GroupAdmin(Protocol):
+    """The admin calls about groups. Every call may raise ``ClusterAwayError``."""
+
+    def list_groups(self) -> Sequence[str]:
+        """Return the ids of all groups of consumers.
+
+        Raises:
+            AdminRefusedError: no right to.
+        """
+        ...
+
+    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupState | AdminRefusedError]:
+        """Tell which groups are in use."""
+        ...
+
+    def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
+        """Return all that groups have committed."""
+        ...
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[Partition, Committed]
+    ) -> Mapping[Partition, AdminRefusedError | None]:
+        """Commit offsets for a group without members (UNKNOWN_MEMBER_ID: it has some)."""
+        ...
 
 
 class AclAdmin(Protocol):

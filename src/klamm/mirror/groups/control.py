@@ -1,0 +1,336 @@
+"""The loop of a flow's groups: finds them, writes checkpoints, sets offsets on the target."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.mirror.config_sync import log_refusal
+from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.internal_topics import create_internal_topic
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.mirror.wire.ages import RecentAges
+from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
+from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.formats import Checkpoint
+    from klamm.mirror.group_settings import GroupSettings
+    from klamm.mirror.groups.plans import Translated
+    from klamm.mirror.groups.status import GroupStatus
+    from klamm.mirror.groups.stores import CheckpointStore, SyncStore
+    from klamm.mirror.model import Committed, GroupAdmin, MirrorAdmin, Partition
+
+    class Admin(MirrorAdmin, GroupAdmin, Protocol):
+        """Everything that the loop may ask of a cluster."""
+
+
+logger = logging.getLogger(__name__)
+
+_TURN_S: Final = 0.2
+_FIRST_BACKOFF_S: Final = 1.0
+_LAST_BACKOFF_S: Final = 30.0
+_EMPTY: Final = "Empty"
+_DEAD: Final = "Dead"
+_HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
+_TOLD_AT_MOST: Final = 5
+
+_Key = tuple[str, str, int]
+
+
+class GroupControl:
+    """The groups of one flow. Runs in a thread of its own; nothing that happens here stops the flow."""
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        settings: GroupSettings,
+        source: GroupAdmin,
+        target: Admin,
+        *,
+        syncs: SyncStore,
+        checkpoints: CheckpointStore,
+        end_offsets: Callable[[Sequence[Partition]], Mapping[Partition, int]],
+        status: GroupStatus,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare the loop.
+
+        Args:
+            flow: the flow.
+            settings: what it does about groups.
+            source: of its source.
+            target: of its target.
+            syncs: its offset syncs.
+            checkpoints: its checkpoints.
+            end_offsets: returns log end offsets of the target's partitions, those that do not exist are missing.
+            status: is told where the groups stand.
+            clock: seconds.
+            now: seconds since the epoch.
+        """
+        self._flow = flow
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._syncs = syncs
+        self._checkpoints = checkpoints
+        self._end_offsets = end_offsets
+        self._status = status
+        self._clock = clock
+        self._now = now
+        self._is_loaded = False
+        self._refresh_due = self._checkpoints_due = self._sync_due = 0.0
+        self._groups: tuple[str, ...] = ()
+        self._skipped: dict[str, str] = {}
+        self._rows: dict[_Key, GroupOffset] = {}
+        self._latencies: dict[_Key, RecentAges] = {}
+        self._told: dict[tuple[str, str], frozenset[str]] = {}
+        """Reasons by group and kind, as they were told."""
+        self._problem = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Go round until ``stop``."""
+        backoff_s = _FIRST_BACKOFF_S
+        while not stop.is_set():
+            try:
+                self.turn()
+            except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, TopicGoneError) as error:
+                problem = str(error)
+            except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
+                problem = str(error)
+            else:
+                problem, backoff_s = "", _FIRST_BACKOFF_S
+            self._tell_problem(problem)
+            stop.wait(backoff_s if problem else _TURN_S)
+            backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S) if problem else _FIRST_BACKOFF_S
+
+    def turn(self) -> None:
+        """Do what is due now.
+
+        Raises:
+            ClusterAwayError, ConnectionLostError: a cluster is away; the next turn tries again.
+            AdminRefusedError: somebody has to change something; tried again all the same.
+            TopicGoneError: there are no offset syncs.
+        """
+        now = self._clock()
+        if not self._is_loaded:
+            self._load()
+        if now >= self._refresh_due:
+            self._find_groups()
+            refresh = self._settings.refresh_interval.total_seconds()
+            self._refresh_due = now + refresh if self._settings.refresh_enabled else float("inf")
+        if now >= self._checkpoints_due:
+            self._write_checkpoints()
+            self._checkpoints_due = now + self._settings.checkpoints_interval.total_seconds()
+        if self._settings.sync_enabled and now >= self._sync_due:
+            self._sync_offsets()
+            self._sync_due = now + self._settings.sync_interval.total_seconds()
+
+    def _load(self) -> None:
+        settings = self._settings
+        factor = settings.checkpoints_replication_factor
+        refused = create_internal_topic(self._target, settings.checkpoints_topic, replication_factor=factor)
+        if refused is not None:
+            raise AdminRefusedError(
+                refused.error_name,
+                f"{settings.checkpoints_topic} could not be created with "
+                f"checkpoints.topic.replication.factor={factor}: {refused}",
+            )
+        # Without the checkpoints of before, an old offset sync could lead behind them.
+        self._syncs.refresh(newest_only=not self._checkpoints.load())
+        self._is_loaded = True
+
+    # --- which groups -------------------------------------------------------------------------------------------------
+
+    def _find_groups(self) -> None:
+        wanted = self._settings.group_filter.should_replicate_group
+        skipped = {}
+        asked = []
+        for group in self._source.list_groups():
+            if wanted(group):
+                asked.append(group)
+            else:
+                skipped[group] = "not among groups, or excluded by groups.exclude"
+        found = []
+        for group, offsets in self._source.group_offsets(asked).items():
+            if isinstance(offsets, AdminRefusedError):
+                skipped[group] = str(offsets)
+            elif accepted(self._flow, offsets):
+                found.append(group)
+            else:
+                skipped[group] = "it has no offsets on topics that are mirrored"
+        for group in sorted(skipped.keys() - self._skipped.keys()):
+            logger.debug("%s: group %s is skipped: %s", self._flow.name, group, skipped[group])
+        if added := sorted(set(found) - set(self._groups)):
+            more = f" and {len(added) - _TOLD_AT_MOST} more" if len(added) > _TOLD_AT_MOST else ""
+            logger.info("%s: groups found: %s%s", self._flow.name, ", ".join(added[:_TOLD_AT_MOST]), more)
+        self._groups, self._skipped = tuple(sorted(found)), skipped
+        kept = frozenset(found)
+        for rows in (self._rows, self._latencies):
+            for key in [key for key in rows if key[0] not in kept]:
+                del rows[key]
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _write_checkpoints(self) -> None:
+        self._syncs.refresh()
+        asked_at_ms = self._now() * 1000
+        offsets = self._offsets_of_groups()
+        remote = {(remote_topic_of(self._flow, topic), at) for of in offsets.values() for topic, at in of}
+        ends = self._end_offsets(sorted(remote))
+        due: list[Checkpoint] = []
+        for group, of_group in offsets.items():
+            translated = translate_group(self._flow, group, of_group, self._syncs, ends)
+            due += [each for each in map(self._due_checkpoint, translated) if each is not None]
+            for each in translated:
+                self._note(group, each, of_group[each.topic, each.partition])
+            self._tell(group, "no checkpoint", [(f"{t.topic}-{t.partition}", t.reason) for t in translated if t.reason])
+        self._checkpoints.write(due, int(asked_at_ms))
+        self._note_written(due, asked_at_ms)
+        self._publish()
+
+    def _offsets_of_groups(self) -> dict[str, dict[Partition, Committed]]:
+        out = {}
+        for group, offsets in self._source.group_offsets(self._groups).items():
+            if isinstance(offsets, AdminRefusedError):
+                log_refusal(offsets, f"list offsets for consumer group {group} on cluster {self._flow.source.alias}")
+            else:
+                out[group] = accepted(self._flow, offsets)
+        return out
+
+    def _due_checkpoint(self, translated: Translated) -> Checkpoint | None:
+        made = translated.checkpoint
+        if made is None:
+            return None
+        last = self._checkpoints.newest(made.group, made.topic, made.partition)
+        return made if is_more_recent(made, last) else None
+
+    def _note(self, group: str, translated: Translated, committed: Committed) -> None:
+        key = (group, translated.topic, translated.partition)
+        made = translated.checkpoint
+        remote = remote_topic_of(self._flow, translated.topic)
+        last = self._checkpoints.newest(group, remote, translated.partition)
+        newest = last if made is None or not is_more_recent(made, last) else made
+        before = self._rows.get(key)
+        self._rows[key] = GroupOffset(
+            group=group,
+            topic=translated.topic,
+            partition=translated.partition,
+            remote_topic=remote,
+            source_offset=committed.offset,
+            target_offset=None if newest is None else newest.downstream_offset,
+            again_at_most=translated.again_at_most,
+            reason=translated.reason,
+            committed=None if before is None else before.committed,
+            sync_reason="" if before is None else before.sync_reason,
+            checkpoint_latency_ms=None if before is None else before.checkpoint_latency_ms,
+        )
+
+    def _note_written(self, written: Iterable[Checkpoint], asked_at_ms: float) -> None:
+        now_ms = self._now() * 1000
+        new = {(each.group, each.topic, each.partition) for each in written}
+        for key, row in self._rows.items():
+            if (row.group, row.remote_topic, row.partition) in new:
+                ages = self._latencies.setdefault(key, RecentAges())
+                asked = int(asked_at_ms)
+                ages.observe(now_ms, first_timestamp=asked, max_timestamp=asked, count=1)
+            if key in self._latencies:
+                self._rows[key] = replace(row, checkpoint_latency_ms=self._latencies[key].summary(now_ms))
+
+    # --- offsets of groups on the target ------------------------------------------------------------------------------
+
+    def _sync_offsets(self) -> None:
+        groups = [group for group in self._groups if self._checkpoints.of_group(group)]
+        states = self._target.describe_groups(groups)
+        idle = [group for group in groups if not isinstance(state := states[group], AdminRefusedError)
+                and state.state in (_EMPTY, _DEAD)]  # fmt: skip
+        current = self._target.group_offsets(idle)
+        for group in groups:
+            state, offsets = states[group], current.get(group, {})
+            if isinstance(state, AdminRefusedError):
+                reasons = self._for_all(group, f"it can not be described on cluster {self._flow.target.alias}: {state}")
+            elif group not in idle:
+                reasons = self._for_all(group, self._in_use(state.member_count))
+            elif isinstance(offsets, AdminRefusedError):
+                reasons = self._for_all(group, f"its offsets can not be listed: {offsets}")
+            else:
+                reasons = self._commit(group, offsets)
+            self._note_synced(group, reasons)
+        self._publish()
+
+    def _in_use(self, members: int | str) -> str:
+        return f"it is in use on cluster {self._flow.target.alias} ({members} members)"
+
+    def _for_all(self, group: str, reason: str) -> dict[Partition, str]:
+        return {(each.topic, each.partition): reason for each in self._checkpoints.of_group(group)}
+
+    def _commit(self, group: str, current: Mapping[Partition, Committed]) -> dict[Partition, str]:
+        """Set what is due; returns why something was not, by partition of the target."""
+        checkpoints = self._checkpoints.of_group(group)
+        due = offsets_to_commit(checkpoints, current)
+        reasons = {}
+        for where, refused in self._target.alter_group_offsets(group, due).items():
+            if refused is None:
+                logger.debug("%s: group %s: %s-%d set to %d", self._flow.name, group, *where, due[where].offset)
+            elif refused.error_name == _HAS_MEMBERS:
+                reasons[where] = self._in_use("some")
+            else:
+                reasons[where] = str(refused)
+        done = {where: found.offset for where, found in due.items() if where not in reasons}
+        have = {where: found.offset for where, found in current.items()} | done
+        for key, row in self._rows.items():
+            if row.group == group:
+                self._rows[key] = replace(row, committed=have.get((row.remote_topic, row.partition)))
+        for each in checkpoints:
+            where = (each.topic, each.partition)
+            if where not in reasons and have.get(where, -1) > each.downstream_offset:
+                reasons[where] = f"it is further already on cluster {self._flow.target.alias}"
+        return reasons
+
+    def _note_synced(self, group: str, reasons: Mapping[Partition, str]) -> None:
+        told = [(f"{topic}-{at}", why) for (topic, at), why in sorted(reasons.items()) if "further already" not in why]
+        self._tell(group, "offsets are not synced", told, level=logging.WARNING)
+        for key, row in self._rows.items():
+            if row.group == group:
+                self._rows[key] = replace(row, sync_reason=reasons.get((row.remote_topic, row.partition), ""))
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _tell(self, group: str, what: str, reasons: Iterable[tuple[str, str]], *, level: int = logging.INFO) -> None:
+        """Log why something is missing, once, and again when there are other reasons."""
+        by_reason: dict[str, list[str]] = {}
+        for where, reason in reasons:
+            by_reason.setdefault(reason, []).append(where)
+        kept = frozenset(by_reason)
+        for reason in sorted(kept - self._told.get((group, what), frozenset())):
+            places = by_reason[reason]
+            more = f" and {len(places) - _TOLD_AT_MOST} more" if len(places) > _TOLD_AT_MOST else ""
+            logger.log(
+                level, "%s: group %s: %s: %s (%s%s)",
+                self._flow.name, group, what, reason, ", ".join(places[:_TOLD_AT_MOST]), more,
+            )  # fmt: skip
+        self._told[group, what] = kept
+
+    def _tell_problem(self, problem: str) -> None:
+        if problem == self._problem:
+            return
+        self._problem = problem
+        if problem:
+            logger.warning("%s: offsets of groups can not be translated now: %s", self._flow.name, problem)
+        else:
+            logger.info("%s: offsets of groups are translated again", self._flow.name)
+        self._publish()
+
+    def _publish(self) -> None:
+        rows = tuple(self._rows[key] for key in sorted(self._rows))
+        groups = FlowGroups(offsets=rows, skipped=tuple(sorted(self._skipped.items())), problem=self._problem)
+        self._status.set(self._flow.name, groups)

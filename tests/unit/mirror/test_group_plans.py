@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from klamm.mirror.copied_runs import Translation
+from klamm.mirror.formats import Checkpoint
+from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.model import Committed
+from klamm.mirror.settings import parse_settings
+
+FLOW = parse_settings(
+    {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "a:1",
+        "B.bootstrap.servers": "b:1",
+        "A->B.enabled": "true",
+        "topics": "orders,users,B.born-there",
+    }
+).flows[0]
+
+
+class Knowledge:
+    """Every offset of some partitions moves back by 10; what is before the tenth is not known."""
+
+    def __init__(self, *topics: str) -> None:
+        self.topics = topics
+
+    def knows(self, topic: str, partition: int) -> bool:
+        return topic in self.topics and partition == 0
+
+    def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
+        assert self.knows(topic, partition)
+        return Translation(upstream - 10, 3) if upstream >= 10 else None
+
+
+def checkpoint(upstream: int, downstream: int, topic: str = "A.orders") -> Checkpoint:
+    return Checkpoint(
+        group="g", topic=topic, partition=0, upstream_offset=upstream, downstream_offset=downstream, metadata=""
+    )
+
+
+def test_only_offsets_on_accepted_topics_count() -> None:
+    """K894-41."""
+    offsets = {("orders", 0): Committed(5), ("orders", 1): Committed(-1), ("other", 0): Committed(5)}
+    assert accepted(FLOW, offsets) == {("orders", 0): Committed(5)}
+
+
+def test_topics_are_renamed_and_those_born_on_the_target_get_their_old_name_back() -> None:
+    """K894-41."""
+    assert remote_topic_of(FLOW, "orders") == "A.orders"
+    assert remote_topic_of(FLOW, "C.orders") == "A.C.orders"
+    assert remote_topic_of(FLOW, "B.born-there") == "born-there"
+    assert remote_topic_of(FLOW, "B.C.born-further") == "born-further"
+
+
+def test_an_offset_keeps_its_metadata() -> None:
+    """K894-41."""
+    (made,) = translate_group(
+        FLOW, "g", {("orders", 0): Committed(40, "from here")}, Knowledge("orders"), {("A.orders", 0): 30}
+    )
+    assert made.checkpoint is not None
+    assert (made.checkpoint.topic, made.checkpoint.downstream_offset) == ("A.orders", 30)
+    assert (made.checkpoint.metadata, made.again_at_most, made.reason) == ("from here", 3, "")
+
+
+def test_every_offset_without_a_checkpoint_says_why() -> None:
+    """K894-42: unknown, untranslatable, beyond the log's end, or nothing to stand on."""
+    offsets = {("orders", 0): Committed(9), ("orders", 1): Committed(9), ("users", 0): Committed(50)}
+    knowledge = Knowledge("orders", "users")
+    found = translate_group(FLOW, "g", offsets, knowledge, {("A.users", 0): 39})
+    assert [each.checkpoint for each in found] == [None] * 3
+    assert [each.reason for each in found] == [
+        "offset 9 is older than every offset sync of orders-0",
+        "nothing of orders-1 was mirrored yet, as far as the offset syncs tell",
+        "offset 50 would be 40, beyond the end 39 of A.users-0: was it made anew?",
+    ]
+    (missing,) = translate_group(FLOW, "g", {("users", 0): Committed(50)}, knowledge, {})
+    assert missing.reason == "A.users-0 does not exist on cluster B, or has no leader"
+
+
+def test_a_checkpoint_is_written_when_it_says_something_new() -> None:
+    """K894-42: the first, after the group went back, or when it goes forward on the target."""
+    last = checkpoint(100, 50)
+    assert is_more_recent(last, None)
+    assert is_more_recent(checkpoint(99, 40), last)
+    assert is_more_recent(checkpoint(100, 51), last)
+    assert not is_more_recent(last, last)
+    assert not is_more_recent(checkpoint(120, 50), last)
+    assert not is_more_recent(checkpoint(120, 49), last)
+
+
+def test_groups_on_the_target_go_forwards_only() -> None:
+    """K894-43: a negative offset counts as none."""
+    wanted = [checkpoint(100, 50, topic) for topic in ("new", "behind", "same", "further", "reset")]
+    current = {
+        ("behind", 0): Committed(49),
+        ("same", 0): Committed(50),
+        ("further", 0): Committed(51),
+        ("reset", 0): Committed(-1),
+    }
+    due = {("new", 0): Committed(50), ("behind", 0): Committed(50), ("reset", 0): Committed(50)}
+    assert offsets_to_commit(wanted, current) == due

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             plan=options.plan,
             until_caught_up=options.until_caught_up,
             on_progress=display.show,
+            metrics_listen=options.metrics,
         )
 
 
@@ -55,6 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--plan", action="store_true", help="print what would be created and changed, and change nothing"
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve a status page, /status.json and /metrics for Prometheus there (klamm.metrics.listen)",
     )
     parser.add_argument("--until-caught-up", action="store_true", help="end when everything is copied")
     return parser

@@ -23,7 +23,7 @@ from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.planning import print_plan
 from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus, describe
 from klamm.mirror.providers import resolve
-from klamm.mirror.settings import MirrorSettings, parse_settings
+from klamm.mirror.settings import METRICS_LISTEN, MirrorSettings, parse_settings
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def run(
     until_caught_up: bool = False,
     on_progress: Callable[[tuple[FlowProgress, ...]], None] | None = None,
     stop: threading.Event | None = None,
+    metrics_listen: str | None = None,
 ) -> int:
     """Mirror until a signal, or until everything is copied, or until every flow has failed.
 
@@ -63,12 +64,16 @@ def run(
         until_caught_up: end when no flow lags.
         on_progress: called about once a second; None means: lines on stderr.
         stop: ends the mirror when set; None means: SIGINT and SIGTERM do.
+        metrics_listen: ``host:port`` of metrics and status page; None means: as the file says.
 
     Returns:
         0 done, 1 a flow failed or a partition stopped, 2 the file asks for something that cannot be.
     """
     try:
-        settings = parse_settings(resolve(read_properties(properties_path)), target_aliases=clusters)
+        properties = resolve(read_properties(properties_path))
+        if metrics_listen is not None:
+            properties = {**properties, METRICS_LISTEN: metrics_listen}
+        settings = parse_settings(properties, target_aliases=clusters)
         for note in settings.notes:
             logger.info("%s", note)
         for warning in settings.warnings:
@@ -113,6 +118,7 @@ class Mirror:
         with (
             _signals() if stop is None else contextlib.nullcontext(stop) as stopping,
             tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True) as directory,
+            self._watched(),
         ):
             for thread in threads:
                 thread.start()
@@ -132,6 +138,18 @@ class Mirror:
         on_progress(final)
         failed = any(flow.state is FlowState.FAILED or flow.stopped for flow in final)
         return EXIT_FAILED if failed else EXIT_OK
+
+    def _watched(self) -> contextlib.AbstractContextManager[object]:
+        address = self._settings.metrics_listen
+        if address is None:
+            return contextlib.nullcontext()
+        from klamm.mirror.watching.watch import status_server, watch  # noqa: PLC0415 - only who asks for it loads it
+
+        try:
+            server = status_server(address, self.status)
+        except OSError as error:
+            raise SettingsError(f"{METRICS_LISTEN}={address[0]}:{address[1]}: {error.strerror}") from error
+        return watch(server, self._settings.flows, self.status)
 
     def _threads(self, coordinator: Coordinator, ended: threading.Event) -> list[threading.Thread]:
         """Return a thread for each flow's control loop, for its groups, and for each pair's heartbeats."""

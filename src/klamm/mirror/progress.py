@@ -15,6 +15,8 @@ from klamm.mirror.wire.ages import Ages
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from klamm.mirror.watching.drift import ConfigDifference
+
 logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S: Final = 5.0
@@ -54,6 +56,9 @@ class PartitionStatus:
     records: int = 0
     """Copied in this run, as ``bytes``."""
     bytes: int = 0
+    records_per_s: float = 0.0
+    """Over the last seconds, as ``bytes_per_s``."""
+    bytes_per_s: float = 0.0
     record_age: Ages | None = None
     """How old records were when they were fetched, of late."""
     replication_latency: Ages | None = None
@@ -94,6 +99,8 @@ class FlowProgress:
 
     refused: tuple[tuple[str, str], ...] = ()
     """Remote topics that the target did not create or grow in the last round, and why."""
+    progressed_at: float | None = None
+    """When a position moved last, seconds since the epoch; None: not in this run."""
 
     @property
     def stopped(self) -> tuple[PartitionStatus, ...]:
@@ -106,6 +113,23 @@ class FlowProgress:
         return self.lag == 0
 
 
+class _Rate:
+    """Records and bytes per second of one partition, over one to two windows of the recent past."""
+
+    __slots__ = ("_before", "_since")
+
+    def __init__(self, now: float) -> None:
+        self._before = self._since = (now, 0, 0)
+
+    def at(self, now: float, records: int, size: int) -> tuple[float, float]:
+        """Return both rates, given the counts of now."""
+        if now - self._since[0] >= RATE_WINDOW_S:
+            self._before, self._since = self._since, (now, records, size)
+        then, records_then, size_then = self._before
+        elapsed = max(now - then, 1.0)
+        return (records - records_then) / elapsed, (size - size_then) / elapsed
+
+
 @dataclass(slots=True)
 class _Flow:
     state: FlowState = FlowState.STARTING
@@ -115,6 +139,8 @@ class _Flow:
     partitions: dict[tuple[str, int], PartitionStatus] = field(default_factory=dict)
     counters: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     """Records and bytes by session and partition: a new session counts from zero."""
+    rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
+    progressed_at: float | None = None
     refused: tuple[tuple[str, str], ...] = ()
     records: int = 0
     bytes: int = 0
@@ -143,6 +169,7 @@ class MirrorStatus:
         self._counts = counts
         self._lock = threading.Lock()
         self._flows = {name: _Flow() for name in flows}
+        self._drift: dict[str, tuple[ConfigDifference, ...]] = {}
 
     def set_state(self, flow: str, state: FlowState, reason: str = "") -> None:
         """Say where a flow stands."""
@@ -153,6 +180,16 @@ class MirrorStatus:
         """Say which remote topics the target refused in the last round; none of before counts any more."""
         with self._lock:
             self._flows[flow].refused = tuple(sorted(reasons.items()))
+
+    def set_drift(self, flow: str, differences: tuple[ConfigDifference, ...]) -> None:
+        """Say how the configs of a flow's topics differ on the two sides."""
+        with self._lock:
+            self._drift[flow] = differences
+
+    def drift(self) -> dict[str, tuple[ConfigDifference, ...]]:
+        """Return what differs in the configs, by flow; a flow that was not looked at yet is missing."""
+        with self._lock:
+            return dict(self._drift)
 
     def state_of(self, flow: str) -> FlowState:
         """Return where a flow stands."""
@@ -190,6 +227,13 @@ class MirrorStatus:
             # Tasks log where Spark keeps their output; what needs somebody is told by the driver too.
             logger.error("%s: %s-%d stopped: %s", row["flow"], row["topic"], row["partition"], row["reason"])
         started = row["next_offset"] >= 0 or known is None
+        total_records = row["records"] - records + (known.records if known else 0)
+        total_bytes = row["bytes"] - size + (known.bytes if known else 0)
+        now = self._clock()
+        rate = flow.rates.setdefault(key, _Rate(now))
+        records_per_s, bytes_per_s = rate.at(now, total_records, total_bytes)
+        if row["records"] > records:
+            flow.progressed_at = time.time()
         flow.partitions[key] = PartitionStatus(
             topic=row["topic"],
             partition=row["partition"],
@@ -199,8 +243,10 @@ class MirrorStatus:
             state=row["state"],
             reason=row["reason"],
             last_timestamp=max(row["last_timestamp"], known.last_timestamp if known else -1),
-            records=row["records"] - records + (known.records if known else 0),
-            bytes=row["bytes"] - size + (known.bytes if known else 0),
+            records=total_records,
+            bytes=total_bytes,
+            records_per_s=records_per_s,
+            bytes_per_s=bytes_per_s,
             record_age=_ages(row.get("record_age")),
             replication_latency=_ages(row.get("replication_latency")),
         )
@@ -235,6 +281,7 @@ class MirrorStatus:
             eta_s=None if lag is None or (lag and not records_per_s) else lag / records_per_s if lag else 0.0,
             partitions=tuple(flow.partitions[key] for key in sorted(flow.partitions)),
             refused=flow.refused,
+            progressed_at=flow.progressed_at,
             is_done=expected is not None and all(_is_done(counted.get(key)) for key in expected),
         )
 

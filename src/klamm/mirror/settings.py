@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Role = Literal["producer", "consumer", "admin"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
 _SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
+METRICS_LISTEN: Final = "klamm.metrics.listen"
 _LEASE: Final = "klamm.lease.seconds"
 _FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\.(?P<key>.+)")
 
@@ -46,6 +47,8 @@ class MirrorSettings:
     """Every pair of clusters whose heartbeats are not switched off, also where no flow is enabled."""
     lease: timedelta = timedelta(seconds=300)
     """``klamm.lease.seconds``: how long Spark's tasks copy before they are dealt anew; a key of klamm's own."""
+    metrics_listen: tuple[str, int] | None = None
+    """``klamm.metrics.listen``: where metrics and a status page are served; a key of klamm's own."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys ``spark.*``, for the Spark session."""
     notes: tuple[str, ...] = ()
@@ -94,10 +97,21 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         flows=flows,
         heartbeats=heartbeats,
         lease=parse_seconds(_LEASE, properties.get(_LEASE, "300")),
+        metrics_listen=_address(METRICS_LISTEN, properties.get(METRICS_LISTEN, "")),
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
         notes=_without_effect(properties),
         warnings=tuple(warnings),
     )
+
+
+def _address(key: str, value: str) -> tuple[str, int] | None:
+    """Return host and port; None where nothing is set."""
+    if not value.strip():
+        return None
+    host, _, port = value.strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise SettingsError(f"{key}={value}: expected host:port, such as 127.0.0.1:9404")
+    return host.strip("[]"), int(port)
 
 
 def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings:

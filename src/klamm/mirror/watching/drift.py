@@ -1,0 +1,99 @@
+"""Where the configs of a topic differ on the two sides, and why: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.mirror.plans import plan_config_operations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from klamm.mirror.filters import ConfigPropertyFilter
+    from klamm.mirror.model import ConfigEntry
+
+EXCLUDED = "excluded (config.properties.exclude)"
+TARGET_DEFAULT = "default of the target (use.defaults.from=target)"
+SOURCE_ONLY = "not known to the target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDifference:
+    """One config that is not the same on both sides."""
+
+    topic: str
+    """The remote topic."""
+    name: str
+    source_value: str | None
+    source_is_default: bool
+    target_value: str | None
+    target_is_default: bool
+    rule: str
+    """Why the sync leaves it so, or what it will do."""
+    is_drift: bool
+    """The next sync has something to do; otherwise it is meant to differ."""
+
+
+def config_differences(
+    remote_topic: str,
+    source: Iterable[ConfigEntry],
+    target: Iterable[ConfigEntry],
+    config_filter: ConfigPropertyFilter,
+) -> tuple[ConfigDifference, ...]:
+    """Compare a source topic with its remote topic, in the order of the source's configs.
+
+    Args:
+        remote_topic: its name on the target.
+        source: the configs of the source topic.
+        target: the configs of the remote topic.
+        config_filter: what is synced.
+    """
+    source, there = tuple(source), {entry.name: entry for entry in target}
+    planned = {
+        operation.name: operation.rule
+        for operation in plan_config_operations(source, config_filter, target=tuple(there.values()))
+    }
+    out = []
+    for entry in source:
+        if entry.is_sensitive or entry.read_only:
+            continue
+        other = there.get(entry.name)
+        if entry.name in planned or _differs(entry, other):
+            out.append(_difference(remote_topic, entry, other, planned, config_filter))
+    return tuple(out)
+
+
+def _differs(entry: ConfigEntry, other: ConfigEntry | None) -> bool:
+    if other is None:
+        return not entry.is_default
+    return entry.value != other.value
+
+
+def _difference(
+    remote_topic: str,
+    entry: ConfigEntry,
+    other: ConfigEntry | None,
+    planned: Mapping[str, str],
+    config_filter: ConfigPropertyFilter,
+) -> ConfigDifference:
+    return ConfigDifference(
+        topic=remote_topic,
+        name=entry.name,
+        source_value=entry.value,
+        source_is_default=entry.is_default,
+        target_value=None if other is None else other.value,
+        target_is_default=other is None or other.is_default,
+        rule=_rule(entry, other, planned, config_filter),
+        is_drift=entry.name in planned,
+    )
+
+
+def _rule(
+    entry: ConfigEntry, other: ConfigEntry | None, planned: Mapping[str, str], config_filter: ConfigPropertyFilter
+) -> str:
+    if not config_filter.should_replicate_config_property(entry.name):
+        return EXCLUDED
+    if other is None:
+        return SOURCE_ONLY
+    return planned.get(entry.name, TARGET_DEFAULT)

@@ -1,0 +1,122 @@
+"""The mirror's metrics as Prometheus reads them: MirrorMaker 2's gauges with their names and tags, and klamm's own.
+
+A gauge of ``kafka.connect.mirror:type=MirrorSourceConnector`` such as ``record-age-ms-max`` is called
+``kafka_connect_mirror_mirrorsourceconnector_record_age_ms_max``, which is what the usual rules of the JMX exporter make
+of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.progress import FlowState
+from klamm.monitoring.exposition import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from klamm.mirror.progress import FlowProgress, PartitionStatus
+    from klamm.mirror.watching.drift import ConfigDifference
+    from klamm.mirror.wire.ages import Ages
+
+SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"
+
+_Sample = tuple["Mapping[str, str]", float]
+
+
+def metrics_page(flows: Sequence[FlowProgress], drift: Mapping[str, Sequence[ConfigDifference]]) -> Page:
+    """Return the metrics of all flows.
+
+    Args:
+        flows: how far they are.
+        drift: what differs in the configs, by flow.
+    """
+    page = Page()
+    _source_connector(page, flows)
+    _flows(page, flows)
+    page.family(
+        "klamm_mirror_config_drift_keys",
+        "gauge",
+        "Configs of remote topics that the next sync would change.",
+        [(_flow_labels(flow), sum(each.is_drift for each in rows)) for flow, rows in drift.items()],
+    )
+    return page
+
+
+def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
+    def family(name: str, kind: str, description: str, figure: Callable[[PartitionStatus], float | None]) -> None:
+        page.family(SOURCE_CONNECTOR + name, kind, description, _by_partition(flows, figure))
+
+    family("record_count", "counter", "Records mirrored in this run.", lambda partition: partition.records)
+    family("record_rate", "gauge", "Records per second, of late.", lambda partition: partition.records_per_s)
+    family("byte_count", "counter", "Bytes of record batches mirrored in this run.", lambda partition: partition.bytes)
+    family("byte_rate", "gauge", "Bytes per second, of late.", lambda partition: partition.bytes_per_s)
+    for name, description, ages in (
+        ("record_age_ms", "Age of records when they were fetched from the source", lambda p: p.record_age),
+        ("replication_latency_ms", "Age of records when the target had them", lambda p: p.replication_latency),
+    ):
+        _ages(family, name, description, ages)
+    family("record_lag", "gauge", "Offsets that the target is behind its source.", lambda partition: partition.lag)
+
+
+def _ages(
+    family: Callable[[str, str, str, Callable[[PartitionStatus], float | None]], None],
+    name: str,
+    description: str,
+    ages: Callable[[PartitionStatus], Ages | None],
+) -> None:
+    for suffix, which, at in (("", "newest", 0), ("_min", "least", 1), ("_max", "greatest", 2), ("_avg", "mean", 3)):
+
+        def figure(partition: PartitionStatus, at: int = at) -> float | None:
+            found = ages(partition)
+            return None if found is None else found[at]
+
+        family(name + suffix, "gauge", f"{description}: the {which} of the last minute, in milliseconds.", figure)
+
+
+def _by_partition(
+    flows: Iterable[FlowProgress], figure: Callable[[PartitionStatus], float | None]
+) -> Iterable[_Sample]:
+    for flow in flows:
+        for partition in flow.partitions:
+            value = figure(partition)
+            if value is not None:
+                labels = _flow_labels(flow.flow)
+                labels |= {"topic": partition.remote_topic, "partition": str(partition.partition)}
+                yield labels, value
+
+
+def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
+    page.family(
+        "klamm_mirror_flow_state",
+        "gauge",
+        "1 for the state in which a flow is.",
+        [
+            ({**_flow_labels(flow.flow), "state": state.value}, float(flow.state is state))
+            for flow in flows
+            for state in FlowState
+        ],
+    )
+    page.family(
+        "klamm_mirror_stopped_partitions",
+        "gauge",
+        "Partitions that need somebody.",
+        [(_flow_labels(flow.flow), len(flow.stopped)) for flow in flows],
+    )
+    page.family(
+        "klamm_mirror_refused_topics",
+        "gauge",
+        "Remote topics that the target refused to create or to grow.",
+        [(_flow_labels(flow.flow), len(flow.refused)) for flow in flows],
+    )
+    page.family(
+        "klamm_mirror_last_progress_timestamp_seconds",
+        "gauge",
+        "When a position of the flow moved last.",
+        [(_flow_labels(flow.flow), flow.progressed_at) for flow in flows if flow.progressed_at is not None],
+    )
+
+
+def _flow_labels(flow: str) -> dict[str, str]:
+    source, _, target = flow.partition("->")
+    return {"source": source, "target": target}

@@ -1,0 +1,211 @@
+"""The status page of a mirror: flows, topics with their lag, configs that differ. Pure: what is known in, text out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.progress import FlowState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from klamm.mirror.progress import FlowProgress, PartitionStatus
+    from klamm.mirror.watching.drift import ConfigDifference
+
+MAX_ROWS: Final = 500
+"""Rows of one table: a page with 10,000 partitions still has to be read by a person."""
+REFRESH_S: Final = 2
+
+_STOPPED: Final = "STOPPED"
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5f6b7a; --line: #d8dde4; --back: #fff; --bar: #2563a8;
+  --rest: #e4e8ee; --good: #1f7a4d; --wait: #9a5b00; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #98a2b3; --line: #38404c; --back: #161b22;
+  --bar: #6aa5e3; --rest: #2a313b; --good: #5fc08f; --wait: #e0a34a; --bad: #f2877f; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 1080px;
+  margin: 1.5rem auto; padding: 0 1rem; }
+h1 { font-size: 1.3rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; } h3 { font-size: 1rem;
+  margin: 1.2rem 0 .3rem; }
+p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .RUNNING { color: var(--good); }
+.WAITING, .STARTING { color: var(--wait); } .FAILED, .STOPPED { color: var(--bad); }
+table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .25rem .8rem .25rem 0;
+  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+th { font-weight: 600; white-space: nowrap; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr:has(+ tr.reason) td { border-bottom: 0; padding-bottom: 0; } tr.reason td { color: var(--soft); padding-top: 0; }
+td.lag { width: 11rem; padding-top: .55rem; }
+.track { height: .7rem; background: var(--rest); border-radius: 2px; overflow: hidden; }
+.track div { height: 100%; background: var(--bar); }
+#away { color: var(--bad); }
+"""
+_SCRIPT: Final = """
+setInterval(async () => {
+  const away = document.getElementById("away");
+  try {
+    const page = new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html");
+    document.querySelector("main").replaceWith(page.querySelector("main"));
+    away.textContent = "";
+  } catch { away.textContent = "The mirror does not answer; this is what was known last."; }
+}, %d);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TopicLine:
+    remote_topic: str
+    copied: int
+    total: int
+    lag: int | None
+    records_per_s: float
+    bytes_per_s: float
+    state: str
+    reason: str
+
+
+def render(
+    flows: Sequence[FlowProgress], drift: Mapping[str, Sequence[ConfigDifference]], *, sections: Iterable[str] = ()
+) -> str:
+    """Return the page.
+
+    Args:
+        flows: how far they are.
+        drift: configs that differ, by flow; a flow that is missing was not looked at yet.
+        sections: more HTML behind the flows.
+    """
+    body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow))]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>klamm mirror</title><style>{_STYLE}</style></head>\n<body>"
+        '<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>\n'
+        + "\n".join([*body, *sections])
+        + f"\n</main><script>{_SCRIPT % (REFRESH_S * 1000)}</script></body></html>\n"
+    )
+
+
+def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None) -> list[str]:
+    name = escape(flow.flow.replace("->", " \u2192 "))
+    reason = f": {escape(flow.reason)}" if flow.reason else ""
+    lag = "lag unknown" if flow.lag is None else f"lag {flow.lag:,}"
+    eta = f", done in {_duration(flow.eta_s)}" if flow.eta_s else ""
+    state = FlowState(flow.state).value
+    return [
+        f'<h2>{name} <span class="{state}">{state}{reason}</span></h2>',
+        f'<p class="soft">{flow.copied:,} of {flow.total:,} records, {flow.records_per_s:,.0f} records/s, '
+        f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
+        *_topics(flow),
+        *_refused(flow),
+        *_differences(differences),
+    ]
+
+
+def _topics(flow: FlowProgress) -> list[str]:
+    lines = _topic_lines(flow.partitions)
+    if not lines:
+        return ["<p>No partition is copied yet.</p>"]
+    most = max((line.lag or 0 for line in lines), default=0) or 1
+    rows = "".join(_topic_row(line, most) for line in lines[:MAX_ROWS])
+    return [
+        '<table><thead><tr><th>Topic on the target</th><th class="number">Copied</th><th class="number">Records/s</th>'
+        '<th class="number">MB/s</th><th class="number">Lag</th><th></th><th>State</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table>",
+        *_more(len(lines)),
+    ]
+
+
+def _topic_lines(partitions: Sequence[PartitionStatus]) -> list[_TopicLine]:
+    """Return a line for each topic: those that need somebody, then those with most lag first."""
+    topics: dict[str, list[PartitionStatus]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.remote_topic, []).append(partition)
+    lines = [_topic_line(topic, of) for topic, of in topics.items()]
+    lines.sort(key=lambda line: (line.state != _STOPPED, -(line.lag or 0), line.remote_topic))
+    return lines
+
+
+def _topic_line(topic: str, partitions: Sequence[PartitionStatus]) -> _TopicLine:
+    lags = [partition.lag for partition in partitions]
+    known = [lag for lag in lags if lag is not None]
+    worst = min(partitions, key=lambda partition: (_STOPPED, "WAITING", "COPYING").index(partition.state))
+    reason = f"partition {worst.partition}: {worst.reason}" if worst.reason else ""
+    return _TopicLine(
+        remote_topic=topic,
+        copied=sum(max(0, partition.next_offset) for partition in partitions),
+        total=sum(max(0, partition.end_offset) for partition in partitions),
+        lag=sum(known) if len(known) == len(lags) else None,
+        records_per_s=sum(partition.records_per_s for partition in partitions),
+        bytes_per_s=sum(partition.bytes_per_s for partition in partitions),
+        state=worst.state,
+        reason=reason,
+    )
+
+
+def _topic_row(line: _TopicLine, most: int) -> str:
+    lag = "unknown" if line.lag is None else f"{line.lag:,}"
+    share = min(100.0, (line.lag or 0) / most * 100)
+    reason = f'<tr class="reason"><td colspan="7">{escape(line.reason)}</td></tr>' if line.reason else ""
+    return (
+        f'<tr><td>{escape(line.remote_topic)}</td><td class="number">{line.copied:,} / {line.total:,}</td>'
+        f'<td class="number">{line.records_per_s:,.0f}</td><td class="number">{line.bytes_per_s / 1e6:.1f}</td>'
+        f'<td class="number">{lag}</td><td class="lag"><div class="track" role="img" aria-label="lag {lag}">'
+        f'<div style="width:{share:.1f}%"></div></div></td><td class="{line.state}">{line.state}</td></tr>{reason}'
+    )
+
+
+def _refused(flow: FlowProgress) -> list[str]:
+    if not flow.refused:
+        return []
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.refused[:MAX_ROWS])
+    return [
+        "<h3>Topics that the target refused</h3>",
+        f"<table><thead><tr><th>Topic</th><th>Reason</th></tr></thead><tbody>{rows}</tbody></table>",
+        *_more(len(flow.refused)),
+    ]
+
+
+def _differences(differences: Sequence[ConfigDifference] | None) -> list[str]:
+    if differences is None:
+        return ['<p class="soft">The configs of both sides were not compared yet.</p>']
+    if not differences:
+        return ['<p class="soft">The configs of all topics are the same on both sides.</p>']
+    rows = "".join(_difference_row(row) for row in sorted(differences, key=_drift_first)[:MAX_ROWS])
+    drift = sum(row.is_drift for row in differences)
+    return [
+        f"<h3>Configs that differ: {len(differences)}, of which the next sync changes {drift}</h3>",
+        "<table><thead><tr><th>Topic</th><th>Config</th><th>Source</th><th>Target</th><th>Rule</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>",
+        *_more(len(differences)),
+    ]
+
+
+def _drift_first(row: ConfigDifference) -> tuple[bool, str, str]:
+    return (not row.is_drift, row.topic, row.name)
+
+
+def _difference_row(row: ConfigDifference) -> str:
+    source = _value(row.source_value, is_default=row.source_is_default)
+    target = _value(row.target_value, is_default=row.target_is_default)
+    mark = ' class="WAITING"' if row.is_drift else ' class="soft"'
+    return (
+        f"<tr><td>{escape(row.topic)}</td><td>{escape(row.name)}</td><td>{source}</td><td>{target}</td>"
+        f"<td{mark}>{escape(row.rule)}</td></tr>"
+    )
+
+
+def _value(value: str | None, *, is_default: bool) -> str:
+    shown = "-" if value is None else escape(value) or '""'
+    return f'{shown} <span class="soft">default</span>' if is_default and value is not None else shown
+
+
+def _more(count: int) -> list[str]:
+    return [f'<p class="soft">and {count - MAX_ROWS:,} more</p>'] if count > MAX_ROWS else []
+
+
+def _duration(seconds: float | None) -> str:
+    whole = int(seconds or 0)
+    if whole < 90:  # noqa: PLR2004 - as people say it
+        return f"{whole} s"
+    minutes, hours = whole // 60, whole // 3600
+    return f"{minutes} min" if minutes < 120 else f"{hours} h {minutes % 60} min"  # noqa: PLR2004

@@ -1,0 +1,123 @@
+"""Watch a mirror that runs: its pages over HTTP, and a look at the configs of both sides now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.mirror.watching.drift import config_differences
+from klamm.mirror.watching.metrics import metrics_page
+from klamm.mirror.watching.server import WatchServer
+from klamm.mirror.watching.status_page import render
+from klamm.monitoring.exposition import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.model import MirrorAdmin
+    from klamm.mirror.progress import MirrorStatus
+    from klamm.mirror.watching.drift import ConfigDifference
+
+logger = logging.getLogger(__name__)
+
+_COMPARE_EVERY_S: Final = 30.0
+_FIRST_COMPARISON_S: Final = 3.0
+_JOIN_S: Final = 5.0
+
+
+def status_server(address: tuple[str, int], status: MirrorStatus) -> WatchServer:
+    """Return the server of ``/``, ``/metrics`` and ``/status.json``, bound to its address.
+
+    Raises:
+        OSError: the address can not be had.
+    """
+    return WatchServer(
+        *address,
+        {
+            "/": lambda: ("text/html; charset=utf-8", render(status.snapshot(), status.drift())),
+            "/metrics": lambda: (CONTENT_TYPE, metrics_page(status.snapshot(), status.drift()).text()),
+            "/status.json": lambda: ("application/json", _as_json(status)),
+        },
+    )
+
+
+@contextlib.contextmanager
+def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStatus) -> Iterator[None]:
+    """Let a server answer, and compare the configs of the flows' topics now and then, until the block ends."""
+    ended = threading.Event()
+    threads = [
+        threading.Thread(target=_compare, args=(flow, status, ended), name=f"{flow.name} drift", daemon=True)
+        for flow in flows
+    ]
+    with server:
+        host, port = server.address
+        logger.info("Status on http://%s:%d/, metrics on http://%s:%d/metrics", host, port, host, port)
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(_JOIN_S)
+
+
+def _as_json(status: MirrorStatus) -> str:
+    drift = {flow: [asdict(row) for row in rows] for flow, rows in status.drift().items()}
+    flows = [asdict(flow) | {"lag": flow.lag} for flow in status.snapshot()]
+    return json.dumps({"flows": flows, "config_differences": drift}, indent=1)
+
+
+def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:
+    """Compare the configs of a flow's topics until the end; a cluster that is away is asked again later."""
+    timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
+    source = KafkaAdmin(flow.source.bootstrap_servers, flow.clients["source.admin"], timeout_ms=timeout_ms)
+    target = KafkaAdmin(flow.target.bootstrap_servers, flow.clients["target.admin"], timeout_ms=timeout_ms)
+    try:
+        pause_s = _FIRST_COMPARISON_S
+        while not ended.wait(pause_s):
+            topics = _topics(flow.name, status)
+            try:
+                differences = differences_of(flow, source, target, topics)
+            except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
+                logger.debug("%s: configs could not be compared: %s", flow.name, error)
+            else:
+                status.set_drift(flow.name, differences)
+            pause_s = _COMPARE_EVERY_S if topics else _FIRST_COMPARISON_S
+    finally:
+        source.close()
+        target.close()
+
+
+def _topics(flow: str, status: MirrorStatus) -> list[str]:
+    """Return the source topics of a flow that tasks have told of."""
+    found = (progress for progress in status.snapshot() if progress.flow == flow)
+    return sorted({partition.topic for progress in found for partition in progress.partitions})
+
+
+def differences_of(
+    flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin, topics: Sequence[str]
+) -> tuple[ConfigDifference, ...]:
+    """Return how the configs of source topics differ from those of their remote topics, where both may be described.
+
+    Raises:
+        ClusterAwayError: a cluster is away.
+    """
+    if not topics:
+        return ()
+    there = target.describe_topic_configs([flow.remote_topic(topic) for topic in topics])
+    out: list[ConfigDifference] = []
+    for topic, entries in source.describe_topic_configs(list(topics)).items():
+        remote_topic = flow.remote_topic(topic)
+        others = there.get(remote_topic)
+        if others is None or isinstance(others, AdminRefusedError) or isinstance(entries, AdminRefusedError):
+            continue
+        out += config_differences(remote_topic, entries, others, flow.config_filter)
+    return tuple(out)

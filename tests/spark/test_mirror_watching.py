@@ -1,0 +1,85 @@
+"""A mirror that runs tells how it fares: metrics, a status page, and the same for programs (K894-47)."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LISTEN = "klamm.metrics.listen = 127.0.0.1:0\n"
+_TAGS = 'source="A",target="B",topic="A.watched"'
+
+
+def _get(log: str, path: str) -> str:
+    found = re.search(r"Status on (http://127\.0\.0\.1:\d+)/", log)
+    assert found is not None, log
+    with urllib.request.urlopen(found[1] + path, timeout=20) as answer:  # noqa: S310 - our own server
+        text: str = answer.read().decode()
+        return text
+
+
+def _gauges(page: str) -> dict[str, float]:
+    """Return the sums over the partitions of the watched topic, by gauge."""
+    out: dict[str, float] = {}
+    pattern = r"kafka_connect_mirror_mirrorsourceconnector_(\w+)\{" + re.escape(_TAGS) + r',partition="\d"\} (.+)'
+    for name, value in re.findall(pattern, page):
+        out[name] = out.get(name, 0.0) + float(value)
+    return out
+
+
+def test_metrics_status_page_and_json_follow_the_mirror(tmp_path: Path) -> None:
+    # given
+    with KlammBroker() as source, KlammBroker() as target:
+        create_topic(source.bootstrap_servers, "watched", 2, {"retention.ms": "-1", "min.insync.replicas": "2"})
+        records = [(number % 2, Seen(None, b"v" * 100, (), 1_700_000_000_000 + number)) for number in range(200)]
+        produce(source.bootstrap_servers, "watched", records)
+        file = properties(source.bootstrap_servers, target.bootstrap_servers, _LISTEN, topics="watched")
+        # when
+        with MirrorProcess(file, tmp_path) as mirror:
+            mirror.wait_for("Status on http://")
+
+            def all_arrived() -> bool:
+                return _gauges(_get(mirror.text(), "/metrics")).get("record_count") == 200
+
+            def configs_compared() -> bool:
+                return bool(json.loads(_get(mirror.text(), "/status.json"))["config_differences"].get("A->B"))
+
+            wait_until(all_arrived, timeout_s=90, what="200 records in the metrics", interval_s=0.2)
+            wait_until(configs_compared, timeout_s=60, what="the configs to be compared", interval_s=0.2)
+            gauges, page = _gauges(_get(mirror.text(), "/metrics")), _get(mirror.text(), "/")
+            status: dict[str, Any] = json.loads(_get(mirror.text(), "/status.json"))
+            assert mirror.stop() == 0
+    # then
+    assert gauges["record_lag"] == 0
+    assert gauges["byte_count"] > 200 * 100
+    assert gauges["replication_latency_ms_max"] >= gauges["replication_latency_ms_min"] > 1_000_000_000
+    assert gauges["record_age_ms"] > 0
+    [flow] = status["flows"]
+    assert (flow["flow"], flow["state"], flow["lag"]) == ("A->B", "RUNNING", 0)
+    differing = {row["name"]: row["rule"] for row in status["config_differences"]["A->B"]}
+    assert differing["min.insync.replicas"] == "excluded (config.properties.exclude)"
+    assert "A.watched" in page
+    assert "min.insync.replicas" in page
+
+
+def test_an_address_that_is_taken_is_refused_at_the_start(tmp_path: Path) -> None:
+    # given
+    with KlammBroker() as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        file = properties(
+            broker.bootstrap_servers, broker.bootstrap_servers, f"klamm.metrics.listen = {host}:{port}\n", topics="t"
+        )
+        # when
+        with MirrorProcess(file, tmp_path) as mirror:
+            code = mirror.wait(60)
+    # then
+    assert code == 2
+    assert f"klamm.metrics.listen={host}:{port}: Address already in use" in mirror.text()

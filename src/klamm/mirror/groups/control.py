@@ -178,6 +178,7 @@ class GroupControl:
         for rows in (self._rows, self._latencies):
             for key in [key for key in rows if key[0] not in kept]:
                 del rows[key]
+        self._publish()
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.copied_runs import RunSync
+from klamm.mirror.formats import Checkpoint, OffsetSync
+from klamm.mirror.groups.control import GroupControl
+from klamm.mirror.groups.status import FlowGroups, GroupStatus
+from klamm.mirror.groups.stores import CheckpointStore, SyncStore
+from klamm.mirror.model import AdminRefusedError, ClusterAwayError, Committed, GroupState
+from klamm.mirror.offset_translation import SyncPair
+from klamm.mirror.settings import parse_settings
+from klamm.protocol.records import Record
+from tests.support.mirror_fakes import FakeCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.model import Partition
+
+SYNCS, CHECKPOINTS = "mm2-offset-syncs.B.internal", "A.checkpoints.internal"
+ORDERS, REMOTE = ("orders", 0), ("A.orders", 0)
+
+
+class Topics:
+    """Topics of one partition, in memory."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[Record]] = {SYNCS: [], CHECKPOINTS: []}
+
+    def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
+        if topic not in self.records:
+            raise TopicGoneError(f"{topic} does not exist")
+        return self.records[topic][from_offset:], len(self.records[topic])
+
+    def write(self, topic: str, records: Sequence[Record]) -> None:
+        self.records[topic] += records
+
+    def sync(self, upstream: int, downstream: int, first: int = -1) -> None:
+        sync = OffsetSync(topic="orders", partition=0, upstream_offset=upstream, downstream_offset=downstream)
+        headers = RunSync(SyncPair(upstream, downstream), first).headers()
+        self.write(SYNCS, [Record(key=sync.key(), value=sync.value(), headers=headers)])
+
+    def checkpoints(self) -> list[tuple[str, int, int]]:
+        found = [Checkpoint.parse(each.key or b"", each.value or b"") for each in self.records[CHECKPOINTS]]
+        return [(each.group, each.upstream_offset, each.downstream_offset) for each in found]
+
+
+class GroupCluster(FakeCluster):
+    """A cluster with groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets: dict[str, dict[Partition, Committed]] = {}
+        self.members: dict[str, int] = {}
+        self.refuses_commits: dict[Partition, AdminRefusedError] = {}
+
+    def list_groups(self) -> Sequence[str]:
+        if self.away():
+            raise ClusterAwayError("nobody answers")
+        return list(self.offsets)
+
+    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupState | AdminRefusedError]:
+        def state(group: str) -> str:
+            return "Stable" if self.members.get(group) else "Empty" if group in self.offsets else "Dead"
+
+        return {group: GroupState(state(group), self.members.get(group, 0)) for group in groups}
+
+    def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
+        return {group: dict(self.offsets.get(group, {})) for group in groups}
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[Partition, Committed]
+    ) -> Mapping[Partition, AdminRefusedError | None]:
+        outcomes = {where: self.refuses_commits.get(where) for where in offsets}
+        done = {where: offsets[where] for where, refused in outcomes.items() if refused is None}
+        self.offsets.setdefault(group, {}).update(done)
+        return outcomes
+
+
+class Run:
+    """The loop of a flow's groups between two fake clusters, with a clock of its own."""
+
+    def __init__(self, **more: str) -> None:
+        self.now = 1_000.0
+        self.source, self.target = GroupCluster(), GroupCluster()
+        self.topics = Topics()
+        self.ends: dict[Partition, int] = {REMOTE: 10_000}
+        self.status = GroupStatus()
+        properties = {
+            "clusters": "A,B",
+            "A.bootstrap.servers": "a:1",
+            "B.bootstrap.servers": "b:1",
+            "A->B.enabled": "true",
+            "topics": "orders",
+            "sync.group.offsets.enabled": "true",
+        }
+        self.flow = parse_settings(properties | more).flows[0]
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the loop anew: what it remembers is gone."""
+        assert self.flow.groups is not None
+        self.control = GroupControl(
+            self.flow,
+            self.flow.groups,
+            self.source,
+            self.target,
+            syncs=SyncStore(self.topics, SYNCS),
+            checkpoints=CheckpointStore(self.topics, self.topics, CHECKPOINTS),
+            end_offsets=lambda asked: {where: self.ends[where] for where in asked if where in self.ends},
+            status=self.status,
+            clock=lambda: self.now,
+            now=lambda: self.now,
+        )
+
+    def commit(self, offset: int, group: str = "g") -> None:
+        self.source.offsets.setdefault(group, {})[ORDERS] = Committed(offset)
+
+    def turn(self, seconds: float = 60) -> FlowGroups:
+        """Let time pass and do what is due then."""
+        self.now += seconds
+        self.control.turn()
+        return self.status.snapshot()["A->B"]
+
+
+def test_checkpoints_follow_a_group_and_repeat_nothing() -> None:
+    """K894-41, K894-42."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    run.turn()
+    assert run.topics.checkpoints() == [("g", 500, 400)]
+    run.commit(510)
+    run.turn(59)
+    assert len(run.topics.checkpoints()) == 1, "emit.checkpoints.interval.seconds is 60"
+    run.turn(1)
+    run.commit(200)
+    run.turn()
+    assert run.topics.checkpoints()[1:] == [("g", 510, 410), ("g", 200, 100)]
+    (topic,) = run.target.created
+    assert (topic.name, topic.partition_count, topic.replication_factor) == (CHECKPOINTS, 1, 3)
+
+
+def test_after_a_restart_nothing_is_written_again_and_nothing_goes_back() -> None:
+    """K894-42: what was written before is read from the topic."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    run.begin()
+    run.turn()
+    assert run.topics.checkpoints() == [("g", 500, 400)]
+
+
+def test_without_the_checkpoints_of_before_only_the_newest_sync_counts() -> None:
+    """K894-42: an older one might lead behind what was written before."""
+    run = Run()
+    run.topics.sync(100, 100)
+    run.topics.sync(1000, 900)
+    del run.topics.records[CHECKPOINTS]
+    run.commit(500)
+    groups = run.turn()
+    assert groups.offsets[0].reason == "offset 500 is older than every offset sync of orders-0"
+
+
+def test_groups_are_found_by_the_filter_and_by_their_topics() -> None:
+    """K894-41: at every refresh; what goes away is not shown any more."""
+    run = Run(**{"groups.exclude": "secret"})
+    run.topics.sync(999, 999, first=0)
+    run.commit(5)
+    run.commit(5, "secret")
+    run.source.offsets["other"] = {("users", 0): Committed(5)}
+    groups = run.turn()
+    assert [row.group for row in groups.offsets] == ["g"]
+    assert groups.skipped == (
+        ("other", "it has no offsets on topics that are mirrored"),
+        ("secret", "not among groups, or excluded by groups.exclude"),
+    )
+    run.commit(7, "later")
+    assert len(run.turn(599).offsets) == 1
+    del run.source.offsets["g"]
+    assert [row.group for row in run.turn().offsets] == ["later"]
+
+
+def test_idle_groups_get_their_offsets_and_go_forwards_only() -> None:
+    """K894-43."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    assert run.turn().offsets[0].committed == 400
+    assert run.target.offsets == {"g": {REMOTE: Committed(400)}}
+    run.target.offsets["g"][REMOTE] = Committed(450)
+    run.commit(520)
+    (row,) = run.turn().offsets
+    assert (row.committed, row.sync_reason) == (450, "it is further already on cluster B")
+    run.commit(600)
+    (row,) = run.turn().offsets
+    assert (row.committed, row.sync_reason) == (500, "")
+
+
+def test_a_group_in_use_on_the_target_is_left_alone_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-43."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.target.offsets["g"] = {REMOTE: Committed(3)}
+    run.target.members["g"] = 2
+    with caplog.at_level(logging.WARNING):
+        run.turn()
+        (row,) = run.turn().offsets
+    assert run.target.offsets == {"g": {REMOTE: Committed(3)}}
+    assert row.sync_reason == "it is in use on cluster B (2 members)"
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        "A->B: group g: offsets are not synced: it is in use on cluster B (2 members) (A.orders-0)"
+    )
+
+
+def test_members_that_come_in_between_and_other_refusals_are_told() -> None:
+    """K894-43."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.target.refuses_commits[REMOTE] = AdminRefusedError("UNKNOWN_MEMBER_ID", "")
+    assert run.turn().offsets[0].sync_reason == "it is in use on cluster B (some members)"
+    run.target.refuses_commits[REMOTE] = AdminRefusedError("GROUP_AUTHORIZATION_FAILED", "not you")
+    assert run.turn().offsets[0].sync_reason == "GROUP_AUTHORIZATION_FAILED: not you"
+
+
+def test_offsets_of_groups_stay_as_they_are_unless_the_file_wants_otherwise() -> None:
+    """K894-43: sync.group.offsets.enabled is false in MirrorMaker."""
+    run = Run(**{"sync.group.offsets.enabled": "false"})
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    assert run.topics.checkpoints() == [("g", 500, 400)]
+    assert run.target.offsets == {}
+
+
+def test_a_checkpoint_says_how_long_it_took() -> None:
+    """K894-47: checkpoint-latency-ms by group, topic and partition."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.control._now = iter([10.0, *[10.25] * 9]).__next__
+    latency = run.turn().offsets[0].checkpoint_latency_ms
+    assert latency is not None
+    assert (latency.last, latency.least, latency.most, latency.mean) == (250, 250, 250, 250)
+
+
+def test_a_reason_is_told_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run()
+    run.commit(500)
+    with caplog.at_level(logging.INFO, "klamm.mirror.groups.control"):
+        run.turn()
+        run.turn()
+        run.topics.sync(999, 899)
+        run.turn()
+        run.topics.sync(1, 1, first=0)
+        run.topics.sync(1000, 1000, first=0)
+        run.turn()
+    told = [record.getMessage() for record in caplog.records if "no checkpoint" in record.getMessage()]
+    assert [each.removeprefix("A->B: group g: no checkpoint: ") for each in told] == [
+        "nothing of orders-0 was mirrored yet, as far as the offset syncs tell (orders-0)",
+        "offset 500 is older than every offset sync of orders-0 (orders-0)",
+    ]
+    assert run.topics.checkpoints() == [("g", 500, 500)]
+
+
+def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-45: also a topic of checkpoints that can not be created."""
+    run = Run()
+    run.target.refuses[CHECKPOINTS] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    with pytest.raises(AdminRefusedError, match=r"checkpoints\.topic\.replication\.factor=3.*only 1 broker"):
+        run.control.turn()
+    stop = threading.Event()
+    problems: list[str] = []
+
+    def away() -> bool:
+        problems.append(run.status.snapshot().get("A->B", FlowGroups()).problem)
+        if len(problems) == 2:
+            stop.set()
+        return len(problems) < 2
+
+    run.target.refuses.clear()
+    run.source.away = away
+    with caplog.at_level(logging.INFO):
+        run.control.run(stop)
+    assert problems == ["", "nobody answers"]
+    assert run.status.snapshot()["A->B"].problem == ""
+    assert "A->B: offsets of groups can not be translated now: nobody answers" in caplog.text
+    assert "A->B: offsets of groups are translated again" in caplog.text

@@ -15,7 +15,7 @@ def _page(status: MirrorStatus) -> str:
 
 
 def _cells(page: str) -> list[list[str]]:
-    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page, re.DOTALL)
     return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
 
 

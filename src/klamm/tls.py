@@ -7,6 +7,7 @@ to Kafka's ``DefaultSslEngineFactory``; one that cannot be honoured is refused b
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import tempfile
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
+_CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _PROTOCOLS: Final = ("TLS", *_VERSIONS)
 
 
@@ -74,8 +76,8 @@ def restrict(context: ssl.SSLContext, setting: Setting) -> None:
         _set_ciphers(context, suites)
 
 
-def load_own(context: ssl.SSLContext, setting: Setting) -> bool:
-    """Load the key and certificates we show; returns False when the settings name none.
+def load_own(context: ssl.SSLContext, setting: Setting) -> bytes | None:
+    """Load the key and certificates we show; returns our certificate in DER, None when the settings name none.
 
     Raises:
         SettingsError: They cannot be used.
@@ -88,23 +90,28 @@ def load_own(context: ssl.SSLContext, setting: Setting) -> bool:
             raise SettingsError("ssl.keystore.key and ssl.keystore.certificate.chain: set both or none of them")
         with _as_file(f"{key}\n{chain}\n") as path:
             _load_chain(context, path, setting, where="ssl.keystore.key")
-    elif location is None:
-        return False
-    elif kind == PEM:
+        return _first_certificate(chain)
+    if location is None:
+        return None
+    if kind == PEM:
         _load_chain(context, location, setting, where=f"ssl.keystore.location={location}")
-    else:
-        if setting("ssl.keystore.password") is None:
-            raise SettingsError(f"ssl.keystore.location={location}: a {kind} store needs ssl.keystore.password")
-        found = _open(setting, "ssl.keystore", location, wants_key=True)
-        if found.key is None:
-            raise SettingsError(
-                f"ssl.keystore.location={location}: the store holds no private key"
-                " (keytool -list shows a PrivateKeyEntry where there is one)"
-            )
-        text = pem("PRIVATE KEY", found.key) + "".join(pem("CERTIFICATE", each) for each in found.chain)
-        with _as_file(text) as path:
-            _load_chain(context, path, setting, where=f"ssl.keystore.location={location}")
-    return True
+        return _first_certificate(Path(location).read_text(encoding="utf-8", errors="replace"))
+    return _load_store(context, setting, location, kind)
+
+
+def _load_store(context: ssl.SSLContext, setting: Setting, location: str, kind: str) -> bytes:
+    if setting("ssl.keystore.password") is None:
+        raise SettingsError(f"ssl.keystore.location={location}: a {kind} store needs ssl.keystore.password")
+    found = _open(setting, "ssl.keystore", location, wants_key=True)
+    if found.key is None or not found.chain:
+        raise SettingsError(
+            f"ssl.keystore.location={location}: the store holds no private key"
+            " (keytool -list shows a PrivateKeyEntry where there is one)"
+        )
+    text = pem("PRIVATE KEY", found.key) + "".join(pem("CERTIFICATE", each) for each in found.chain)
+    with _as_file(text) as path:
+        _load_chain(context, path, setting, where=f"ssl.keystore.location={location}")
+    return found.chain[0]
 
 
 def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
@@ -224,6 +231,11 @@ def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: 
         context.load_cert_chain(path, password=lambda: password)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise SettingsError(f"{where}: can not be read as key and certificates: {_why(error)}") from None
+
+
+def _first_certificate(text: str) -> bytes:
+    found = _CERTIFICATE.search(text)
+    return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
 
 
 def _why(error: Exception) -> str:

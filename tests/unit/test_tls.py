@@ -48,7 +48,7 @@ def settings(stores: Path, **given: str) -> dict[str, str]:
     ids=["jks", "pkcs12", "pkcs12 called jks", "pem in the settings"],
 )
 def test_a_key_is_loaded_from_any_store(stores: Path, given: dict[str, str]) -> None:
-    assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings(stores, **given).get)
+    assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings(stores, **given).get) == OWN.der
 
 
 def test_what_a_trust_store_holds_is_trusted_and_nothing_else(stores: Path) -> None:

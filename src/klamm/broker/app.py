@@ -32,7 +32,6 @@ from klamm.broker.security.endpoints import open_endpoint
 from klamm.broker.security.limits import ConnectionLimits
 from klamm.broker.services import Services
 from klamm.broker.topics.catalog import TopicCatalog
-from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.kinds import ResourceType
@@ -44,10 +43,12 @@ from klamm.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from klamm.broker.configs.deciding import AlterConfigGuard
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.endpoints import Endpoint
+    from klamm.broker.security.tls_renewal import TlsRenewal
     from klamm.broker.settings import BrokerSettings
     from klamm.protocol.errors import StorageError
 
@@ -80,11 +81,13 @@ class BrokerApp:
         services: Services,
         registrations: RegistrationLog,
         endpoints: Mapping[str, Endpoint],
+        tls: TlsRenewal | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics
         traffic = Traffic()
         self._endpoints = endpoints
+        self._tls = tls
         self._lock = lock
         self._store = store
         self._services = services
@@ -148,21 +151,23 @@ class BrokerApp:
             listener.name: open_endpoint(listener, settings.static_configs, credentials)
             for listener in settings.listeners
         }
+        tls = _tls_renewal(settings, endpoints, cluster.node_ids, alter_config_guard(policies))
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
             node_ids=cluster.node_ids,
             now_ms=now_ms,
             loggers=PythonLoggers(),
-            guard=alter_config_guard(policies),
+            guard=tls or alter_config_guard(policies),
         )
+        if tls is not None:
+            _follow(configs, tls)
         logs = _open_logs(settings, configs)
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
         configs.subscribe(lambda change: _tell_logs(change, logs=logs, topics=topics))
         registrations = _open_registrations(topics, logs, cluster)
         groups = await _start_groups(store, configs, topics)
-        producer_ids = ProducerIdAllocator(store)
         services = Services(
             apis=tuple(ROUTES[key].api for key in sorted(ROUTES)),
             cluster=cluster,
@@ -177,8 +182,7 @@ class BrokerApp:
                 max_sessions=int(str(configs.broker_value("max.incremental.fetch.session.cache.slots"))),
             ),
             groups=groups,
-            producer_ids=producer_ids,
-            transactions=await _start_transactions(store, configs, producer_ids, logs=logs, groups=groups),
+            producer_ids=ProducerIdAllocator(store),
             quotas=QuotaService(store),
             policies=policies,
             authorizer=authorizer,
@@ -190,12 +194,16 @@ class BrokerApp:
             services=services,
             registrations=registrations,
             endpoints=endpoints,
+            tls=tls,
             metrics=_metrics(settings),
         )
 
     async def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
         """Begin to answer at a listener, on a bound socket for each broker id."""
-        await self._server.listen(self._endpoints[listener], sockets)
+        endpoint = self._endpoints[listener]
+        for node_id, sock in sockets.items():
+            tls = None if self._tls is None or endpoint.tls is None else self._tls.context(node_id, listener)
+            await self._server.listen(endpoint, {node_id: sock}, tls)
 
     async def listen_for_scrapes(self, sock: socket.socket) -> None:
         """Begin to serve metrics; ``metrics.listen`` was set."""
@@ -205,7 +213,6 @@ class BrokerApp:
     async def stop(self) -> None:
         """Stop accepting, end what runs, and leave everything on disk."""
         await self._services.groups.stop()
-        await self._services.transactions.stop()
         await self._server.close(grace_s=GRACE_S)
         if self._metrics is not None:
             await self._metrics.close()
@@ -225,9 +232,32 @@ class BrokerApp:
         services.quotas.load()
         services.producer_ids.load()
         services.groups.reload()
-        services.transactions.reload()
         services.authorizer.load()
         services.credentials.load()
+
+
+def _tls_renewal(
+    settings: BrokerSettings,
+    endpoints: Mapping[str, Endpoint],
+    node_ids: Sequence[int],
+    policy: AlterConfigGuard | None,
+) -> TlsRenewal | None:
+    encrypted = [(each, tls) for each in settings.listeners if (tls := endpoints[each.name].tls) is not None]
+    if not encrypted:
+        return None
+    from klamm.broker.security.tls_renewal import TlsRenewal  # noqa: PLC0415  # who has no TLS does not wait for it
+
+    return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs, policy=policy)
+
+
+def _follow(configs: ConfigService, tls: TlsRenewal) -> None:
+    """Let TLS have what is set on brokers, now and whenever that changes."""
+    configs.subscribe(lambda change: tls.follow(change, configs.set_on_broker(change.resource_name)))
+    for name in configs.resource_names(ResourceType.BROKER):
+        if values := configs.set_on_broker(name):
+            tls.follow(
+                ConfigsChanged(resource_type=ResourceType.BROKER, resource_name=name, names=frozenset(values)), values
+            )
 
 
 def _metrics(settings: BrokerSettings) -> Metrics | None:
@@ -267,21 +297,6 @@ async def _start_groups(store: MetadataStore, configs: ConfigService, topics: To
     await groups.start()
     topics.on_deleted(groups.forget_topic)
     return groups
-
-
-async def _start_transactions(
-    store: MetadataStore,
-    configs: ConfigService,
-    producer_ids: ProducerIdAllocator,
-    *,
-    logs: LogManager,
-    groups: GroupCoordinator,
-) -> TransactionCoordinator:
-    transactions = TransactionCoordinator(
-        store, configs.broker_value, producer_ids=producer_ids, logs=logs, offsets=groups.offsets, now_ms=now_ms
-    )
-    await transactions.start()
-    return transactions
 
 
 def _open_logs(settings: BrokerSettings, configs: ConfigService) -> LogManager:

@@ -99,7 +99,7 @@ class BrokerSchema:
             for rule in _RULES:
                 rule(self.layers, after)
         except InvalidConfigError as error:
-            raise InvalidRequestError(_wrapped(error.error_message)) from error
+            raise InvalidRequestError(as_dynamic_error(error.error_message)) from error
         self._check_min_insync_replicas(touched, result)
 
     def _check_names(self, values: Mapping[str, str]) -> None:
@@ -135,6 +135,11 @@ class BrokerSchema:
             raise InvalidConfigError(f"Cluster-level {MIN_INSYNC_REPLICAS} cannot be removed while ELR is enabled.")
 
 
+def is_store_of_listener(name: str) -> bool:
+    """Tell whether a config leads to a store of a listener; setting it again means that the file has changed."""
+    return has_listener_prefix(name) and base_name(name) in _LISTENER_ONLY
+
+
 def check_broker_settings(static: Mapping[str, str]) -> None:
     """Check that a properties file fits together; its single values have been checked before.
 
@@ -164,8 +169,8 @@ def _check_values(values: Mapping[str, str]) -> None:
             raise InvalidRequestError(error.error_message) from error
 
 
-def _wrapped(message: str | None) -> str:
-    """Return a rule's message the way that Kafka passes it on, one exception inside another."""
+def as_dynamic_error(message: str | None) -> str:
+    """Return a message the way that Kafka passes it on, one exception inside another."""
     return (
         f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
         "for configuration Invalid dynamic configuration"

@@ -26,6 +26,8 @@ _KEYWORDS: Final = {
 """The attributes that RFC 2253 names; others are written as number and hex."""
 _ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
 _VERSION_TAG: Final = 0xA0
+_EXTENSIONS_TAG: Final = 0xA3
+_ALTERNATIVE_NAMES: Final = "2.5.29.17"
 _BEFORE_SUBJECT: Final = 4
 """Serial number, signature algorithm, issuer, validity."""
 _SPECIAL: Final = re.compile(r'([,+"\\<>;=])')
@@ -42,13 +44,38 @@ def subject_of(certificate: bytes) -> str:
         CertificateError: It is no certificate.
     """
     try:
-        (_, body), *_ = values(certificate)
-        (_, to_be_signed), *_ = values(body)
-        fields = [value for tag, value in values(to_be_signed) if tag != _VERSION_TAG]
+        fields = [value for tag, value in _fields(certificate) if tag != _VERSION_TAG]
         names = [_relative_name(value) for _, value in values(fields[_BEFORE_SUBJECT])]
     except (IndexError, ValueError) as error:
         raise CertificateError("The peer's certificate cannot be read") from error
     return ",".join(reversed(names))
+
+
+def alternative_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
+    """Return the names in ``subjectAltName`` of a certificate in DER, as kind and value of each.
+
+    Raises:
+        CertificateError: It is no certificate.
+    """
+    try:
+        for tag, value in _fields(certificate):
+            if tag == _EXTENSIONS_TAG:
+                (_, extensions), *_ = values(value)
+                for _, extension in values(extensions):
+                    (_, oid), *_, (_, content) = values(extension)
+                    if dotted(oid) == _ALTERNATIVE_NAMES:
+                        (_, names), *_ = values(content)
+                        return frozenset(values(names))
+    except (IndexError, ValueError) as error:
+        raise CertificateError("The certificate cannot be read") from error
+    return frozenset()
+
+
+def _fields(certificate: bytes) -> list[tuple[int, bytes]]:
+    """Return what is signed in a certificate, part by part."""
+    (_, body), *_ = values(certificate)
+    (_, to_be_signed), *_ = values(body)
+    return list(values(to_be_signed))
 
 
 def _relative_name(attributes: bytes) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.broker.configs.logger_levels import plan_logger_levels
-from klamm.configs.brokers import BrokerSchema
+from klamm.configs.brokers import BrokerSchema, is_store_of_listener
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
-from klamm.configs.kinds import ResourceType
+from klamm.configs.kinds import ConfigOperation, ResourceType
 from klamm.configs.names import parse_node_id
 from klamm.configs.operations import (
     AlterOperation,
@@ -144,6 +144,8 @@ class ConfigDecider:
             changes = plan_legacy_alter(current, alteration.replacement, schema)
         else:
             changes = plan_incremental_alter(current, operations, schema)
+        if resource_type is ResourceType.BROKER:
+            changes += _set_again(current, alteration)
         if resource_type is ResourceType.TOPIC and not self._image.has_topic(name):
             raise UnknownTopicOrPartitionError(f"The topic '{name}' does not exist.")
         # What a replacement removes by not naming it was never shown to policies, in Kafka neither.
@@ -180,6 +182,18 @@ class ConfigDecider:
             raise InvalidRequestError(f"Unexpected node id. Expected {node_id}, but received {name}")
         changes = plan_logger_levels(self._loggers.levels(), operations)
         return Decision(resource_type=ResourceType.BROKER_LOGGER, resource_name=str(node_id), changes=changes)
+
+
+def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigChange, ...]:
+    """Return the stores of listeners that are set to what they are: the file is to be read again (KIP-226)."""
+    named: Iterable[tuple[str, str | None]] = alteration.replacement
+    if alteration.operations is not None:
+        named = ((o.name, o.value) for o in alteration.operations if o.config_operation == ConfigOperation.SET)
+    return tuple(
+        ConfigChange(name=name, value=value)
+        for name, value in named
+        if value is not None and current.get(name) == value and is_store_of_listener(name)
+    )
 
 
 def identity_of(alteration: ResourceAlteration) -> tuple[int, str]:

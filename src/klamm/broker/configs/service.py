@@ -153,6 +153,10 @@ class ConfigService:
         """
         return self._image.layers(node_id).value(name)
 
+    def set_on_broker(self, name: str) -> Mapping[str, str]:
+        """Return what is set on a broker while it runs, secrets too; its name is its id."""
+        return self._image.current(ResourceType.BROKER, name)
+
     # -- topics that come and go
 
     def validate_topic_configs(self, topic: str, configs: LegacyConfigs) -> Mapping[str, str]:
@@ -308,14 +312,9 @@ class ConfigService:
         return rows
 
     def _tell(self, decision: Decision) -> None:
-        if not decision.changes:
-            return
-        changed = ConfigsChanged(
-            resource_type=decision.resource_type,
-            resource_name=decision.resource_name,
-            names=frozenset(change.name for change in decision.changes),
-        )
-        self._notify(changed)
+        kind, name = decision.resource_type, decision.resource_name
+        if names := frozenset(change.name for change in decision.changes):
+            self._notify(ConfigsChanged(resource_type=kind, resource_name=name, names=names))
 
     def _notify(self, changed: ConfigsChanged) -> None:
         for listener in self._listeners:

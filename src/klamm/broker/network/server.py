@@ -15,6 +15,7 @@ from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Callable, Mapping
 
     from klamm.broker.route import Route
@@ -69,8 +70,10 @@ class Server:
         """How many connections are open."""
         return len(self._connections)
 
-    async def listen(self, endpoint: Endpoint, sockets: Mapping[int, socket.socket]) -> None:
-        """Serve a listener on bound sockets, one for each broker id."""
+    async def listen(
+        self, endpoint: Endpoint, sockets: Mapping[int, socket.socket], tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Serve a listener on bound sockets, one for each broker id; ``tls`` is what they are encrypted by."""
         loop = asyncio.get_running_loop()
         if self._sweeper is None:
             self._sweeper = loop.create_task(self._sweep())
@@ -98,8 +101,8 @@ class Server:
                 connection,
                 sock=sock,
                 backlog=1024,
-                ssl=endpoint.tls,
-                ssl_handshake_timeout=None if endpoint.tls is None else TLS_HANDSHAKE_TIMEOUT_S,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_TIMEOUT_S,
             )
             self._servers.append(server)
 

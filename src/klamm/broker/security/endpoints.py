@@ -22,10 +22,10 @@ from klamm.security.principals import ANONYMOUS, user_principal
 from klamm.security.sasl import PLAIN
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Mapping
 
     from klamm.broker.security.credentials import ScramCredentials
+    from klamm.broker.security.tls import ServerTls
 
 _MODULES = {PLAIN: PLAIN_MODULE, "SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE}
 
@@ -35,7 +35,7 @@ class Endpoint:
     """What connections to one listener get."""
 
     name: str
-    tls: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
     login: LoginSettings | None = None
     mapping_rules: tuple[MappingRule, ...] = ()
 
@@ -59,9 +59,9 @@ def open_endpoint(listener: Listener, configs: Mapping[str, str], credentials: S
     """
     tls = None
     if listener.protocol.uses_tls:
-        from klamm.broker.security.tls import server_context  # noqa: PLC0415 - OpenSSL costs start-up time
+        from klamm.broker.security.tls import server_tls  # noqa: PLC0415 - OpenSSL costs start-up time
 
-        tls = server_context(listener, configs)
+        tls = server_tls(listener, configs)
     return Endpoint(
         name=listener.name,
         tls=tls,

@@ -1,0 +1,134 @@
+"""TLS that changes while the broker runs: settings below a listener's prefix, altered on a broker (KIP-226).
+
+A change is tried before it is accepted: one whose stores cannot be opened is refused, and so is a certificate for
+somebody else, unless ``ssl.allow.dn.changes`` and ``ssl.allow.san.changes`` say otherwise. Connections that are open
+stay as they are; new ones get what is in force then. Setting a store again to what it is reads its file again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.security.listeners import setting_of
+from klamm.broker.security.tls import ReplaceableContext, ServerTls, server_tls
+from klamm.configs.brokers import as_dynamic_error
+from klamm.configs.definitions import base_name
+from klamm.configs.kinds import ResourceType
+from klamm.properties import SettingsError
+from klamm.protocol.errors import InvalidRequestError
+from klamm.security.certificates import alternative_names_of, subject_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from klamm.broker.configs.deciding import AlterConfigGuard, Author, Decision
+    from klamm.broker.configs.service import ConfigsChanged
+    from klamm.broker.security.listeners import Listener
+
+logger: Final = logging.getLogger(__name__)
+
+
+class TlsRenewal:
+    """Keeps the TLS of all listeners and brokers up with their configs. Loop-confined; also has a say on changes.
+
+    Args:
+        listeners: Those with TLS, each with what it begins with.
+        node_ids: Ids of the brokers.
+        static: The properties file.
+        policy: Who has a say on changes besides.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[tuple[Listener, ServerTls]],
+        *,
+        node_ids: Sequence[int],
+        static: Mapping[str, str],
+        policy: AlterConfigGuard | None,
+    ) -> None:
+        self._static = static
+        self._policy = policy
+        self._listeners = {listener.name: listener for listener, _ in listeners}
+        self._in_force = {(node, listener.name): tls for listener, tls in listeners for node in node_ids}
+        self._sockets = {key: ReplaceableContext.around(tls.context) for key, tls in self._in_force.items()}
+        self._tried: dict[tuple[int, str], tuple[Mapping[str, str], ServerTls]] = {}
+
+    def context(self, node_id: int, listener: str) -> ReplaceableContext:
+        """Return what a socket is to be opened with."""
+        return self._sockets[node_id, listener]
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """Return what is held from the decision until it is applied."""
+        return contextlib.nullcontext() if self._policy is None else self._policy.turn()
+
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
+        """Refuse TLS that could not be had.
+
+        Raises:
+            KafkaApiError: As said, or by the policy.
+        """
+        if self._policy is not None:
+            await self._policy.check(decision, author, validate_only=validate_only)
+        if decision.resource_type is not ResourceType.BROKER or not decision.resource_name:
+            return
+        node_id, configs = int(decision.resource_name), {**self._static, **decision.result}
+        for name in self._concerned(change.name for change in decision.changes):
+            key = node_id, name
+            if key not in self._in_force:
+                continue
+            try:
+                made = await asyncio.to_thread(server_tls, self._listeners[name], configs)
+                self._check_names(self._listeners[name], configs, self._in_force[key].certificate, made.certificate)
+            except SettingsError as error:
+                message = f"Validation of dynamic config update of SSLFactory failed: {error}"
+                raise InvalidRequestError(as_dynamic_error(message)) from None
+            if not validate_only:
+                self._tried[key] = configs, made
+
+    def follow(self, change: ConfigsChanged, dynamic: Mapping[str, str]) -> None:
+        """Take over what has been set on a broker; what cannot be had leaves everything as it is, and is logged."""
+        if change.resource_type is not ResourceType.BROKER or not change.resource_name:
+            return
+        node_id, configs = int(change.resource_name), {**self._static, **dynamic}
+        for name in self._concerned(change.names):
+            key = node_id, name
+            if key not in self._in_force:
+                continue
+            tried, made = self._tried.pop(key, (None, None))
+            try:
+                if made is None or tried != configs:
+                    made = server_tls(self._listeners[name], configs)
+            except SettingsError as error:
+                logger.error("TLS of broker %d stays as it is: %s", node_id, error)  # noqa: TRY400  # the message says all
+                continue
+            self._in_force[key] = made
+            self._sockets[key].current = made.context
+            logger.info("TLS of listener %s of broker %d was set up anew", name, node_id)
+
+    def _concerned(self, names: Iterable[str]) -> list[str]:
+        """Return the listeners that some configs are about; without a prefix it is all of them."""
+        found: set[str] = set()
+        for name in names:
+            if base_name(name).startswith("ssl."):
+                own = [each for each in self._listeners if name.startswith(f"listener.name.{each.lower()}.")]
+                found.update(own if name.startswith("listener.name.") else self._listeners)
+        return sorted(found)
+
+    def _check_names(self, listener: Listener, configs: Mapping[str, str], old: bytes, new: bytes) -> None:
+        def is_allowed(what: str) -> bool:
+            return (setting_of(configs, listener.name, what) or "").strip().lower() == "true"
+
+        if not is_allowed("ssl.allow.dn.changes") and subject_of(old).lower() != subject_of(new).lower():
+            raise SettingsError(
+                f"Keystore DistinguishedName does not match: existing={subject_of(old)}, new={subject_of(new)}"
+                " (ssl.allow.dn.changes=true in the broker's properties allows it)"
+            )
+        if not is_allowed("ssl.allow.san.changes") and not alternative_names_of(new) >= alternative_names_of(old):
+            raise SettingsError(
+                "Keystore SubjectAltNames do not match: the new certificate lacks names of the old one"
+                " (ssl.allow.san.changes=true in the broker's properties allows it)"
+            )

@@ -32,6 +32,7 @@ from klamm.broker.security.endpoints import open_endpoint
 from klamm.broker.security.limits import ConnectionLimits
 from klamm.broker.services import Services
 from klamm.broker.topics.catalog import TopicCatalog
+from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.kinds import ResourceType
@@ -168,6 +169,7 @@ class BrokerApp:
         configs.subscribe(lambda change: _tell_logs(change, logs=logs, topics=topics))
         registrations = _open_registrations(topics, logs, cluster)
         groups = await _start_groups(store, configs, topics)
+        producer_ids = ProducerIdAllocator(store)
         services = Services(
             apis=tuple(ROUTES[key].api for key in sorted(ROUTES)),
             cluster=cluster,
@@ -182,7 +184,8 @@ class BrokerApp:
                 max_sessions=int(str(configs.broker_value("max.incremental.fetch.session.cache.slots"))),
             ),
             groups=groups,
-            producer_ids=ProducerIdAllocator(store),
+            producer_ids=producer_ids,
+            transactions=await _start_transactions(store, configs, producer_ids, logs=logs, groups=groups),
             quotas=QuotaService(store),
             policies=policies,
             authorizer=authorizer,
@@ -213,6 +216,7 @@ class BrokerApp:
     async def stop(self) -> None:
         """Stop accepting, end what runs, and leave everything on disk."""
         await self._services.groups.stop()
+        await self._services.transactions.stop()
         await self._server.close(grace_s=GRACE_S)
         if self._metrics is not None:
             await self._metrics.close()
@@ -232,6 +236,7 @@ class BrokerApp:
         services.quotas.load()
         services.producer_ids.load()
         services.groups.reload()
+        services.transactions.reload()
         services.authorizer.load()
         services.credentials.load()
 
@@ -297,6 +302,21 @@ async def _start_groups(store: MetadataStore, configs: ConfigService, topics: To
     await groups.start()
     topics.on_deleted(groups.forget_topic)
     return groups
+
+
+async def _start_transactions(
+    store: MetadataStore,
+    configs: ConfigService,
+    producer_ids: ProducerIdAllocator,
+    *,
+    logs: LogManager,
+    groups: GroupCoordinator,
+) -> TransactionCoordinator:
+    transactions = TransactionCoordinator(
+        store, configs.broker_value, producer_ids=producer_ids, logs=logs, offsets=groups.offsets, now_ms=now_ms
+    )
+    await transactions.start()
+    return transactions
 
 
 def _open_logs(settings: BrokerSettings, configs: ConfigService) -> LogManager:

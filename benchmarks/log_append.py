@@ -64,7 +64,7 @@ async def _produce(broker: DataPath, batch: bytes, count: int) -> None:
     frame = memoryview(encode(request, _VERSION))
     context = broker.context(_VERSION)
     for _ in range(count):
-        response = await api_000_produce.handle(api_000_produce.decode(_VERSION, frame, 0), context)
+        response = await api_000_produce.handle(decode(ProduceRequest, _VERSION, frame), context)
         assert response is not None
         encode(response, _VERSION)
 

@@ -13,6 +13,9 @@ import pytest
 from klamm import Broker
 from klamm.protocol.codec import decode
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest
+from klamm.protocol.messages.produce import ProduceRequest
+from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +82,34 @@ def test_an_unknown_api_key_closes_the_connection(broker: Broker) -> None:
 def test_an_unserved_version_closes_the_connection(broker: Broker) -> None:
     """K649-17."""
     assert_closed_and_alive(broker, request(44, 7))
+
+
+def test_a_version_that_is_announced_for_old_clients_only_closes_the_connection(broker: Broker) -> None:
+    assert_closed_and_alive(broker, request(0, 2))
+
+
+def test_ten_thousand_parts_of_a_produce_request_do_not_hold_others_up(broker: Broker) -> None:
+    """An assignment that names one partition twice must not be compared with itself ten thousand times either."""
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="twice",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[
+            CreateTopicsRequest.CreatableReplicaAssignment(partition_index=min(index, 29_998), broker_ids=[1])
+            for index in range(30_000)
+        ],
+        configs=[],
+    )
+    data = [ProduceRequest.PartitionProduceData(index=index, records=b"") for index in range(30_000)]
+    produced = ProduceRequest(
+        acks=-1, timeout_ms=1000, topic_data=[ProduceRequest.TopicProduceData(name="nowhere", partition_data=data)]
+    )
+    with connect(broker) as busy:
+        busy.settimeout(60)
+        busy.sendall(request_frame(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7))
+        assert b"29998" in answer(busy)
+        busy.sendall(request_frame(produced, 9))
+        assert len(answer(busy)) > 30_000
 
 
 def test_null_where_the_schema_forbids_it_closes_the_connection(broker: Broker) -> None:

@@ -138,8 +138,7 @@ class DataPath:
     ) -> Answer | None:
         """Send a request through the codec and read the response, as over a connection."""
         frame = memoryview(encode(request, version))
-        read = route.decode
-        asked = read(version, frame, 0) if read is not None else decode(route.request, version, frame)
+        asked = decode(route.request, version, frame)
         response = await route.handle(asked, self.context(version, node_id=node_id))
         if response is None:
             return None

@@ -40,7 +40,10 @@ class Route:
     api: Api
     request: type[Message]
     handle: Callable[[Any, RequestContext], Awaitable[Response]]
-    decode: Callable[[int, memoryview, int], Any] | None = None
-    """Reads ``(api_version, frame, position of the body)`` instead of the codec; raises ProtocolError."""
+    is_mostly_data: bool = False
+    """A large request has few parts, and the rest is records that are not looked into."""
+    refused_below: int = 0
+    """Versions below are announced, for clients that look for them, and close the connection when they are used."""
     decode_raw: Callable[[int, memoryview, int], Any] | None = None
-    """Like ``decode``, but from behind ``client_id``, before any tagged fields of the header."""
+    """Reads ``(api_version, frame, position)`` from behind ``client_id``, before any tagged fields of the header,
+    instead of the codec; raises ProtocolError."""

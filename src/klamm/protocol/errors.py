@@ -153,6 +153,10 @@ class ProtocolError(Exception):
     """The bytes of a peer break the protocol: nothing is applied and the connection is closed."""
 
 
+class TooManyElementsError(ProtocolError):
+    """The arrays of a message hold more than was granted to them."""
+
+
 class KafkaApiError(Exception):
     """A request that is understood but refused: answered with ``error_code`` and a message for the peer."""
 

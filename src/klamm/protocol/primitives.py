@@ -13,6 +13,8 @@ ZERO_UUID: Final = UUID(int=0)
 UUID_BYTES: Final = 16
 MAX_VARINT_BYTES: Final = 5
 MAX_VARINT: Final = 2**32 - 1
+MAX_TAGGED_FIELDS: Final = 1000
+"""In a section that is passed over; Kafka's schemas have three at most."""
 CONTINUES: Final = 0x80
 """The bit of a varint's byte that says that another one follows."""
 
@@ -67,6 +69,7 @@ def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
         IndexError: The buffer ends inside a varint.
     """
     count, position = read_uvarint(buffer, position)
+    check_length(count, MAX_TAGGED_FIELDS, "Tagged section")
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)

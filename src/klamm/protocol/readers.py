@@ -15,7 +15,7 @@ from klamm.protocol.compiling import (
     plain_fields,
     tagged_fields,
 )
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.protocol.primitives import FIXED_SIZE, UUID_BYTES, check_length, read_uvarint
 
 if TYPE_CHECKING:
@@ -201,6 +201,8 @@ class _ReaderCompiler:
             "count = buffer[position]",
             "if count == 0: return self, position + 1",
             "count, position = uvarint(buffer, position)",
+            "left[0] -= count",
+            "if left[0] < 0: too_many(end)",
             "for _ in range(count):",
             "    tag, position = uvarint(buffer, position)",
             "    size, position = uvarint(buffer, position)",
@@ -215,7 +217,7 @@ class _ReaderCompiler:
 
 
 def _refuse_elements(end: int) -> None:
-    raise ProtocolError(f"More elements than {end} bytes of a request are granted")
+    raise TooManyElementsError(f"More elements than {end} bytes of a request are granted")
 
 
 def _unpack_many(code: str, size: int) -> Callable[[memoryview, int, int], list[int]]:

@@ -26,6 +26,7 @@ from klamm.protocol.messages.create_topics import CreateTopicsRequest
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest
+from klamm.protocol.primitives import skip_tagged_fields
 from klamm.protocol.schema import Field, Message, Struct
 
 OWN_SCHEMAS = {"describe_client_configs", "alter_client_configs"}
@@ -295,6 +296,15 @@ def test_a_frame_of_crumbs_is_refused_before_it_is_read() -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_frame_of_empty_tagged_fields_is_refused_before_it_is_read() -> None:
+    body = b"\x01" + b"\x00" + b"\x00" + b"\x00" + b"\xff\xff\x7f" + b"\x05\x00" * 500_000
+    with pytest.raises(ProtocolError, match="More elements than"):
+        decode(MetadataRequest, 9, body, max_elements=granted_elements(len(body)))
+    with pytest.raises(ProtocolError, match="Tagged section"):
+        skip_tagged_fields(memoryview(b"\xe9\x07" + b"\x05\x00" * 1001), 0, 2004)
+    assert skip_tagged_fields(memoryview(b"\xe8\x07" + b"\x05\x00" * 1000), 0, 2002) == 2002
 
 
 def test_elements_of_inner_arrays_count_too() -> None:

@@ -25,7 +25,6 @@ from klamm.broker.transactions.admission import (
     is_transactional,
 )
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.codec import decode as decode_message
 from klamm.protocol.errors import (
     ErrorCode,
     InvalidRecordError,
@@ -67,17 +66,6 @@ _NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
 """Shared by all answers that name no leader; never changed."""
 
 
-def decode(version: int, frame: memoryview, position: int) -> ProduceRequest:
-    """Read a request; records are views of the frame.
-
-    Raises:
-        ProtocolError: v0-2, or not a request.
-    """
-    if version < _MIN_SERVED:
-        raise ProtocolError(f"Produce v{version} is announced for old librdkafka only and not served")
-    return decode_message(ProduceRequest, version, frame, position)
-
-
 async def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
     """Append every partition's batch.
 
@@ -86,7 +74,10 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
     """
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]] = []
     admission = None if request.transactional_id is None else await _admit(request, context)
-    responses = [await _append_topic(data, request, context, admission, to_flush) for data in request.topic_data]
+    responses = [
+        await _append_topic(data, request, context, admission, to_flush)
+        async for data in context.time_slice.over(request.topic_data)
+    ]
     if to_flush:
         await _flush(to_flush, context)
     if request.acks == 0:
@@ -253,4 +244,4 @@ def _endpoints(
     ]
 
 
-ROUTE: Final = Route(api=API, request=ProduceRequest, handle=handle, decode=decode)
+ROUTE: Final = Route(api=API, request=ProduceRequest, handle=handle, is_mostly_data=True, refused_below=_MIN_SERVED)

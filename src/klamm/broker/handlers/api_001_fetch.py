@@ -55,11 +55,13 @@ class _Waiter:
 class _Found:
     """What a look at all partitions gave."""
 
-    __slots__ = ("failed", "logs", "partitions", "size")
+    __slots__ = ("failed", "logs", "partitions", "seen", "size")
 
     def __init__(self) -> None:
         self.partitions: list[tuple[FetchPartition, FetchedPartition]] = []
         self.logs: list[PartitionLog] = []
+        self.seen: list[int] = []
+        """The end of each log when it was looked at."""
         self.size = 0
         self.failed = False
 
@@ -69,7 +71,7 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
     plan = context.services.fetch_sessions.plan(request, context.api_version)
     if plan.error_code:
         return FetchedBody(error_code=plan.error_code)
-    found = _look(plan.partitions, request, context)
+    found = await _look(plan.partitions, request, context)
     if request.max_wait_ms > 0 and _is_too_little(found, request):
         found = await _wait_for_more(plan, found, request, context)
     return _answer(plan, found, context)
@@ -84,7 +86,7 @@ async def _wait_for_more(plan: FetchPlan, found: _Found, request: FetchRequest, 
     deadline = loop.time() + request.max_wait_ms / 1000
     while True:
         await _wait(found, request, deadline - loop.time())
-        found = _look(plan.partitions, request, context)
+        found = await _look(plan.partitions, request, context)
         # What an open transaction has written is there, but not to be read yet.
         may_wait = request.isolation_level == _READ_COMMITTED and loop.time() < deadline
         if not (may_wait and _is_too_little(found, request)):
@@ -97,17 +99,20 @@ async def _wait(found: _Found, request: FetchRequest, timeout_s: float) -> None:
     for log in found.logs:
         log.waiters.add(waiter)
     try:
-        await waiter.woken
+        # What came while the others were looked at woke nobody.
+        if all(log.high_watermark == seen for log, seen in zip(found.logs, found.seen, strict=True)):
+            await waiter.woken
     finally:
         timer.cancel()
         for log in found.logs:
             log.waiters.discard(waiter)
 
 
-def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: RequestContext) -> _Found:
+async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: RequestContext) -> _Found:
     found = _Found()
     left = request.max_bytes
     for wanted in partitions:
+        await context.time_slice.give_way()
         answer = FetchedPartition(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)
         found.partitions.append((wanted, answer))
         try:
@@ -138,6 +143,7 @@ def _read(
             answer.current_leader = topic.leader(wanted.partition), LEADER_EPOCH
         raise
     found.logs.append(log)
+    found.seen.append(log.high_watermark)
     if wanted.last_fetched_epoch >= 0:
         diverging = log.end_offset_for_epoch(wanted.last_fetched_epoch)
         if diverging.epoch < 0:

@@ -32,7 +32,10 @@ async def handle(request: FindCoordinatorRequest, context: RequestContext) -> Fi
     """Name the coordinator of each key."""
     if context.api_version >= FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(
-            coordinators=[_answer(key, request.key_type, context) for key in request.coordinator_keys]
+            coordinators=[
+                _answer(key, request.key_type, context)
+                async for key in context.time_slice.over(request.coordinator_keys)
+            ]
         )
     answer = _answer(request.key, request.key_type, context)
     words = f"No coordinator for keys of type {request.key_type}."

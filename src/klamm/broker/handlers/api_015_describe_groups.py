@@ -37,7 +37,7 @@ async def handle(request: DescribeGroupsRequest, context: RequestContext) -> Des
                 authorized_operations(context, AclResourceType.GROUP, group_id) if asked else NOT_ASKED,
                 context,
             )
-            for group_id in request.groups
+            async for group_id in context.time_slice.over(request.groups)
         ]
     )
 

@@ -32,7 +32,10 @@ async def handle(request: DeleteRecordsRequest, context: RequestContext) -> Dele
         topics=[
             DeleteRecordsResponse.DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[await _delete(topic.name, wanted, context) for wanted in topic.partitions],
+                partitions=[
+                    await _delete(topic.name, wanted, context)
+                    async for wanted in context.time_slice.over(topic.partitions)
+                ],
             )
             for topic in request.topics
         ]

@@ -30,7 +30,10 @@ async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) 
         topics=[
             OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[await _answer(topic.topic, wanted, context) for wanted in topic.partitions],
+                partitions=[
+                    await _answer(topic.topic, wanted, context)
+                    async for wanted in context.time_slice.over(topic.partitions)
+                ],
             )
             for topic in request.topics
         ]

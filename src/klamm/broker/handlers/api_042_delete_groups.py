@@ -20,7 +20,9 @@ API: Final = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2)
 
 async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
     """Answer one entry per group, each when its deletion is on disk."""
-    return DeleteGroupsResponse(results=[await _answer(group_id, context) for group_id in request.groups_names])
+    return DeleteGroupsResponse(
+        results=[await _answer(group_id, context) async for group_id in context.time_slice.over(request.groups_names)]
+    )
 
 
 async def _answer(group_id: str, context: RequestContext) -> DeleteGroupsResponse.DeletableGroupResult:

@@ -36,7 +36,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
     left = max(1, min(request.response_partition_limit, most))
     cursor = request.cursor
     answers: list[Answer] = []
-    for name in _names(request, context):
+    async for name in context.time_slice.over(_names(request, context)):
         if cursor is not None and name < cursor.topic_name:
             continue
         first = max(0, cursor.partition_index) if cursor is not None and name == cursor.topic_name else 0

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from klamm.broker.context import RequestContext
 from klamm.broker.security.login import LoginState
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode, encode, granted_elements
-from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.errors import ErrorCode, ProtocolError, TooManyElementsError
 from klamm.protocol.frames import (
     SCRATCH_BYTES,
     FrameReader,
@@ -52,8 +52,12 @@ _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
 """Where small reads land. One for all connections: a transport asks for a buffer, fills it and reports at once."""
+_CODEC: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-codec")
+"""Reads and writes long messages. One for all: every further one would take its share of the interpreter."""
 _LARGE_FRAME_BYTES: Final = 32 * 1024
 """From here on reading a frame may take milliseconds."""
+_ELEMENTS_AT_ONCE: Final = 1000
+"""As many parts are read on the event loop when the rest of a frame is data."""
 _LONG_PAUSES: Final = 2
 """Whoever gave way so often has a long answer to be written."""
 
@@ -228,11 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         if not route.api.serves(header.api_version):
             self._answer_unserved_version(route, header)
             return
-        if len(frame) >= _LARGE_FRAME_BYTES and route.decode is None:
-            # Of many small parts: others are served meanwhile.
-            request = await asyncio.to_thread(_read_request, route, header, memoryview(frame))
-        else:
-            request = _read_request(route, header, memoryview(frame))
+        request = await self._read(route, header, memoryview(frame))
         context = RequestContext(
             services=self._services,
             session=self.session,
@@ -243,11 +243,25 @@ class Connection(asyncio.BufferedProtocol):
         if login is not None and header.api_key in _LOGIN_APIS:
             await self._after_login_step(login)
         if response is not None:
-            encoding = partial(_encoded, response, header.api_version)
-            is_long = context.time_slice.pauses >= _LONG_PAUSES
-            self._write(header, response, await asyncio.to_thread(encoding) if is_long else encoding())
+            self._write(header, response, await self._encoded(response, header.api_version, context))
         if login is not None and login.state is LoginState.FAILED:
             raise ProtocolError("Login failed")
+
+    async def _read(self, route: Route, header: RequestHeader, frame: memoryview) -> Any:
+        """Decode a request; one of many small parts in the thread for that, and others are served meanwhile."""
+        if len(frame) < _LARGE_FRAME_BYTES:
+            return _read_request(route, header, frame)
+        if route.is_mostly_data:
+            try:
+                return _read_request(route, header, frame, max_elements=_ELEMENTS_AT_ONCE)
+            except TooManyElementsError:
+                pass  # small parts after all
+        return await asyncio.get_running_loop().run_in_executor(_CODEC, _read_request, route, header, frame)
+
+    async def _encoded(self, response: Message | RawResponse, version: int, context: RequestContext) -> _Body:
+        if context.time_slice.pauses < _LONG_PAUSES:
+            return _encoded(response, version)
+        return await asyncio.get_running_loop().run_in_executor(_CODEC, _encoded, response, version)
 
     async def _take_bare_token(self, login: Login, token: bytes) -> None:
         """Go on with a login that was begun by SaslHandshake v0: tokens without headers, and no words on failure."""
@@ -338,11 +352,13 @@ def _encoded(response: Message | RawResponse, version: int) -> _Body:
     return [encode(response, version)] if isinstance(response, Message) else response.buffers(version)
 
 
-def _read_request(route: Route, header: RequestHeader, frame: memoryview) -> Any:
+def _read_request(route: Route, header: RequestHeader, frame: memoryview, *, max_elements: int | None = None) -> Any:
     version = header.api_version
+    if version < route.refused_below:
+        raise ProtocolError(f"{route.api.key.name} v{version} is announced for old clients only and not served")
     if route.decode_raw is not None:
         return route.decode_raw(version, frame, header.end)
     position = body_position(frame, header, flexible=route.request.is_flexible(version))
-    if route.decode is not None:
-        return route.decode(version, frame, position)
-    return decode(route.request, version, frame, position, max_elements=granted_elements(len(frame)))
+    if max_elements is None:
+        max_elements = granted_elements(len(frame))
+    return decode(route.request, version, frame, position, max_elements=max_elements)

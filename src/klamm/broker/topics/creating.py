@@ -6,6 +6,7 @@ is known to be right (KIP-108), and then the topic is created.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -107,8 +108,7 @@ def _place(spec: TopicSpec, context: RequestContext) -> Placement:
     configs, node_ids = context.services.configs, context.services.cluster.node_ids
     assignments = dict(spec.assignments)
     if len(assignments) != len(spec.assignments):
-        indexes = [index for index, _ in spec.assignments]
-        repeated = next(index for index in indexes if indexes.count(index) > 1)
+        ((repeated, _),) = Counter(index for index, _ in spec.assignments).most_common(1)
         raise InvalidReplicaAssignmentError(f"Found multiple manual partition assignments for partition {repeated}")
     return place_new_topic(
         num_partitions=spec.num_partitions,

@@ -77,15 +77,9 @@ class _ResponseReader(Generic[AnyResponse]):
             offset = 0
             if self._response_class.is_flexible(self._version) and self._response_class.API_KEY != API_VERSIONS_KEY:
                 offset = skip_tagged_fields(body, 0, len(body))
-            message = decode(self._response_class, self._version, body, offset)
+            return BridgedResponse(decode(self._response_class, self._version, body, offset, is_whole=self._is_whole))
         except (ProtocolError, IndexError) as error:
-            return self._unreadable(str(error))
-        if self._is_whole and len(encode(message, self._version)) != len(body) - offset:
-            return self._unreadable("it does not end where its frame ends")
-        return BridgedResponse(message)
-
-    def _unreadable(self, reason: str) -> BridgedResponse[AnyResponse]:
-        return BridgedResponse(ProtocolError(f"Unreadable {self._response_class.__name__}: {reason}"))
+            return BridgedResponse(ProtocolError(f"Unreadable {self._response_class.__name__}: {error}"))
 
 
 class _Header:

@@ -38,6 +38,7 @@ def decode(
     offset: int = 0,
     *,
     max_elements: int | None = None,
+    is_whole: bool = False,
 ) -> AnyStruct:
     """Read a message body.
 
@@ -47,6 +48,7 @@ def decode(
         buffer: Holds the body up to its very end; records in the result are views of it.
         offset: Where the body begins.
         max_elements: How many strings and structs all arrays may hold together; None: as many as fit the bytes.
+        is_whole: Refuse bytes behind the end, which otherwise are passed over: for keys that two APIs share.
 
     Raises:
         ProtocolError: The bytes are not such a message.
@@ -55,9 +57,13 @@ def decode(
     flexible = cls.is_flexible(version) if issubclass(cls, Message) else False
     left = [len(view) if max_elements is None else max_elements]
     try:
-        message, _ = struct_reader(cls, version, flexible)(view, offset, len(view), left)
+        message, end = struct_reader(cls, version, flexible)(view, offset, len(view), left)
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise ProtocolError(f"{cls.__name__} v{version}: {error}") from error
+    if is_whole and end != len(view):
+        raise ProtocolError(
+            f"{cls.__name__} v{version} does not end where its frame ends: {len(view) - end} bytes more"
+        )
     return message  # type: ignore[no-any-return]  # the compiled reader makes one of cls
 
 

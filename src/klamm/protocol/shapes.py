@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from klamm.protocol.codec import decode, encode
+from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.primitives import skip_tagged_fields
 from klamm.protocol.schema import Message
@@ -47,16 +47,14 @@ def decode_by_shape(
     """Read whichever of the two requests of a shared key it is, from behind the client id.
 
     Raises:
-        ProtocolError: It is neither; a client configs request must also end where its frame ends.
+        ProtocolError: It is neither; whichever it is, it must also end where its frame ends, because a request that
+            was meant for the other API may well begin like one of this.
     """
     rest = frame[position:]
-    if not is_client_configs_request(client_configs.API_KEY, rest):
-        try:
-            body = skip_tagged_fields(rest, 0, len(rest))
-        except IndexError as error:
-            raise ProtocolError("Request header ends in its tagged fields") from error
-        return decode(scram, api_version, rest, body)
-    request = decode(client_configs, api_version, rest)
-    if len(encode(request, api_version)) != len(rest):
-        raise ProtocolError(f"{client_configs.__name__} does not end where its frame ends")
-    return request
+    if is_client_configs_request(client_configs.API_KEY, rest):
+        return decode(client_configs, api_version, rest, is_whole=True)
+    try:
+        body = skip_tagged_fields(rest, 0, len(rest))
+    except IndexError as error:
+        raise ProtocolError("Request header ends in its tagged fields") from error
+    return decode(scram, api_version, rest, body, is_whole=True)

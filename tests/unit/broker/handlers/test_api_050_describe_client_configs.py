@@ -240,7 +240,9 @@ def test_scram_on_the_same_key_is_answered_as_scram(broker: Broker) -> None:
     assert answers == [[], [("alice", ErrorCode.RESOURCE_NOT_FOUND), ("bob", ErrorCode.DUPLICATE_RESOURCE)]]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x05", b"\xff" * 12, bytes(10) + b"x", b"\x01\x07\x50"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00", b"\x00\x05", b"\xff" * 12, bytes(10) + b"x", b"\x01\x07\x50", b"\x00\x01\x00x"]
+)
 def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
     """O649-A."""
     with pytest.raises(ProtocolError):

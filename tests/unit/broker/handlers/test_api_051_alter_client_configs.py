@@ -205,7 +205,18 @@ def test_a_user_that_is_altered_twice_is_not_altered_at_all(broker: Broker) -> N
     assert [int(mechanism) for mechanism, _ in broker.credentials.describe("bob")] == [1]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", bytes(4), bytes(5) + b"x", b"\xff" * 6, b"\x00\x00\x00\x01\x00\x00"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        bytes(4),
+        bytes(5) + b"x",
+        b"\xff" * 6,
+        b"\x00\x00\x00\x01\x00\x00",
+        b"\x00" + encode(AlterUserScramCredentialsRequest(), 0) + b"x",
+    ],
+)
 def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
     """O649-A."""
     with pytest.raises(ProtocolError):

@@ -33,6 +33,11 @@ class ConfigSync:
         self._source = source
         self._target = target
         self.uses_legacy = settings.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
+        self._told_unknown: dict[tuple[str, str], str | None] = {}
+        """Values by remote topic and config that the target does not know, as they were told."""
+        self._told_refusals: dict[str, str] = {}
+        self._known: dict[str, frozenset[str]] = {}
+        """Names of all configs by remote topic, where the target could be described in the last round."""
 
     def run(self, topics: Sequence[str]) -> None:
         """Sync the configs of source topics whose remote topics exist.
@@ -46,7 +51,7 @@ class ConfigSync:
             return
         if not self.uses_legacy:
             try:
-                self._apply(self.plan(described))
+                self._apply(self._without_unknown(self.plan(described)))
             except AdminIncompatibleError as error:
                 self._fall_back(error)
             else:
@@ -54,16 +59,43 @@ class ConfigSync:
         self._replace(described)
 
     def plan(self, described: Mapping[str, tuple[ConfigEntry, ...]]) -> dict[str, tuple[ConfigOperation, ...]]:
-        """Return the incremental operations by remote topic that would change something."""
+        """Return the incremental operations by remote topic that would change something.
+
+        Those on configs that the target does not know are among them.
+        """
         remote = {self._settings.remote_topic(topic): topic for topic in described}
         current = self._target.describe_topic_configs(list(remote))
         out = {}
+        self._known = {}
         for name, topic in remote.items():
             known = current.get(name)
             target = None if known is None or isinstance(known, AdminRefusedError) else known
+            if target is not None:
+                self._known[name] = frozenset(entry.name for entry in target)
             planned = plan_config_operations(described[topic], self._settings.config_filter, target=target)
             if planned:
                 out[name] = planned
+        return out
+
+    def _without_unknown(
+        self, planned: Mapping[str, tuple[ConfigOperation, ...]]
+    ) -> dict[str, tuple[ConfigOperation, ...]]:
+        """Leave out what the target does not know: it would refuse all changes of that topic."""
+        out = {}
+        unknown: dict[tuple[str, str], str | None] = {}
+        for topic, operations in planned.items():
+            known = self._known.get(topic)
+            left_out = [] if known is None else [each for each in operations if each.name not in known]
+            unknown |= {(topic, each.name): each.value for each in left_out}
+            if kept := tuple(each for each in operations if each not in left_out):
+                out[topic] = kept
+        for (topic, name), value in unknown.items():
+            if (topic, name) not in self._told_unknown or self._told_unknown[topic, name] != value:
+                logger.warning(
+                    "Could not alter configuration of topic %s: cluster %s does not know %s, which is left out",
+                    topic, self._settings.target.alias, name,
+                )  # fmt: skip
+        self._told_unknown = unknown
         return out
 
     def _describe(self, topics: Sequence[str]) -> dict[str, tuple[ConfigEntry, ...]]:
@@ -79,8 +111,8 @@ class ConfigSync:
     def _apply(self, planned: Mapping[str, Sequence[ConfigOperation]]) -> None:
         outcomes = self._target.incremental_alter_topic_configs(planned)
         for name, refused in outcomes.items():
+            self._tell(name, refused)
             if refused is not None:
-                self._warn(name, refused)
                 continue
             for operation in planned[name]:
                 old = "" if operation.old_value is None else f" (was {operation.old_value})"
@@ -110,10 +142,16 @@ class ConfigSync:
             for topic, entries in described.items()
         }
         for name, refused in self._target.alter_topic_configs(complete).items():
-            if refused is not None:
-                self._warn(name, refused)
+            self._tell(name, refused)
 
-    def _warn(self, remote_topic: str, refused: AdminRefusedError) -> None:
+    def _tell(self, remote_topic: str, refused: AdminRefusedError | None) -> None:
+        """Say that a topic's configs could not be altered, once until the reason changes or is gone."""
+        if refused is None:
+            self._told_refusals.pop(remote_topic, None)
+            return
+        if self._told_refusals.get(remote_topic) == str(refused):
+            return
+        self._told_refusals[remote_topic] = str(refused)
         logger.warning("Could not alter configuration of topic %s: %s", remote_topic, refused)
         if refused.error_name.endswith(_DENIED):
             log_refusal(refused, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}")

@@ -93,6 +93,16 @@ class FakeAdmin(MirrorAdmin):
         pass
 
 
+class VendorAdmin(FakeAdmin):
+    """A cluster whose topics have a config of its vendor's."""
+
+    value = "1"
+
+    def _entries(self, topic: str) -> tuple[ConfigEntry, ...]:
+        own = ConfigEntry(name="vendor.key", value=self.value, config_source=SET_ON_TOPIC)
+        return (*super()._entries(topic), own)
+
+
 def flow(mode: str = "requested") -> FlowSettings:
     return parse_settings(
         {
@@ -199,3 +209,41 @@ def test_a_source_topic_that_can_not_be_described_is_left_out_and_told(caplog: p
     assert there.configs["A.t"] == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith("TopicAuthorizationException occurred while trying to describe the configs of topic t")
+
+
+def test_a_config_that_the_target_does_not_know_is_told_once_and_the_others_are_synced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """K894-22: told again when it changes; the rest of the topic is not held up."""
+    source, target = VendorAdmin({"t": {"retention.ms": "5"}}), FakeAdmin({"A.t": {}})
+    sync = ConfigSync(flow(), source, target)
+    with caplog.at_level(logging.WARNING):
+        sync.run(["t"])
+        sync.run(["t"])
+        source.value = "2"
+        sync.run(["t"])
+    assert target.configs["A.t"] == {"retention.ms": "5"}
+    warned = [record.getMessage() for record in caplog.records]
+    assert (
+        warned
+        == ["Could not alter configuration of topic A.t: cluster B does not know vendor.key, which is left out"] * 2
+    )
+
+
+def test_a_refusal_is_told_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-22."""
+    source, target = FakeAdmin({"t": {"retention.ms": "5"}}), FakeAdmin({"A.t": {}})
+    sync = ConfigSync(flow(), source, target)
+    target.refuses["A.t"] = AdminRefusedError("INVALID_CONFIG", "no")
+    with caplog.at_level(logging.WARNING):
+        sync.run(["t"])
+        sync.run(["t"])
+        target.refuses["A.t"] = AdminRefusedError("POLICY_VIOLATION", "never")
+        sync.run(["t"])
+        target.refuses.clear()
+        sync.run(["t"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "Could not alter configuration of topic A.t: INVALID_CONFIG: no",
+        "Could not alter configuration of topic A.t: POLICY_VIOLATION: never",
+    ]
+    assert target.configs["A.t"] == {"retention.ms": "5"}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_PASSWORD: Final = re.compile(r"(password\s*=\s*)\S+")
 
 
 class Once(argparse.Action):
@@ -44,7 +48,8 @@ class ToolParser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"klamm {version('klamm')}", help="show the version")
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong on stderr and exit with 2."""
+        """Say what is wrong on stderr, but no password, and exit with 2."""
+        message = _PASSWORD.sub(r"\1(hidden)", message)
         self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells the flags)\n")
 
     def add_value(self, flag: str, **how: Any) -> None:

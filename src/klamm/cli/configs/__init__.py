@@ -4,8 +4,8 @@
 
 Flags, stdout and exit codes are those of Kafka 4.1's ConfigCommand. Deliberately different: flags that do not go
 together exit with 2, words that belong to no flag are refused, entities are listed in the order of their names
-(Kafka's order is that of a hash table), and no stack trace follows an error. Users and clients have the dynamic
-configs of KIP-649.
+(Kafka's order is that of a hash table), and no stack trace follows an error. Users and clients have, besides quotas and
+SCRAM credentials, the dynamic configs of KIP-649.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.configs.options import parse, target
-from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.connecting import connect, guarded
 from klamm.cli.output import complain, write
 
 if TYPE_CHECKING:
@@ -39,21 +39,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     found = target(options)
-    if "ips" in found.types:
-        raise RefusedError("Entity type ips is not served: klamm keeps no connection quotas per address")
-    from klamm.cli.configs import clients, resources  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.cli.configs import resources, users  # noqa: PLC0415  # wrong flags need no network library
     from klamm.cli.configs.changes import read_changes  # noqa: PLC0415
 
     if options.describe:
-        show = clients.describe if found.is_of_clients else resources.describe
+        show = users.describe if found.has_quotas else resources.describe
         with connect(options) as admin:
             show(admin, found, options)
         return 0
     changes = read_changes(options)
-    if found.is_of_clients:
-        clients.check(found, changes)
+    if found.has_quotas:
+        users.route(found, changes)  # what is wrong in itself is told before anything is connected
     with connect(options) as admin:
-        change = clients.alter if found.is_of_clients else resources.alter
+        change = users.alter if found.has_quotas else resources.alter
         change(admin, found, changes, options)
     document = {
         "entity": dict(zip(found.types, found.names, strict=True)),

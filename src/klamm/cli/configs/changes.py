@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connecting import RefusedError
 from klamm.properties import read_properties
+from klamm.security.scram import ScramMechanism
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _NOT_IN_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 _COMMA: Final = re.compile("," + _NOT_IN_BRACKETS)
@@ -30,15 +31,37 @@ class Changes:
     appended: Mapping[str, str]
     subtracted: Mapping[str, str]
 
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is to be changed."""
+        return bool(self.added or self.deleted or self.appended or self.subtracted)
+
+    def only(self, is_meant: Callable[[str], bool]) -> Changes:
+        """Return what concerns some of the keys."""
+
+        def some(pairs: Mapping[str, str]) -> dict[str, str]:
+            return {key: value for key, value in pairs.items() if is_meant(key)}
+
+        return Changes(
+            added=some(self.added),
+            deleted=tuple(filter(is_meant, self.deleted)),
+            appended=some(self.appended),
+            subtracted=some(self.subtracted),
+        )
+
     def document(self) -> list[dict[str, str | None]]:
-        """Return the changes for programs."""
+        """Return the changes for programs, without the values that hold a password."""
         pairs: list[tuple[str, str, str | None]] = [
-            *(("set", name, value) for name, value in self.added.items()),
+            *(("set", name, None if _is_secret(name) else value) for name, value in self.added.items()),
             *(("delete", name, None) for name in self.deleted),
             *(("append", name, value) for name, value in self.appended.items()),
             *(("subtract", name, value) for name, value in self.subtracted.items()),
         ]
         return [{"name": name, "operation": operation, "value": value} for operation, name, value in pairs]
+
+
+def _is_secret(key: str) -> bool:
+    return ScramMechanism.from_name(key) != ScramMechanism.UNKNOWN
 
 
 def read_changes(options: argparse.Namespace) -> Changes:

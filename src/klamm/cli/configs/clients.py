@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 from klamm.cli.connecting import RefusedError
-from klamm.cli.output import write
-from klamm.client_configs.definitions import DEFINITIONS
 from klamm.client_configs.rollout import Rollout, rollout_key
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from klamm.admin import AdminClient, ClientConfigsDescription
@@ -20,18 +17,10 @@ if TYPE_CHECKING:
 
 _TYPES: Final = {"users": EntityType.USER, "clients": EntityType.CLIENT_ID}
 ALL_PERCENT: Final = 100
-_SHOWN: Final = {EntityType.USER: "user-principal", EntityType.CLIENT_ID: "client-id"}
-QUOTAS: Final = frozenset(
-    {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
-)
-SCRAM: Final = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
-def describe(admin: AdminClient, target: Target, options: argparse.Namespace) -> None:
-    """Show the entities that have exactly the types asked for, one line each, with the client versions under them."""
-    if "users" not in target.types:
-        write(options.output, [], list)  # these configs never belong to a client id alone
-        return
+def find(admin: AdminClient, target: Target) -> tuple[ClientConfigsDescription, ...]:
+    """Return the entities that have exactly the types asked for, with the client versions that registered there."""
     components = []
     for kind, entity_type in _TYPES.items():
         if kind not in target.types:
@@ -43,17 +32,15 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
             components.append(FilterComponent.of_entity(entity_type, name))
         else:
             components.append(FilterComponent.of_default_entity(entity_type))
-    found = admin.describe_client_configs(EntityFilter(components=tuple(components), strict=True)).result()
-    write(options.output, [_document(one) for one in found], lambda: [line for each in found for line in _lines(each)])
+    return admin.describe_client_configs(EntityFilter(components=tuple(components), strict=True)).result()
 
 
-def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> None:
+def alter(admin: AdminClient, target: Target, changes: Changes, *, percent: float | None, validate_only: bool) -> None:
     """Send the changes of one entity.
 
     Raises:
-        RefusedError: No user, an unknown key, or a key to be deleted that is not set; nothing was sent.
+        RefusedError: A key to be deleted is not set; nothing was sent.
     """
-    check(target, changes)
     user, client = target.name_of("users"), target.name_of("clients")
     if "clients" in target.types:
         entity = ClientConfigEntity.of_client(user or None, client or None)
@@ -64,10 +51,10 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
         if wrong := [key for key in changes.deleted if key not in present and rollout_key(key) not in present]:
             raise RefusedError(f"Invalid config(s): {','.join(wrong)}")
     operations = [
-        *staged(changes.added, options.percent),
+        *staged(changes.added, percent),
         *(ClientConfigOp(key, None) for key in changes.deleted),
     ]
-    admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
+    admin.alter_client_configs({entity: operations}, validate_only=validate_only).all().result()
 
 
 def staged(added: Mapping[str, str], percent: float | None) -> list[ClientConfigOp]:
@@ -86,23 +73,12 @@ def staged(added: Mapping[str, str], percent: float | None) -> list[ClientConfig
     ]
 
 
-def check(target: Target, changes: Changes) -> None:
-    """Check what can be checked before anything is sent.
+def check(target: Target) -> None:
+    """Check that there is somebody whom such configs can belong to.
 
     Raises:
-        RefusedError: A key that is none of these configs, a list operation, or a client id without a user.
+        RefusedError: A client id without a user.
     """
-    keys = (*changes.added, *changes.deleted)
-    if refused := [key for key in keys if key in QUOTAS | SCRAM]:
-        raise RefusedError(f"Quotas and SCRAM credentials are not served by klamm configs: {','.join(refused)}")
-    verb = "added" if any(key not in DEFINITIONS for key in changes.added) else "deleted"
-    if unknown := [key for key in keys if key not in DEFINITIONS]:
-        raise RefusedError(
-            f"Only dynamic client configs ({', '.join(sorted(DEFINITIONS))}) can be {verb} for '{target.types[0]}'. "
-            f"Unexpected config names: {','.join(unknown)}"
-        )
-    if changes.appended or changes.subtracted:
-        raise RefusedError("--append-config and --subtract-config are for lists: no config of users and clients is one")
     if "users" not in target.types:
         raise RefusedError(
             "A user must be specified with --user or --user-defaults: dynamic configs belong to a user, "
@@ -119,14 +95,11 @@ def _configs(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
     return {key: value for each in found for key, value in each.configs.items()}
 
 
-def _lines(described: ClientConfigsDescription) -> list[str]:
-    entity = ", ".join(
-        f"the default {_SHOWN[kind]}" if name is None else f"{_SHOWN[kind]} '{name}'"
-        for kind, name in described.entity.components
-    )
+def lines(spelled_entity: str, described: ClientConfigsDescription) -> list[str]:
+    """Return an entity's configs in one line, and the client versions that registered under it."""
     configs = ", ".join(f"{key}={value}" for key, value in described.configs.items())
     return [
-        f"Dynamic configs for {entity} are {configs}".rstrip(),
+        f"Dynamic configs for {spelled_entity} are {configs}".rstrip(),
         *(
             f"  registered: {version.client_information} supports [{', '.join(version.supported_configs)}]"
             for version in described.compatibility
@@ -134,10 +107,9 @@ def _lines(described: ClientConfigsDescription) -> list[str]:
     ]
 
 
-def _document(described: ClientConfigsDescription) -> dict[str, Any]:
-    names = {kind.value: name for kind, name in described.entity.components}
+def document(described: ClientConfigsDescription) -> dict[str, Any]:
+    """Return the same for programs."""
     return {
-        "entity": names,
         "configs": dict(described.configs),
         "registered": [
             {"client": version.client_information, "supported_configs": list(version.supported_configs)}

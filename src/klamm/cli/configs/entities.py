@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,9 +32,9 @@ class Target:
     """In the order of the types; "" is the default entity; fewer than types, or none, mean all of the type."""
 
     @property
-    def is_of_clients(self) -> bool:
-        """Whether it is about users and their clients."""
-        return self.types[0] in {"users", "clients"}
+    def has_quotas(self) -> bool:
+        """Whether it is about users, their clients, or addresses."""
+        return self.types[0] in {"users", "clients", "ips"}
 
     def name_of(self, kind: str) -> str | None:
         """Return the name for a type: "" for the default, None when there is none."""
@@ -42,12 +43,15 @@ class Target:
         return self.names[self.types.index(kind)]
 
     def check_ids(self) -> None:
-        """Check that brokers are named by numbers.
+        """Check that brokers are named by numbers, and addresses by addresses or the names of hosts.
 
         Raises:
             RefusedError: One is not.
         """
         kind = self.types[0]
+        if kind == "ips":
+            for name in filter(None, self.names):
+                _check_address(name)
         if kind in {"brokers", "broker-loggers"}:
             for name in self.names:
                 if name and _INTEGER.fullmatch(name) is None:
@@ -66,3 +70,12 @@ class Target:
         """Return what is said when a change would be accepted."""
         kind, name = self.types[0], self.names[0]
         return f"Valid: config for {kind[:-1]} {name}." if name else f"Valid: default config for {kind} in the cluster."
+
+
+def _check_address(name: str) -> None:
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError) as error:
+        raise RefusedError(
+            f"The entity name for ips must be a valid IP or resolvable host, but it is: {name}"
+        ) from error

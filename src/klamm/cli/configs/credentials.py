@@ -1,0 +1,69 @@
+"""SCRAM credentials of users (KIP-554): what ``klamm configs`` shows and changes of them; never a password."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialDeletion, UserScramCredentialUpsertion
+from klamm.cli.connecting import RefusedError
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.security.scram import MIN_ITERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.cli.configs.changes import Changes
+
+DEFAULT_ITERATIONS: Final = 4096
+_CREDENTIAL: Final = re.compile(r"(?:iterations=(-1|[0-9]+),)?password=(.*)")
+
+
+def find(admin: AdminClient, user: str | None) -> dict[str, tuple[ScramCredentialInfo, ...]]:
+    """Return what is known of the credentials of one user, or of all, in the order of their names."""
+    if user is None:
+        return dict(admin.list_user_scram_credentials().result())
+    try:
+        return {user: admin.describe_user_scram_credentials([user]).values()[user].result()}
+    except KafkaApiError as error:
+        if error.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+            return {}
+        raise
+
+
+def alter(admin: AdminClient, user: str, changes: Changes) -> None:
+    """Set and delete credentials of one user."""
+    admin.alter_user_scram_credentials(read(user, changes)).all().result()
+
+
+def read(user: str, changes: Changes) -> Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion]:
+    """Read ``SCRAM-SHA-256=iterations=8192,password=...``.
+
+    Raises:
+        RefusedError: Another form, or too few iterations; the message does not repeat the password.
+    """
+    return [
+        *(UserScramCredentialDeletion(user, ScramMechanism.from_name(name)) for name in changes.deleted),
+        *(_upsertion(user, ScramMechanism.from_name(name), text) for name, text in changes.added.items()),
+    ]
+
+
+def _upsertion(user: str, mechanism: ScramMechanism, text: str) -> UserScramCredentialUpsertion:
+    name = mechanism.mechanism_name
+    found = _CREDENTIAL.fullmatch(text)
+    if found is None:
+        raise RefusedError(
+            f"Invalid credential property {name}: expected {name}=[password=...] or"
+            f" {name}=[iterations=NUMBER,password=...]"
+        )
+    iterations = DEFAULT_ITERATIONS if found[1] in {None, "-1"} else int(found[1])
+    if iterations < MIN_ITERATIONS:
+        raise RefusedError(f"Iterations {iterations} is less than the minimum {MIN_ITERATIONS} required for {name}")
+    return UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, iterations), found[2])
+
+
+def line(user: str, infos: Sequence[ScramCredentialInfo]) -> str:
+    """Return the credentials of a user as Kafka's tool prints them."""
+    told = ", ".join(f"{info.mechanism.mechanism_name}=iterations={info.iterations}" for info in infos)
+    return f"SCRAM credential configs for user-principal '{user}' are {told}"

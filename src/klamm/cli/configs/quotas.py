@@ -1,0 +1,90 @@
+"""Quotas of users, clients and addresses (KIP-546): what ``klamm configs`` shows and changes of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
+from klamm.cli.connecting import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.admin import AdminClient
+    from klamm.cli.configs.changes import Changes
+    from klamm.cli.configs.entities import Target
+
+CLIENT_QUOTAS: Final = frozenset(
+    {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
+)
+IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
+_TYPES: Final = {"users": "user", "clients": "client-id", "ips": "ip"}
+_NUMBER: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
+"""What Java takes for a double, but for hexadecimal ones."""
+_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7
+"""Between these Java writes a double without an exponent."""
+
+
+def find(admin: AdminClient, target: Target) -> dict[ClientQuotaEntity, dict[str, float]]:
+    """Return the quotas of the entities that have exactly the types asked for, in the order of their names."""
+    components = []
+    for kind in target.types:
+        name = target.name_of(kind)
+        if name is None:
+            components.append(ClientQuotaFilterComponent.of_entity_type(_TYPES[kind]))
+        elif name:
+            components.append(ClientQuotaFilterComponent.of_entity(_TYPES[kind], name))
+        else:
+            components.append(ClientQuotaFilterComponent.of_default_entity(_TYPES[kind]))
+    found = admin.describe_client_quotas(ClientQuotaFilter(tuple(components), strict=True)).result()
+    in_order = sorted(found, key=lambda entity: [(kind, name is not None, name or "") for kind, name in entity.parts])
+    return {entity: dict(sorted(found[entity].items())) for entity in in_order}
+
+
+def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only: bool) -> None:
+    """Send the changes of one entity.
+
+    Raises:
+        RefusedError: A value is no number, or a quota to be deleted is not set; nothing was sent.
+    """
+    operations = [ClientQuotaOp(key, _number(key, value)) for key, value in changes.added.items()]
+    if changes.deleted:
+        present = {key for quotas in find(admin, target).values() for key in quotas}
+        if wrong := [key for key in changes.deleted if key not in present]:
+            raise RefusedError(f"Invalid config(s): {','.join(wrong)}")
+        operations += (ClientQuotaOp(key, None) for key in changes.deleted)
+    entity = ClientQuotaEntity.of({_TYPES[kind]: target.name_of(kind) or None for kind in target.types})
+    admin.alter_client_quotas({entity: operations}, validate_only=validate_only).all().result()
+
+
+def line(spelled_entity: str, quotas: Mapping[str, float]) -> str:
+    """Return the quotas of an entity as Kafka's tool prints them."""
+    return f"Quota configs for {spelled_entity} are " + ", ".join(f"{k}={java_text(v)}" for k, v in quotas.items())
+
+
+def java_text(value: float) -> str:
+    """Write a double as Java does: ``1024.0``, ``1.0E7``."""
+    if math.isnan(value) or math.isinf(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
+        return repr(float(value))
+    digits, _, exponent = f"{value!r}".partition("e") if "e" in repr(value) else _scientific(value)
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
+
+
+def _scientific(value: float) -> tuple[str, str, str]:
+    """Part the shortest digits that mean this number from its power of ten."""
+    sign = "-" if value < 0 else ""
+    whole, _, fraction = repr(abs(value)).partition(".")
+    digits = (whole + fraction).lstrip("0")
+    exponent = len(whole) - 1 if whole != "0" else len(fraction.lstrip("0")) - len(fraction) - 1
+    digits = digits.rstrip("0") or "0"
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}", "e", str(exponent)
+
+
+def _number(key: str, text: str) -> float:
+    if _NUMBER.fullmatch(text.strip()) is None:
+        raise RefusedError(f"Cannot parse quota configuration value for {key}: {text}")
+    return float(text.strip().rstrip("dDfF"))

@@ -1,0 +1,150 @@
+"""Users, their clients, and addresses: quotas, SCRAM credentials and dynamic client configs, each to its own API."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.configs import clients, credentials, quotas
+from klamm.cli.connecting import RefusedError
+from klamm.cli.output import write
+from klamm.client_configs.definitions import DEFINITIONS
+from klamm.protocol.errors import UnsupportedVersionError
+from klamm.security.scram import ScramMechanism
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from klamm.admin import AdminClient
+    from klamm.cli.configs.changes import Changes
+    from klamm.cli.configs.entities import Target
+
+_SHOWN: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """The changes of one entity by the API that they are for."""
+
+    quotas: Changes
+    credentials: Changes
+    dynamic: Changes
+
+
+def describe(admin: AdminClient, target: Target, options: argparse.Namespace) -> None:
+    """Show the entities that have exactly the types asked for, one line for each kind of config."""
+    lines: list[str] = []
+    documents: dict[tuple[tuple[str, str | None], ...], dict[str, Any]] = {}
+
+    def document(parts: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
+        empty = {"entity": dict(parts), "quotas": {}, "credentials": {}, "configs": {}, "registered": []}
+        return documents.setdefault(tuple(parts), empty)
+
+    for entity, values in quotas.find(admin, target).items():
+        lines.append(quotas.line(spelled(entity.parts), values))
+        document(entity.parts)["quotas"] = values
+    with suppress(UnsupportedVersionError):  # Kafka has these from 2.7 on
+        for user, infos in credentials.find(admin, target.name_of("users")).items() if _of_users(target) else ():
+            lines.append(credentials.line(user, infos))
+            told = {info.mechanism.mechanism_name: {"iterations": info.iterations} for info in infos}
+            document([("user", user)])["credentials"] = told
+    with suppress(UnsupportedVersionError):  # Apache Kafka has none
+        for described in clients.find(admin, target) if "users" in target.types else ():
+            parts = [(kind.value, name) for kind, name in described.entity.components]
+            lines += clients.lines(spelled(parts), described)
+            document(parts).update(clients.document(described))
+    write(options.output, list(documents.values()), lambda: lines)
+
+
+def _of_users(target: Target) -> bool:
+    """Tell whether it is about users as such, and not only about what is default for them."""
+    return target.types == ("users",) and "" not in target.names
+
+
+def spelled(parts: Sequence[tuple[str, str | None]]) -> str:
+    """Return an entity in the words of Kafka's tool."""
+    return ", ".join(
+        f"the default {_SHOWN.get(kind, kind)}" if name is None else f"{_SHOWN.get(kind, kind)} '{name}'"
+        for kind, name in parts
+    )
+
+
+def route(target: Target, changes: Changes) -> Routed:
+    """Part the changes by API.
+
+    Raises:
+        RefusedError: A key that is nothing here, or what cannot go together; nothing was sent.
+    """
+    if changes.appended or changes.subtracted:
+        raise RefusedError("--append-config and --subtract-config are for lists: no config of users and clients is one")
+    if target.types == ("ips",):
+        return _route_of_addresses(changes)
+    found = Routed(
+        quotas=changes.only(lambda key: key in quotas.CLIENT_QUOTAS),
+        credentials=changes.only(lambda key: ScramMechanism.from_name(key) != ScramMechanism.UNKNOWN),
+        dynamic=changes.only(lambda key: key in DEFINITIONS),
+    )
+    served = {*quotas.CLIENT_QUOTAS, *DEFINITIONS}
+    is_of_users = target.types == ("users",)
+    if is_of_users:
+        served |= {member.mechanism_name for member in ScramMechanism if member}
+    for verb, keys in (("added", changes.added), ("deleted", changes.deleted)):
+        if unknown := [key for key in keys if key not in served]:
+            kinds = "Only quotas, SCRAM credentials" if is_of_users else "Only quotas"
+            raise RefusedError(
+                f"{kinds} and dynamic client configs ({', '.join(sorted(DEFINITIONS))}) can be {verb} for"
+                f" '{','.join(target.types)}'. Unexpected config names: {','.join(unknown)}"
+            )
+    if found.credentials.is_any:
+        _check_credentials(target, found)
+    if found.dynamic.is_any:
+        clients.check(target)
+    return found
+
+
+def _route_of_addresses(changes: Changes) -> Routed:
+    nothing = changes.only(lambda _: False)
+    if unknown := [key for key in (*changes.added, *changes.deleted) if key not in quotas.IP_QUOTAS]:
+        raise RefusedError(
+            "Only connection quota configs can be added for 'ips' using --bootstrap-server. "
+            f"Unexpected config names: {','.join(unknown)}"
+        )
+    return Routed(quotas=changes, credentials=nothing, dynamic=nothing)
+
+
+def _check_credentials(target: Target, found: Routed) -> None:
+    if "" in target.names:
+        raise RefusedError(
+            "The use of --entity-default or --user-defaults is not allowed with User SCRAM Credentials using"
+            " --bootstrap-server."
+        )
+    if found.quotas.is_any:
+        raise RefusedError(
+            "Cannot alter both quota and SCRAM credential configs simultaneously for 'users' using --bootstrap-server."
+        )
+    credentials.read(target.names[0], found.credentials)
+
+
+def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> None:
+    """Send the changes of one entity; where two APIs are meant, what can be checked is checked with the cluster first.
+
+    Raises:
+        RefusedError: What was asked for cannot be done; nothing was sent.
+    """
+    found = route(target, changes)
+    if options.percent is not None and (found.quotas.is_any or found.credentials.is_any):
+        raise RefusedError(f"--percent is for dynamic client configs: {', '.join(sorted(DEFINITIONS))}")
+    if options.validate_only and found.credentials.is_any:
+        raise RefusedError("--validate-only: Kafka has no way to check a SCRAM credential without setting it")
+    rounds = [True] if options.validate_only else [False]
+    if sum(part.is_any for part in (found.quotas, found.credentials, found.dynamic)) > 1:
+        rounds.insert(0, True)
+    for validate_only in rounds:
+        if found.quotas.is_any:
+            quotas.alter(admin, target, found.quotas, validate_only=validate_only)
+        if found.credentials.is_any and not validate_only:
+            credentials.alter(admin, target.names[0], found.credentials)
+        if found.dynamic.is_any:
+            clients.alter(admin, target, found.dynamic, percent=options.percent, validate_only=validate_only)

@@ -31,7 +31,7 @@ from klamm.protocol.errors import KafkaApiError
 from tests.support.processes import start_process, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -236,7 +236,9 @@ def read(
     return out
 
 
-def wait_for_records(address: str, topic: str, count: int, *, timeout_s: float = 60) -> list[Record]:
+def wait_for_records(
+    address: str, topic: str, count: int, *, timeout_s: float = 60, alive: Callable[[], None] = lambda: None
+) -> list[Record]:
     """Wait until a topic of one partition has that many records; returns all that are there."""
     connection = ControlConnection(ConnectionSettings.of((address,), {}, "klamm-test"))
     found: list[Record] = []
@@ -247,7 +249,7 @@ def wait_for_records(address: str, topic: str, count: int, *, timeout_s: float =
         return len(found) >= count
 
     try:
-        wait_until(enough, timeout_s=timeout_s, what=f"{count} records in {topic}", interval_s=0.1)
+        wait_until(enough, timeout_s=timeout_s, what=f"{count} records in {topic}", interval_s=0.1, alive=alive)
     finally:
         connection.close()
     return found

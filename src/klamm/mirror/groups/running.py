@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.mirror.admin import KafkaAdmin
@@ -11,15 +12,32 @@ from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
 from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.groups.status import GroupStatus
+    from klamm.mirror.model import GroupAdmin, Partition
+    from klamm.mirror.settings import ClusterSettings
+
+    Ends = Callable[[Sequence[Partition]], Mapping[Partition, int]]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothSides:
+    """What is needed of both clusters to translate a group's offsets."""
+
+    source: GroupAdmin
+    target: GroupAdmin
+    syncs: SyncStore
+    source_ends: Ends
+    """Returns log end offsets; partitions that do not exist or have no leader are missing."""
+    target_ends: Ends
 
 
 def translate_groups(flow: FlowSettings, status: GroupStatus, stop: threading.Event) -> None:
@@ -27,7 +45,7 @@ def translate_groups(flow: FlowSettings, status: GroupStatus, stop: threading.Ev
 
     Does nothing where the file does not want it.
     """
-    if flow.groups is None or flow.syncs_topic is None:
+    if flow.groups is None:
         return
     try:
         with group_control(flow, status) as control:
@@ -41,40 +59,64 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
     """Open a loop's connections for as long as the context lasts; ``turn`` may be called by hand.
 
     Raises:
-        SettingsError: a client property that can not be honoured.
-        ValueError: the flow does nothing about groups.
+        SettingsError: a client property that can not be honoured, or the flow does nothing about groups.
     """
-    if flow.groups is None or flow.syncs_topic is None:
-        raise ValueError(f"{flow.name} does nothing about groups")
-    timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
+    if flow.groups is None:
+        raise SettingsError(f"{flow.name}: emit.checkpoints.enabled=false: no offsets of groups are translated")
     with contextlib.ExitStack() as stack:
-
-        def opened(side: str, role: str) -> ControlConnection:
-            cluster = flow.source if side == "source" else flow.target
-            client = flow.clients[f"{side}.{role}"]
-            settings = ConnectionSettings.of(cluster.bootstrap_servers, client, f"klamm-mirror-{flow.name}")
-            connection = ControlConnection(settings)
-            stack.callback(connection.close)
-            return connection
-
-        source, target = (
-            stack.enter_context(
-                contextlib.closing(
-                    KafkaAdmin(cluster.bootstrap_servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms)
-                )
-            )
-            for side, cluster in (("source", flow.source), ("target", flow.target))
-        )
-        reader, writer = opened("target", "consumer"), opened("target", "producer")
-        syncs = SyncStore(opened(flow.syncs_location.value, "consumer"), flow.syncs_topic)
+        target = _admin(stack, flow, "target")
+        reader, writer = _connection(stack, flow, "target", "consumer"), _connection(stack, flow, "target", "producer")
         wanted = flow.groups.group_filter.should_replicate_group
         yield GroupControl(
             flow,
             flow.groups,
-            source,
+            _admin(stack, flow, "source"),
             target,
-            syncs=syncs,
+            syncs=_syncs(stack, flow),
             checkpoints=CheckpointStore(reader, writer, flow.groups.checkpoints_topic, wanted=wanted),
             end_offsets=reader.end_offsets,
             status=status,
         )
+
+
+@contextlib.contextmanager
+def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
+    """Open connections to both clusters for as long as the context lasts.
+
+    Raises:
+        SettingsError: a client property that can not be honoured, or there are no offset syncs.
+    """
+    with contextlib.ExitStack() as stack:
+        yield BothSides(
+            source=_admin(stack, flow, "source"),
+            target=_admin(stack, flow, "target"),
+            syncs=_syncs(stack, flow),
+            source_ends=_connection(stack, flow, "source", "consumer").end_offsets,
+            target_ends=_connection(stack, flow, "target", "consumer").end_offsets,
+        )
+
+
+def _cluster(flow: FlowSettings, side: str) -> ClusterSettings:
+    return flow.source if side == "source" else flow.target
+
+
+def _admin(stack: contextlib.ExitStack, flow: FlowSettings, side: str) -> KafkaAdmin:
+    timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
+    servers = _cluster(flow, side).bootstrap_servers
+    return stack.enter_context(
+        contextlib.closing(KafkaAdmin(servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms))
+    )
+
+
+def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role: str) -> ControlConnection:
+    servers = _cluster(flow, side).bootstrap_servers
+    settings = ConnectionSettings.of(servers, flow.clients[f"{side}.{role}"], f"klamm-mirror-{flow.name}")
+    return stack.enter_context(contextlib.closing(ControlConnection(settings)))
+
+
+def _syncs(stack: contextlib.ExitStack, flow: FlowSettings) -> SyncStore:
+    if flow.syncs_topic is None:
+        raise SettingsError(
+            f"{flow.name}: emit.offset-syncs.enabled=false: offsets of groups are translated by offset syncs"
+        )
+    return SyncStore(_connection(stack, flow, flow.syncs_location.value, "consumer"), flow.syncs_topic)

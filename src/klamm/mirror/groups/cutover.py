@@ -1,0 +1,165 @@
+"""Moving a group for good: its offsets on the target, translated one last time once it is idle on the source."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.mirror.config_sync import log_refusal
+from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.groups.plans import accepted, offsets_to_commit, remote_topic_of, translate_group
+from klamm.mirror.model import AdminRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.formats import Checkpoint
+    from klamm.mirror.groups.plans import Translated
+    from klamm.mirror.groups.running import BothSides
+    from klamm.mirror.model import Committed, GroupAdmin, Partition
+
+_IDLE: Final = ("Empty", "Dead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutoverRow:
+    """One offset of the group."""
+
+    topic: str
+    """On the source, as ``partition``."""
+    partition: int
+    remote_topic: str
+    source_offset: int
+    target_offset: int | None
+    """Where it goes on; None: it can not be said."""
+    lag: int | None
+    """Records of the source that the group has not read; None: not known."""
+    again_at_most: int
+    """So many records it may read again on the target."""
+    reason: str = ""
+    """Why it can not be moved; empty: it can."""
+    note: str = ""
+    """What else is worth knowing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutover:
+    """What would happen, or did."""
+
+    flow: str
+    group: str
+    rows: tuple[CutoverRow, ...]
+    problems: tuple[str, ...]
+    """Why the group as a whole can not be moved now."""
+    is_done: bool = False
+    """The target has the offsets."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether nothing stands in the way."""
+        return not self.problems and not any(row.reason for row in self.rows)
+
+
+class _Look(NamedTuple):
+    """What is so at one moment."""
+
+    offsets: Mapping[Partition, Committed]
+    problems: tuple[str, ...]
+
+
+def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool) -> Cutover:
+    """Translate a group's offsets and, unless it is a dry run, give them to the group on the target.
+
+    Nothing is written when one offset can not be translated, when the group has members on either side, or when its
+    offsets move meanwhile. A group that is further on the target already stays there.
+
+    Raises:
+        ClusterAwayError, ConnectionLostError: a cluster is away; nothing was written.
+        AdminRefusedError: the source may not be asked.
+    """
+    before = _look(flow, group, sides)
+    # Without offset syncs each offset says that nothing of it was mirrored.
+    with contextlib.suppress(TopicGoneError):
+        sides.syncs.refresh()
+    remote = sorted({(remote_topic_of(flow, topic), at) for topic, at in before.offsets})
+    translated = translate_group(flow, group, before.offsets, sides.syncs, sides.target_ends(remote))
+    rows = _rows(flow, group, before.offsets, translated, sides)
+    plan = Cutover(flow=flow.name, group=group, rows=rows, problems=before.problems)
+    if dry_run or not plan.is_ready:
+        return plan
+    after = _look(flow, group, sides)
+    if after != before:
+        moved = ("its offsets or members changed while this was looked at: try again",)
+        return replace(plan, problems=after.problems or moved)
+    return _write(plan, flow, sides.target, [each.checkpoint for each in translated if each.checkpoint is not None])
+
+
+def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
+    problems = []
+    for admin, alias in ((sides.source, flow.source.alias), (sides.target, flow.target.alias)):
+        state = admin.describe_groups([group])[group]
+        if isinstance(state, AdminRefusedError):
+            problems.append(f"it can not be described on cluster {alias}: {state}")
+        elif state.state not in _IDLE:
+            problems.append(f"it has {state.member_count} members on cluster {alias}: stop its consumers first")
+    found = sides.source.group_offsets([group])[group]
+    if isinstance(found, AdminRefusedError):
+        log_refusal(found, f"list offsets for consumer group {group} on cluster {flow.source.alias}")
+        raise found
+    offsets = accepted(flow, found)
+    if not offsets:
+        problems.append(f"it has no offsets on cluster {flow.source.alias} on topics that {flow.name} mirrors")
+    return _Look(offsets, tuple(problems))
+
+
+def _rows(
+    flow: FlowSettings,
+    group: str,
+    offsets: Mapping[Partition, Committed],
+    translated: Sequence[Translated],
+    sides: BothSides,
+) -> tuple[CutoverRow, ...]:
+    source_ends = sides.source_ends(sorted(offsets))
+    current = sides.target.group_offsets([group])[group]
+    have = {} if isinstance(current, AdminRefusedError) else current
+    return tuple(_row(flow, each, offsets[each.topic, each.partition], source_ends, have) for each in translated)
+
+
+def _row(
+    flow: FlowSettings,
+    translated: Translated,
+    committed: Committed,
+    source_ends: Mapping[Partition, int],
+    have: Mapping[Partition, Committed],
+) -> CutoverRow:
+    where = (translated.topic, translated.partition)
+    remote = remote_topic_of(flow, translated.topic)
+    target_offset = None if translated.checkpoint is None else translated.checkpoint.downstream_offset
+    now = have.get((remote, translated.partition))
+    further = target_offset is not None and now is not None and now.offset > target_offset
+    end = source_ends.get(where)
+    return CutoverRow(
+        topic=translated.topic,
+        partition=translated.partition,
+        remote_topic=remote,
+        source_offset=committed.offset,
+        target_offset=target_offset,
+        lag=None if end is None else max(0, end - committed.offset),
+        again_at_most=translated.again_at_most,
+        reason=translated.reason,
+        note=f"stays at {now.offset}, where it is already" if further and now is not None else "",
+    )
+
+
+def _write(plan: Cutover, flow: FlowSettings, target: GroupAdmin, checkpoints: Sequence[Checkpoint]) -> Cutover:
+    current = target.group_offsets([plan.group])[plan.group]
+    if isinstance(current, AdminRefusedError):
+        raise current
+    due = offsets_to_commit(checkpoints, current)
+    refused = {at: why for at, why in target.alter_group_offsets(plan.group, due).items() if why is not None}
+    problems = tuple(
+        f"{topic}-{at} was refused on cluster {flow.target.alias}: {why}" for (topic, at), why in refused.items()
+    )
+    return replace(plan, problems=problems, is_done=not problems)

@@ -1,0 +1,147 @@
+"""Side by side with the real thing: Kafka's client library reads what the mirror writes, and MirrorMaker 2 and the
+mirror take over from each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import klamm
+from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.formats import Checkpoint, OffsetSync
+from klamm.mirror.heartbeats import Heartbeats
+from klamm.mirror.settings import parse_settings
+from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.properties import parse_properties
+from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records
+from tests.support.mirror_groups import Copying, commit, committed, rounds
+from tests.support.mirrormaker import MirrorMaker, java_virtual_machine
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.kafka import KafkaCluster
+
+SOON = """
+sync.group.offsets.enabled = true
+emit.checkpoints.interval.seconds = 1
+sync.group.offsets.interval.seconds = 1
+refresh.groups.interval.seconds = 1
+offset.flush.interval.ms = 1000
+status.storage.replication.factor = 1
+config.storage.replication.factor = 1
+B->A.emit.heartbeats.enabled = false
+"""
+
+
+def numbered(first: int, count: int) -> list[tuple[int, Seen]]:
+    return [(0, Seen(b"k", b"%d" % number, (), 1_700_000_000_000 + number)) for number in range(first, first + count)]
+
+
+def test_kafkas_client_library_reads_checkpoints_and_heartbeats(java: None) -> None:
+    """K894-41, K894-44: translateOffsets, replicationHops, upstreamClusters, heartbeatTopics, checkpointTopics."""
+    with klamm.Broker() as here, klamm.Broker() as there:
+        # given
+        create_topic(here.bootstrap_servers, "orders")
+        produce(here.bootstrap_servers, "orders", numbered(0, 300))
+        commit(here.bootstrap_servers, "billing", "orders", 123, metadata="noted")
+        settings = parse_settings(
+            parse_properties(properties(here.bootstrap_servers, there.bootstrap_servers, topics="orders"))
+        )
+        _beat_on_the_source(here.bootstrap_servers)
+        with Copying(settings.flows[0]) as copying:
+            copying.wait_for(300)
+        rounds(settings.flows[0])
+        with java_virtual_machine() as jvm:
+            # when
+            mirrored = jvm.org.apache.kafka.connect.mirror.RemoteClusterUtils
+            target = {"bootstrap.servers": there.bootstrap_servers}
+            offsets = mirrored.translateOffsets(target, "A", "billing", jvm.java.time.Duration.ofSeconds(30))
+            ((partition, found),) = [(entry.getKey(), entry.getValue()) for entry in offsets.entrySet()]
+            # then
+            assert (partition.topic(), partition.partition()) == ("A.orders", 0)
+            assert (found.offset(), found.metadata()) == (123, "noted")
+            assert mirrored.replicationHops(target, "A") == 1
+            assert mirrored.replicationHops(target, "C") == -1
+            assert set(mirrored.upstreamClusters(target)) == {"A"}
+            assert set(mirrored.heartbeatTopics(target)) == {"A.heartbeats"}
+            assert set(mirrored.checkpointTopics(target)) == {"A.checkpoints.internal"}
+
+
+def _beat_on_the_source(address: str) -> None:
+    """Let B->A write one heartbeat into A, as the mirror's driver does every second."""
+    create_topic(address, "heartbeats", 1, {"cleanup.policy": "compact"})
+    text = properties("nowhere:1", address, topics="x").replace("A", "X").replace("B", "A").replace("X", "B")
+    (pair,) = [each for each in parse_settings(parse_properties(text)).heartbeats if each.name == "B->A"]
+    connection = ControlConnection(ConnectionSettings.of((address,), {}, "test"))
+
+    class NoAdmin:
+        def create_topics(self, topics: object) -> dict[str, None]:
+            return {}
+
+    try:
+        assert Heartbeats(pair, NoAdmin(), connection).beat()  # type: ignore[arg-type]
+    finally:
+        connection.close()
+
+
+def test_the_mirror_takes_over_from_mirrormaker_and_gives_back(
+    java: None, real_kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """K894-38, K894-40, K894-41, K894-43: nothing is lost, nothing comes twice, groups go on."""
+    with klamm.Broker() as here:
+        source, target = here.bootstrap_servers, real_kafka.bootstrap_servers
+        create_topic(source, "taken", 1, {"retention.ms": "-1"})
+        file = properties(source, target, SOON, topics="taken")
+        # given
+        _advance(source, first=0, group_at=120)
+        with MirrorMaker(file, tmp_path) as mirrormaker:
+            _wait_until_mirrored(target, 300, 120, mirrormaker)
+        # when
+        _advance(source, first=300, group_at=450)
+        flow = parse_settings(parse_properties(file)).flows[0]
+        with Copying(flow) as copying:
+            copying.wait_for(600)
+        rounds(flow)
+        assert committed(target, "app") == {"A.taken": 450}
+        # then
+        _advance(source, first=600, group_at=750)
+        with MirrorMaker(file, tmp_path) as mirrormaker:
+            _wait_until_mirrored(target, 900, 750, mirrormaker)
+        wanted = [record for _, record in numbered(0, 900)]
+        assert read(target, "A.taken", {0: 900})[0] == wanted
+        stands = [each.downstream_offset for each in _checkpoints(target)]
+        assert stands == sorted(stands), "a checkpoint went back"
+        assert 450 in stands
+        _check_syncs(source)
+
+
+def _advance(source: str, *, first: int, group_at: int) -> None:
+    produce(source, "taken", numbered(first, 300))
+    commit(source, "app", "taken", group_at)
+
+
+def _checkpoints(target: str) -> list[Checkpoint]:
+    records = wait_for_records(target, "A.checkpoints.internal", 1)
+    found = [Checkpoint.parse(record.key or b"", record.value or b"") for record in records]
+    return [each for each in found if each.group == "app"]
+
+
+def _wait_until_mirrored(target: str, count: int, upstream: int, mirrormaker: MirrorMaker) -> None:
+    """Wait for records, and for a checkpoint of where the group stands."""
+    wait_for_records(target, "A.taken", count, timeout_s=150, alive=mirrormaker.check_alive)
+    wait_until(
+        lambda: _checkpoints(target)[-1].upstream_offset == upstream,
+        timeout_s=60,
+        what=f"a checkpoint of {upstream}",
+        interval_s=0.2,
+        alive=mirrormaker.check_alive,
+    )
+
+
+def _check_syncs(source: str) -> None:
+    """Every sync, whoever wrote it, is of a record that is there: both sides count alike here."""
+    records = wait_for_records(source, "mm2-offset-syncs.B.internal", 3)
+    for record in records:
+        sync = OffsetSync.parse(record.key or b"", record.value or b"")
+        assert sync.upstream_offset == sync.downstream_offset < 900

@@ -1,0 +1,81 @@
+"""The mirror's own copier and loop of groups, in this process and without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Self
+
+from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.control import Assignment, FlowControl
+from klamm.mirror.copying import copy_settings, partitions_of
+from klamm.mirror.groups.running import group_control
+from klamm.mirror.groups.status import FlowGroups, GroupStatus
+from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.wire.copier import Copier
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from klamm.mirror.flow_settings import FlowSettings
+
+
+class Copying:
+    """A flow's topics and records, copied in a thread as a task would."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._flow = flow
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Self:
+        flow, assignments = self._flow, list[Assignment]()
+        with (
+            contextlib.closing(KafkaAdmin(flow.source.bootstrap_servers, {}, timeout_ms=20_000)) as here,
+            contextlib.closing(KafkaAdmin(flow.target.bootstrap_servers, {}, timeout_ms=20_000)) as there,
+        ):
+            FlowControl(flow, here, there, status=MirrorStatus([flow.name]), publish=assignments.append).turn()
+        self.copier = Copier(copy_settings(flow), partitions_of(assignments[-1]))
+        self._thread = threading.Thread(target=self.copier.run, args=(self._stop.is_set,))
+        self._thread.start()
+        return self
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many source offsets are copied."""
+        wait_until(
+            lambda: sum(max(0, row.next_offset) for row in self.copier.progress()) >= count,
+            timeout_s=60,
+            what=f"{count} copied records",
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self.copier.close()
+        assert not self._thread.is_alive()
+
+
+def commit(address: str, group: str, topic: str, offset: int, metadata: str = "") -> None:
+    """Let a group without members stand at an offset of partition 0."""
+    with AdminClient(address) as admin:
+        found = OffsetAndMetadata(offset=offset, metadata=metadata)
+        admin.alter_group_offsets(group, {TopicPartition(topic, 0): found}).all().result(30)
+
+
+def committed(address: str, group: str) -> dict[str, int]:
+    """Return where a group stands, by topic."""
+    with AdminClient(address) as admin:
+        offsets = admin.list_group_offsets({group: None}).values()[group].result(20)
+    return {at.topic: found.offset for at, found in offsets.items()}
+
+
+def rounds(flow: FlowSettings, *, count: int = 1) -> FlowGroups:
+    """Let the loop of a flow's groups do so many rounds from its start; return where it says they stand."""
+    status = GroupStatus()
+    for _ in range(count):
+        with group_control(flow, status) as control:
+            control.turn()
+    return status.snapshot()[flow.name]

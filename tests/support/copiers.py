@@ -1,0 +1,77 @@
+"""The mirror's data path without Spark: a copier in this process, for what has to be exact or quick."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from klamm.mirror.wire.copier import Copier, CopySettings
+from klamm.mirror.wire.fetch_frames import FetchLimits
+from klamm.mirror.wire.partition_copy import CopyState, PartitionId
+from klamm.mirror.wire.transactions import TransactionSettings
+from klamm.mirror.wire.transport import ConnectionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.mirror.wire.copier import PartitionProgress
+
+_MIB = 1024 * 1024
+
+
+def copy_settings(
+    source: str,
+    target: str,
+    *,
+    alias: str,
+    shards: int = 0,
+    continue_after_loss: bool = False,
+    interval_s: float = 0.05,
+) -> CopySettings:
+    """Return the settings of a flow from cluster ``alias``; with ``shards`` it writes exactly once, by one of them."""
+    transactions = None
+    if shards:
+        transactions = TransactionSettings(
+            id_prefix=f"{alias}-mm2-klamm-{alias}", shards=shards, shard=0, interval_s=interval_s, timeout_ms=60_000
+        )
+    return CopySettings(
+        flow=f"{alias}->B",
+        source_alias=alias,
+        source=ConnectionSettings(bootstrap_servers=tuple(source.split(",")), client_id="copier"),
+        target=ConnectionSettings(bootstrap_servers=tuple(target.split(",")), client_id="copier"),
+        positions_topic=f"mm2-offsets.{alias}.internal",
+        positions_interval_s=0.05,
+        read_committed=True,
+        start_at_latest=False,
+        fetch_limits=FetchLimits(max_bytes=8 * _MIB, partition_max_bytes=_MIB, min_bytes=1, max_wait_ms=50),
+        buffer_bytes=16 * _MIB,
+        transactions=transactions,
+        continue_after_loss=continue_after_loss,
+    )
+
+
+def run_until(copier: Copier, condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    """Run a copier, in this thread, until a condition holds; it ends its transaction then.
+
+    Raises:
+        TimeoutError: the condition did not come to hold.
+    """
+    deadline = time.monotonic() + timeout_s
+    copier.run(lambda: condition() or time.monotonic() > deadline)
+    if not condition():
+        raise TimeoutError(f"Not within {timeout_s:g} s: {copier.progress()}")
+
+
+def copy_all(settings: CopySettings, *partitions: PartitionId, timeout_s: float = 60.0) -> list[PartitionProgress]:
+    """Copy partitions with a copier of their own until each is done or stopped, and return how far they are."""
+    copier = Copier(settings, partitions)
+    try:
+        run_until(copier, lambda: all(map(is_done, copier.progress())), timeout_s=timeout_s)
+        return list(copier.progress())
+    finally:
+        copier.close()
+
+
+def is_done(row: PartitionProgress) -> bool:
+    """Tell whether a partition has all that its source has, or has stopped."""
+    return row.state is CopyState.STOPPED or 0 <= row.end_offset <= row.next_offset

@@ -1,0 +1,163 @@
+"""The broker is killed (SIGKILL) while transactions run: each is there as a whole or not at all, and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tests.support.transaction_wire import (
+    TransactionClient,
+    Who,
+    committed_offset,
+    latest,
+    patiently,
+    read_committed,
+)
+from tests.support.wire import RefusedError, WireClient
+from tests.support.workers import Worker
+
+if TYPE_CHECKING:
+    from tests.support.probe import Cluster
+
+_KILLS: Final = 60 if os.environ.get("KLAMM_SOAK") else 5
+_TOPIC: Final = "transfers"
+_PARTITIONS: Final = 3
+_MOMENTS_S: Final = (0.1, 0.8)
+"""The broker dies after a time between these."""
+_COMMITTED, _ABORTED, _UNKNOWN, _OPEN = "committed", "aborted", "unknown", "open"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ledger:
+    """What one producer knows of its transactions; it lives through every crash."""
+
+    number: int
+    knows_v2: bool
+    """It speaks KIP-890's versions; else the old ones."""
+    ends: dict[int, str] = field(default_factory=dict)
+    """Number of the transaction -> how it ended, as far as the producer was told."""
+    written: dict[int, set[int]] = field(default_factory=dict)
+    """Number of the transaction -> partitions with an acknowledged record."""
+
+    @property
+    def group(self) -> str:
+        """Group whose offset each transaction sets to its own number."""
+        return f"group-{self.number}"
+
+    def value(self, transaction: int, partition: int) -> str:
+        """The record of a transaction in a partition."""
+        return f"{self.number}:{transaction}:{partition}"
+
+
+class _Transferring(Worker):
+    """One transaction after the other, until the broker is gone."""
+
+    def __init__(self, address: str, ledger: _Ledger) -> None:
+        self._address = address
+        self._ledger = ledger
+        self._sequences: dict[int, int] = {}
+        super().__init__(f"transactions of {ledger.number}")
+
+    def _work(self) -> None:
+        try:
+            with WireClient(self._address, timeout_s=30) as client:
+                ours = TransactionClient(client, f"transfer-{self._ledger.number}")
+                ours.find_coordinator()
+                code, who = ours.init(4)
+                assert code == 0
+                while not self._stop.is_set():
+                    who = self._transfer(ours, who)
+        except OSError:
+            return
+
+    def _transfer(self, ours: TransactionClient, who: Who) -> Who:
+        ledger = self._ledger
+        number = len(ledger.ends)
+        ledger.ends[number], ledger.written[number] = _OPEN, set()
+        partitions = [(number + step) % _PARTITIONS for step in range(1 + number % _PARTITIONS)]
+        if not ledger.knows_v2:
+            assert ours.add(who, 3, _TOPIC, *partitions) == [0] * len(partitions)
+            assert ours.add_offsets(who, 3, ledger.group) == 0
+        for partition in partitions:
+            sequence = self._sequences.get(partition, 0)
+            value = ledger.value(number, partition)
+            version = 12 if ledger.knows_v2 else 9
+            assert ours.produce(who, version, _TOPIC, partition, value, sequence=sequence) == 0
+            self._sequences[partition] = sequence + 1
+            ledger.written[number].add(partition)
+        assert ours.commit_offset(who, 5 if ledger.knows_v2 else 3, ledger.group, _TOPIC, number) == 0
+        is_commit = random.random() < 0.7
+        ledger.ends[number] = _UNKNOWN if is_commit else _ABORTED
+        code, following = ours.end(who, 5 if ledger.knows_v2 else 4, commit=is_commit)
+        assert code == 0
+        if is_commit:
+            ledger.ends[number] = _COMMITTED
+        if ledger.knows_v2:
+            self._sequences.clear()
+        return following if ledger.knows_v2 else who
+
+
+def test_every_transaction_is_whole_or_not_there_after_any_kill(crashing: Cluster) -> None:
+    # given
+    ledgers = [_Ledger(number=number, knows_v2=number % 2 == 0) for number in range(4)]
+    with WireClient(crashing.bootstrap_servers, timeout_s=30) as client:
+        client.create_topic(_TOPIC, partitions=_PARTITIONS)
+        _settle(client, ledgers)
+    moments = random.Random()
+    for _ in range(_KILLS):
+        # when
+        workers = [_Transferring(crashing.bootstrap_servers, ledger) for ledger in ledgers]
+        time.sleep(moments.uniform(*_MOMENTS_S))
+        for worker in workers:
+            worker.check()
+        crashing.restart(kill=True)
+        for worker in workers:
+            worker.stop(60)
+        # then
+        with WireClient(crashing.bootstrap_servers, timeout_s=30) as client:
+            _settle(client, ledgers)
+            _verify(client, ledgers)
+    assert sum(len(ledger.ends) for ledger in ledgers) > 5 * _KILLS
+
+
+def _settle(client: WireClient, ledgers: list[_Ledger]) -> None:
+    """End what was open, as the next producer of each transactional id does; then nothing is in anybody's way."""
+    for ledger in ledgers:
+        ours = TransactionClient(client, f"transfer-{ledger.number}")
+        ours.find_coordinator()
+        assert ours.init(4)[0] == 0
+    for partition in range(_PARTITIONS):
+        assert patiently(partial(_is_held_up, client, partition)) == 0, "Readers wait for ever"
+
+
+def _is_held_up(client: WireClient, partition: int) -> int:
+    try:
+        ends = [latest(client, _TOPIC, partition, committed=committed) for committed in (True, False)]
+    except RefusedError as error:
+        return error.error_code
+    return 0 if ends[0] == ends[1] else 51
+
+
+def _verify(client: WireClient, ledgers: list[_Ledger]) -> None:
+    found = {partition: read_committed(client, _TOPIC, partition) for partition in range(_PARTITIONS)}
+    for partition, values in found.items():
+        assert len(values) == len(set(values)), f"Partition {partition} holds a record twice"
+        for ledger in ledgers:
+            own = [int(value.split(":")[1]) for value in values if value.startswith(f"{ledger.number}:")]
+            assert own == sorted(own), f"Partition {partition} is out of order for producer {ledger.number}"
+    for ledger in ledgers:
+        visible = set()
+        for number, how in ledger.ends.items():
+            there = {partition for partition, values in found.items() if ledger.value(number, partition) in set(values)}
+            allowed = {
+                _COMMITTED: [ledger.written[number]],
+                _UNKNOWN: [ledger.written[number], set()],
+            }.get(how, [set()])
+            assert there in allowed, f"Transaction {number} of {ledger.number} ({how}) is in {there}"
+            if there:
+                visible.add(number)
+        assert committed_offset(client, ledger.group, _TOPIC, stable=True) == (0, max(visible, default=-1))

@@ -1,0 +1,152 @@
+"""Sources that lost records, or whose topics are others by now: loud, unless the file says to go on."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import AdminClient
+from klamm.mirror.positions import SourcePartition, key_bytes, partition_for_key, value_bytes
+from klamm.mirror.wire.copier import Copier
+from klamm.mirror.wire.partition_copy import CopyState, PartitionId
+from tests.support.copiers import copy_all, copy_settings, is_done, run_until
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import Seen, create_topic, delete_records, produce, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.mirror.wire.copier import CopySettings
+
+YEAR_2013 = 1_356_998_400_000
+FOREVER = {"retention.ms": "-1"}
+POSITIONS = "mm2-offsets.A.internal"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """One broker that is source and target."""
+    with KlammBroker() as broker:
+        create_topic(broker.bootstrap_servers, POSITIONS, 5, {"cleanup.policy": "compact"})
+        yield broker.bootstrap_servers
+
+
+def numbered(first: int, count: int) -> list[Seen]:
+    return [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(first, first + count)]
+
+
+def write(address: str, topic: str, records: list[Seen], partition: int = 0) -> None:
+    produce(address, topic, [(partition, record) for record in records])
+
+
+def create_both(address: str, topic: str, partitions: int = 1) -> list[PartitionId]:
+    for name in (topic, f"A.{topic}"):
+        create_topic(address, name, partitions, FOREVER)
+    return [PartitionId(topic, partition, f"A.{topic}") for partition in range(partitions)]
+
+
+def create_again(address: str, topic: str) -> None:
+    with AdminClient(address) as admin:
+        admin.delete_topics([topic]).all().result(20)
+    create_topic(address, topic, 1, FOREVER)
+
+
+def going_on(settings: CopySettings) -> CopySettings:
+    return replace(settings, continue_after_loss=True)
+
+
+def test_a_topic_that_was_created_again_while_the_mirror_was_away_is_noticed(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K894-38: the new topic is longer than the old one, so its offsets alone tell nothing."""
+    # given
+    partitions = create_both(address, "away")
+    settings = copy_settings(address, address, alias="A")
+    write(address, "away", numbered(0, 20))
+    copy_all(settings, *partitions)
+    create_again(address, "away")
+    write(address, "away", numbered(100, 50))
+    # when
+    (stopped,) = copy_all(settings, *partitions)
+    # then
+    assert stopped.state is CopyState.STOPPED
+    assert "away was deleted and created again on the source" in stopped.reason
+    assert "klamm.on.source.loss=continue mirrors it from its beginning, behind what A.away holds" in stopped.reason
+    assert read(address, "A.away", {0: 20}) == {0: numbered(0, 20)}
+    # when
+    with caplog.at_level(logging.WARNING):
+        copy_all(going_on(settings), *partitions)
+    # then
+    assert "it is mirrored from its beginning" in caplog.text
+    assert read(address, "A.away", {0: 70}) == {0: numbered(0, 20) + numbered(100, 50)}
+    # and once it is accepted, it is the topic that is meant
+    write(address, "away", numbered(150, 5))
+    (resumed,) = copy_all(settings, *partitions)
+    assert resumed.state is CopyState.COPYING
+    assert read(address, "A.away", {0: 75}) == {0: numbered(0, 20) + numbered(100, 55)}
+
+
+def test_a_topic_that_is_created_again_while_it_is_mirrored_begins_anew_if_it_may(address: str) -> None:
+    # given
+    partitions = create_both(address, "while")
+    write(address, "while", numbered(0, 20))
+    copier = Copier(going_on(copy_settings(address, address, alias="A")), partitions)
+    try:
+        run_until(copier, lambda: all(map(is_done, copier.progress())))
+        # when
+        create_again(address, "while")
+        write(address, "while", numbered(100, 5))
+        # then
+        run_until(copier, lambda: sum(row.records for row in copier.progress()) == 25)
+    finally:
+        copier.close()
+    assert read(address, "A.while", {0: 25}) == {0: numbered(0, 20) + numbered(100, 5)}
+
+
+def test_purged_records_are_named_and_left_behind_if_the_file_says_so(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K894-38: one partition stops, the other goes on; with the setting both do, and what is missing is told."""
+    # given
+    partitions = create_both(address, "lost", 2)
+    settings = copy_settings(address, address, alias="A")
+    for partition in (0, 1):
+        write(address, "lost", numbered(0, 10), partition)
+    copy_all(settings, *partitions)
+    for partition in (0, 1):
+        write(address, "lost", numbered(10, 10), partition)
+    delete_records(address, "lost", 1, before=15)
+    # when
+    rows = copy_all(settings, *partitions)
+    # then
+    assert [row.state for row in rows] == [CopyState.COPYING, CopyState.STOPPED]
+    assert "offset 10 is not there any more: the source holds 15 to 20" in rows[1].reason
+    assert "klamm.on.source.loss=continue goes on at 15" in rows[1].reason
+    # when
+    with caplog.at_level(logging.WARNING):
+        copy_all(going_on(settings), *partitions)
+    # then
+    assert "lost-1: offsets 10 to 14 were purged on the source before they were mirrored; going on at 15" in caplog.text
+    arrived = read(address, "A.lost", {0: 20, 1: 15})
+    assert arrived == {0: numbered(0, 20), 1: numbered(0, 10) + numbered(15, 5)}
+
+
+def test_after_a_takeover_the_topic_of_that_moment_is_the_one_that_is_meant(address: str) -> None:
+    """K894-38: positions that MirrorMaker 2 has written carry no topic id."""
+    # given
+    partitions = create_both(address, "taken-over")
+    write(address, "taken-over", numbered(0, 20))
+    key = key_bytes(SourcePartition("A", "taken-over", 0))
+    position = Seen(key, value_bytes(4), (), YEAR_2013)
+    write(address, POSITIONS, [position], partition_for_key(key, 5))
+    settings = copy_settings(address, address, alias="A")
+    # when
+    copy_all(settings, *partitions)
+    # then
+    assert read(address, "A.taken-over", {0: 15}) == {0: numbered(5, 15)}
+    create_again(address, "taken-over")
+    (stopped,) = copy_all(settings, *partitions)
+    assert stopped.state is CopyState.STOPPED

@@ -1,4 +1,4 @@
-"""Client quotas (KIP-546): whom they are for, what may be set, whom a filter means. They are kept, not enforced.
+"""Client quotas (KIP-546): whom they are for, what may be set, whom a filter means, which one counts for a client.
 
 Texts of errors are those of Kafka's ClientQuotaControlManager and ClientQuotasImage, so that its tools read alike.
 """
@@ -37,13 +37,17 @@ class _Quota:
     type_name: str
 
 
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+
 _CLIENT_QUOTAS: Final = {
-    "producer_byte_rate": _Quota(maximum=_LONG_MAX, type_name="a LONG"),
-    "consumer_byte_rate": _Quota(maximum=_LONG_MAX, type_name="a LONG"),
+    PRODUCER_BYTE_RATE: _Quota(maximum=_LONG_MAX, type_name="a LONG"),
+    CONSUMER_BYTE_RATE: _Quota(maximum=_LONG_MAX, type_name="a LONG"),
     "request_percentage": _Quota(maximum=None, type_name="a DOUBLE"),
     "controller_mutation_rate": _Quota(maximum=None, type_name="a DOUBLE"),
 }
-_IP_QUOTAS: Final = {"connection_creation_rate": _Quota(maximum=_INT_MAX, type_name="an INT")}
+_IP_QUOTAS: Final = {CONNECTION_CREATION_RATE: _Quota(maximum=_INT_MAX, type_name="an INT")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,45 @@ def matches(entity: QuotaEntity, components: Sequence[QuotaComponent], *, strict
         if component.match_type != MATCH_SPECIFIED and parts[component.entity_type] != component.match:
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """The quota that counts for a client."""
+
+    value: float
+    """Per second."""
+    shared_by: tuple[str | None, str | None]
+    """User and client id that use it up together; None where it does not matter."""
+
+
+def find_limit(
+    quotas: Mapping[QuotaEntity, Mapping[str, float]], name: str, user: str, client_id: str
+) -> QuotaLimit | None:
+    """Return the most specific quota of a client, in the order of KIP-55 (Kafka's DefaultQuotaCallback)."""
+    for entity, shared_by in (
+        (((USER, user), (CLIENT_ID, client_id)), (user, client_id)),
+        (((USER, user), (CLIENT_ID, None)), (user, client_id)),
+        (((USER, user),), (user, None)),
+        (((USER, None), (CLIENT_ID, client_id)), (user, client_id)),
+        (((USER, None), (CLIENT_ID, None)), (user, client_id)),
+        (((USER, None),), (user, None)),
+        (((CLIENT_ID, client_id),), (None, client_id)),
+        (((CLIENT_ID, None),), (None, client_id)),
+    ):
+        value = quotas.get(entity, {}).get(name)
+        if value is not None:
+            return QuotaLimit(value, shared_by)
+    return None
+
+
+def find_address_limit(quotas: Mapping[QuotaEntity, Mapping[str, float]], address: str) -> float | None:
+    """Return how many connections an address may make in a second; None without a quota."""
+    for entity in (((IP, address),), ((IP, None),)):
+        value = quotas.get(entity, {}).get(CONNECTION_CREATION_RATE)
+        if value is not None:
+            return value
+    return None
 
 
 def _check(quotas: Mapping[str, _Quota], name: str, value: float) -> None:

@@ -1,4 +1,4 @@
-"""Client quotas: kept in memory and in the metadata store, described, and not enforced."""
+"""Client quotas: kept in memory and in the metadata store, described, and found for who is to be held to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from klamm.configs.quotas import (
     QuotaChange,
     QuotaComponent,
     QuotaEntity,
+    QuotaLimit,
     check_filter,
+    find_address_limit,
+    find_limit,
     make_entity,
     matches,
     plan_quotas,
@@ -50,6 +53,19 @@ class QuotaService:
         for row in self._store.load_quotas():
             if row.value is not None:
                 self._quotas.setdefault(row.entity, {})[row.name] = row.value
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is limited."""
+        return not self._quotas
+
+    def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
+        """Return the quota that counts for a client; None when it is not limited."""
+        return find_limit(self._quotas, name, user, client_id)
+
+    def limit_of_address(self, address: str) -> float | None:
+        """Return how many connections an address may make in a second; None when it is not limited."""
+        return find_address_limit(self._quotas, address) if self._quotas else None
 
     def describe(
         self, components: Sequence[QuotaComponent], *, strict: bool

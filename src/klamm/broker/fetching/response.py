@@ -56,6 +56,12 @@ class FetchedBody:
     session_id: int = 0
     partitions: Sequence[FetchedPartition] = ()
     node_endpoints: list[FetchResponse.NodeEndpoint] = field(default_factory=list)
+    throttle_time_ms: int = 0
+
+    @property
+    def records_bytes(self) -> int:
+        """Size of all records."""
+        return sum(len(partition.records) for partition in self.partitions)
 
     def is_flexible(self, version: int) -> bool:
         """Tell whether the response header has tagged fields."""
@@ -73,7 +79,7 @@ class FetchedBody:
             name = partition.topic_id if version >= _TOPIC_IDS_SINCE else partition.topic
             topics.setdefault(name, []).append(partition)
         pieces: list[bytes | bytearray | memoryview] = []
-        head = bytearray(_INT32.pack(0))
+        head = bytearray(_INT32.pack(self.throttle_time_ms))
         if version >= _SESSIONS_SINCE:
             head += struct.pack(">hi", self.error_code, self.session_id)
         _write_count(head, len(topics), flexible)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from klamm.broker.client_configs.roster import ClientRoster
     from klamm.broker.network.session import Session
     from klamm.broker.network.traffic import Traffic
+    from klamm.broker.quotas.throttles import Throttles
     from klamm.broker.route import RawResponse, Route
     from klamm.broker.security.endpoints import Endpoint
     from klamm.broker.security.limits import ConnectionLimits
@@ -79,8 +80,12 @@ class Connection(asyncio.BufferedProtocol):
         roster: ClientRoster,
         max_frame_bytes: int,
         traffic: Traffic,
+        throttles: Throttles,
     ) -> None:
         self.session = session
+        self._throttles = throttles
+        self._muted_s = 0.0
+        self._is_muted = False
         self._traffic = traffic
         self._roster = roster
         self._endpoint = endpoint
@@ -109,8 +114,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True when no request waits or runs."""
-        return not self._frames and not self._is_busy
+        """True when no request runs, and none waits that is to be answered now."""
+        return (not self._frames or self._is_muted) and not self._is_busy
 
     def close_if_idle(self, now: float, idle_s: float) -> None:
         """Close when neither side had anything to say for ``idle_s`` seconds; ``now`` by the event loop's clock."""
@@ -141,7 +146,10 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._connections.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._serve())
+        welcome = self._throttles.welcome(self.session)
+        self._muted_s = welcome.delay_s
+        serving = self._turn_away() if welcome.is_refused else self._serve()
+        self._task = asyncio.get_running_loop().create_task(serving)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request that runs is cancelled."""
@@ -192,6 +200,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _serve(self) -> None:
         while True:
+            await self._sit_out()
             while not self._frames:
                 self._arrived = asyncio.get_running_loop().create_future()
                 await self._arrived
@@ -215,6 +224,22 @@ class Connection(asyncio.BufferedProtocol):
             self._was_active = True
             if self._reading_paused and len(self._frames) <= self._max_waiting_frames // 2:
                 self._resume_reading()
+
+    async def _sit_out(self) -> None:
+        """Wait as long as quotas want it: nothing more is answered, and soon nothing more is read."""
+        while self._muted_s > 0:
+            muted_s, self._muted_s = self._muted_s, 0.0
+            self._is_muted = True
+            try:
+                await asyncio.sleep(muted_s)
+            finally:
+                self._is_muted = False
+
+    async def _turn_away(self) -> None:
+        """Close, after the wait that keeps the peer from coming again at once."""
+        await self._sit_out()
+        logger.info("Connection of %s closed: connection_creation_rate of its address", self._peer())
+        self.close()
 
     async def _answer(self, frame: bytearray) -> None:
         login = self.session.login
@@ -240,6 +265,9 @@ class Connection(asyncio.BufferedProtocol):
             client_id=header.client_id,
         )
         response = await route.handle(request, context)
+        self._muted_s = self._throttles.after(
+            header.api_key, self.session, header.client_id, request_bytes=len(frame), response=response
+        )
         if login is not None and header.api_key in _LOGIN_APIS:
             await self._after_login_step(login)
         if response is not None:

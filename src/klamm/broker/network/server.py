@@ -11,6 +11,7 @@ from klamm.broker.client_configs.roster import ClientRoster
 from klamm.broker.network.connection import Connection
 from klamm.broker.network.session import Session
 from klamm.broker.network.traffic import Traffic
+from klamm.broker.quotas.throttles import Throttles
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Server:
         self.roster = ClientRoster(now_ms=lambda: time.time_ns() // 1_000_000)
         """Who is connected, and who was."""
         self._limits = limits
+        self._throttles = Throttles(services.quotas, services.configs)
         self._max_idle_ms = max_idle_ms
         self._sweeper: asyncio.Task[None] | None = None
         self._services = services
@@ -95,6 +97,7 @@ class Server:
                     roster=self.roster,
                     max_frame_bytes=self._max_frame_bytes,
                     traffic=self._traffic,
+                    throttles=self._throttles,
                 )
 
             server = await loop.create_server(

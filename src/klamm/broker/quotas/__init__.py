@@ -1,0 +1,1 @@
+"""Client quotas in force: who has had more than its share waits."""

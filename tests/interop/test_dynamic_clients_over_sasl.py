@@ -1,0 +1,110 @@
+"""Whoever logged in is the user whose configs a client gets: read from the Produce frames of each library."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import klamm
+from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, NewTopic
+from klamm.clients import KafkaProducer, aio, confluent
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from tests.support.dynamic_clients import SILENT
+from tests.support.frame_proxy import FrameProxy
+from tests.support.security import PASSWORDS, log_in, sasl_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TOPIC = "over-sasl"
+
+
+def login(servers: str, user: str) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": servers,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": PASSWORDS[user],
+    }
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[klamm.Broker]:
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings()) as running:
+        with AdminClient(**login(running.bootstrap_servers, "alice"), timeout_ms=60_000) as admin:
+            admin.create_topics([NewTopic(name=TOPIC, num_partitions=1, replication_factor=1)]).all().result()
+            changes = {
+                ClientConfigEntity.of_user("alice"): [ClientConfigOp("acks", "all")],
+                ClientConfigEntity.of_client("mallory", "app"): [ClientConfigOp("acks", "0")],
+            }
+            admin.alter_client_configs(changes).all().result()
+        yield running
+
+
+def by_kafka_python(servers: str, user: str) -> None:
+    with KafkaProducer(**login(servers, user), client_id="app", acks=1, enable_idempotence=False) as client:
+        client.send(TOPIC, b"x").get(60)
+
+
+def by_confluent(servers: str, user: str) -> None:
+    properties = {
+        "bootstrap.servers": servers,
+        "client.id": "app",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": PASSWORDS[user],
+        "acks": 1,
+    }
+    with confluent.Producer(properties, logger=SILENT) as client:
+        client.produce(TOPIC, b"x")
+        assert client.flush(60) == 0
+
+
+def by_aiokafka(servers: str, user: str) -> None:
+    async def send() -> None:
+        client = aio.AIOKafkaProducer(**login(servers, user), client_id="app", acks=1)
+        await client.start()
+        try:
+            await client.send_and_wait(TOPIC, b"x")
+        finally:
+            await client.stop()
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize("produce", [by_kafka_python, by_confluent, by_aiokafka], ids=lambda one: one.__name__)
+def test_each_user_gets_the_configs_of_that_user(produce: Callable[[str, str], None], broker: klamm.Broker) -> None:
+    """K649-30, K649-32."""
+    for user, acks in (("alice", -1), ("mallory", 0)):
+        with FrameProxy(broker.bootstrap_servers) as proxy:
+            produce(proxy.bootstrap_servers, user)
+            proxy.wait_for(lambda proxy=proxy: bool(proxy.produced_acks()))  # type: ignore[misc]
+            assert (user, proxy.produced_acks()) == (user, [acks])
+
+
+def test_nobody_reads_what_is_meant_for_somebody_else(broker: klamm.Broker) -> None:
+    """K649-35."""
+    # given
+    with log_in(broker.bootstrap_servers, "mallory") as client:
+
+        def ask(user: str) -> DescribeClientConfigsResponse:
+            names = {"user": user, "client-id": "app"}
+            components = [
+                DescribeClientConfigsRequest.ComponentData(entity_type=kind, match_type=0, match=name)
+                for kind, name in names.items()
+            ]
+            request = DescribeClientConfigsRequest(
+                components=components, supported_configs=["acks"], resolve_entity=True
+            )
+            return client.ask(request, DescribeClientConfigsResponse, 0)
+
+        # when
+        refused, own = ask("alice"), ask("mallory")
+    # then
+    assert (refused.error_code, refused.entries) == (ErrorCode.INVALID_REQUEST, None)
+    assert [(one.key, one.value) for entry in own.entries or [] for one in entry.values] == [("acks", "0")]

@@ -107,7 +107,7 @@ def make_service(
     return ConfigService(
         store=store or MemoryConfigStore(),
         static=static or {"num.partitions": "1"},
-        node_ids=node_ids,
+        started_with={node_id: {"node.id": str(node_id), "broker.id": str(node_id)} for node_id in node_ids},
         now_ms=lambda: NOON_MS,
         loggers=loggers or MemoryLoggers(),
         guard=guard,

@@ -13,6 +13,7 @@ from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.broker.client_configs.service import ClientConfigService
 from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
 from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.own_settings import allowed_client_configs, max_history
 from klamm.broker.configs.policy import alter_config_guard
@@ -156,7 +157,7 @@ class BrokerApp:
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
-            node_ids=cluster.node_ids,
+            started_with=as_started(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
             guard=tls or alter_config_guard(policies),

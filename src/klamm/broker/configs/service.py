@@ -81,8 +81,8 @@ class ConfigService:
 
     Args:
         store: Where changes become durable.
-        static: The properties file; each broker's ``node.id`` and ``broker.id`` are added to it.
-        node_ids: Ids of the brokers that this process presents.
+        static: The properties file; what each broker was started with is added to it.
+        started_with: The configs that tell so, by the ids of the brokers that this process presents.
         now_ms: The clock, in milliseconds since the epoch.
         loggers: The loggers whose levels can change.
         guard: A policy's say on changes, asked last; None when there is no policy.
@@ -93,7 +93,7 @@ class ConfigService:
         *,
         store: ConfigStore,
         static: Mapping[str, str],
-        node_ids: Sequence[int],
+        started_with: Mapping[int, Mapping[str, str]],
         now_ms: Callable[[], int],
         loggers: LoggerLevels,
         guard: AlterConfigGuard | None = None,
@@ -101,7 +101,7 @@ class ConfigService:
         self._store = store
         self._now_ms = now_ms
         self._loggers = loggers
-        self._image = ConfigImage({n: {**static, "node.id": str(n), "broker.id": str(n)} for n in node_ids})
+        self._image = ConfigImage({node_id: {**static, **own} for node_id, own in started_with.items()})
         self._decider = ConfigDecider(self._image, loggers)
         self._guard = guard
         self._least_insync_replicas = static.get(MIN_INSYNC_REPLICAS, "1")

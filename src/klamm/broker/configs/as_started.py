@@ -1,0 +1,42 @@
+"""What each broker was started with, told as the configs that say so in Kafka's properties file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.security.listeners import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.broker.cluster import ClusterInfo
+    from klamm.broker.settings import BrokerSettings
+
+_ROLES: Final = "broker,controller"
+"""Every broker id decides about metadata too: there is one process."""
+
+
+def as_started(settings: BrokerSettings, cluster: ClusterInfo) -> Mapping[int, Mapping[str, str]]:
+    """Return, by broker id, the configs that flags stand for: identity, listeners with their ports, directory."""
+    return {node_id: _of_broker(settings, cluster, index) for index, node_id in enumerate(cluster.node_ids)}
+
+
+def _of_broker(settings: BrokerSettings, cluster: ClusterInfo, index: int) -> Mapping[str, str]:
+    node_id = cluster.node_ids[index]
+    found = {
+        "node.id": str(node_id),
+        "broker.id": str(node_id),
+        "process.roles": _ROLES,
+        "log.dirs": str(settings.data_dir.absolute()),
+        "listeners": ",".join(
+            f"{listener.name}://{_with_port(listener.listen[index], cluster, listener.name, index)}"
+            for listener in settings.listeners
+        ),
+    }
+    told = [f"{listener.name}://{listener.advertise[index]}" for listener in settings.listeners if listener.advertise]
+    return {**found, "advertised.listeners": ",".join(told)} if told else found
+
+
+def _with_port(address: Address, cluster: ClusterInfo, listener: str, index: int) -> Address:
+    """Return where it listens; for a free port, which one it became, as far as clients are told."""
+    return address if address.port else Address(host=address.host, port=cluster.nodes_at(listener)[index].port)

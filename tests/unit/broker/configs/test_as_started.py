@@ -1,0 +1,64 @@
+"""What a broker was started with is described as if it stood in its properties file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import klamm
+from klamm.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.admin import ConfigEntry
+
+NAMES = ("node.id", "broker.id", "process.roles", "log.dirs", "listeners", "advertised.listeners")
+
+
+def described(admin: AdminClient, node_id: int) -> dict[str, ConfigEntry]:
+    resource = ConfigResource(ResourceType.BROKER, str(node_id))
+    entries = admin.describe_configs({resource: NAMES}, include_synonyms=True).all().result()[resource]
+    return dict(entries)
+
+
+def test_each_broker_tells_its_id_roles_directory_and_the_port_that_it_got(tmp_path: Path) -> None:
+    """K339-24."""
+    # given
+    with klamm.Broker(brokers=2, data_dir=tmp_path / "data") as broker, AdminClient(broker.bootstrap_servers) as admin:
+        # when
+        of_brokers = [described(admin, node_id) for node_id in (1, 2)]
+    # then
+    for node_id, address, entries in zip("12", broker.bootstrap_servers.split(","), of_brokers, strict=True):
+        told = {name: entry.value for name, entry in entries.items()}
+        assert told == {
+            "node.id": node_id,
+            "broker.id": node_id,
+            "process.roles": "broker,controller",
+            "log.dirs": str(tmp_path / "data"),
+            "listeners": f"PLAINTEXT://{address}",
+            "advertised.listeners": None,
+        }
+        static = {name for name, entry in entries.items() if entry.source is ConfigSource.STATIC_BROKER_CONFIG}
+        assert static == set(NAMES) - {"advertised.listeners"}
+        assert all(
+            entry.is_read_only for name, entry in entries.items() if name not in {"listeners", "advertised.listeners"}
+        )
+
+
+def test_flags_win_over_the_properties_and_are_what_is_told(tmp_path: Path) -> None:
+    # given
+    config = {"listeners": "PLAINTEXT://127.0.0.1:1", "advertised.listeners": "PLAINTEXT://localhost:2"}
+    with klamm.Broker(listen="127.0.0.1:0", data_dir=tmp_path, config=config) as broker:
+        _, _, port = broker.bootstrap_servers.rpartition(":")
+    # when: the port is known, so that clients can be told one that works
+    config["advertised.listeners"] = f"PLAINTEXT://localhost:{port}"
+    address = f"127.0.0.1:{port}"
+    with klamm.Broker(listen=address, data_dir=tmp_path, config=config), AdminClient(address) as admin:
+        entries = described(admin, 1)
+    # then
+    assert entries["listeners"].value == f"PLAINTEXT://{address}"
+    assert entries["advertised.listeners"].value == f"PLAINTEXT://localhost:{port}"
+    assert [synonym.source for synonym in entries["listeners"].synonyms] == [
+        ConfigSource.STATIC_BROKER_CONFIG,
+        ConfigSource.DEFAULT_CONFIG,
+    ]

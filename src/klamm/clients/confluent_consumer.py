@@ -12,7 +12,13 @@ import confluent_kafka
 from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients.confluent_producer import SOFTWARE_PROPERTIES, Inbox, connect
 from klamm.clients.confluent_progress import Progress
-from klamm.clients.confluent_settings import backoff_s, client_id, connection_settings, interval_s
+from klamm.clients.confluent_settings import (
+    backoff_s,
+    client_id,
+    connection_settings,
+    interval_s,
+    split_properties,
+)
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer
 from klamm.clients.group_leaving import leave_group
 
@@ -58,8 +64,7 @@ class Consumer:
         on_dynamic_config_change: Callable[[ConfigUpdate], None] | None = None,
         **more: Any,
     ) -> None:
-        self._properties: dict[str, Any] = dict(config or {})
-        self._more = more
+        self._properties, self._more = split_properties(config, more)
         self._inbox = Inbox()
         self._topics: list[str] | None = None
         self._listener: dict[str, Callable[..., Any]] = {}

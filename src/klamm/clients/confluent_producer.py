@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import confluent_kafka
 
 from klamm.client_configs.definitions import ACKS
-from klamm.clients.confluent_settings import backoff_s, client_id, connection_settings, interval_s, is_true
+from klamm.clients.confluent_settings import (
+    backoff_s,
+    client_id,
+    connection_settings,
+    interval_s,
+    is_true,
+    split_properties,
+)
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_producer
 from klamm.clients.own_connection import OwnConnection
 
@@ -86,8 +93,7 @@ class Producer:
         on_dynamic_config_change: Callable[[ConfigUpdate], None] | None = None,
         **more: Any,
     ) -> None:
-        self._properties: dict[str, Any] = dict(config or {})
-        self._more = more
+        self._properties, self._more = split_properties(config, more)
         self._lock = threading.RLock()
         self._is_draining = False
         self._inbox = Inbox()

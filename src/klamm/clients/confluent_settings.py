@@ -24,8 +24,18 @@ DEFAULT_CLIENT_ID: Final = "rdkafka"
 DEFAULT_INTERVAL_MS: Final = 300_000
 """``metadata.max.age.ms`` of the Java client; librdkafka's own default of 15 minutes is for metadata only."""
 DEFAULT_BACKOFF_MS: Final = 100
+_KEYWORDS: Final = frozenset({"logger"})
+"""What confluent-kafka's clients take beside properties."""
 _UNUSABLE: Final = ("sasl.oauthbearer", "oauth_cb", "ssl.ca.pem", "ssl.certificate.pem", "ssl.key", "ssl.keystore")
 _USABLE: Final = frozenset({"ssl.key.location", "ssl.key.password"})
+
+
+def split_properties(
+    config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return librdkafka's properties, which confluent-kafka also takes as keywords, and what else it takes."""
+    own = {name: value for name, value in keywords.items() if name in _KEYWORDS}
+    return dict(config or {}) | {name: value for name, value in keywords.items() if name not in own}, own
 
 
 def connection_settings(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.clients.confluent_settings import backoff_s, client_id, connection_settings, interval_s, is_true
+from klamm.clients.confluent_settings import (
+    backoff_s,
+    client_id,
+    connection_settings,
+    interval_s,
+    is_true,
+    split_properties,
+)
 
 
 def test_servers_login_and_certificates_are_translated() -> None:
@@ -54,3 +61,12 @@ def test_what_is_not_said_is_as_with_the_java_client() -> None:
 def test_switches_are_read_as_librdkafka_reads_them(value: object, expected: bool) -> None:
     assert is_true({"enable.idempotence": value}, "enable.idempotence") is expected
     assert is_true({}, "enable.idempotence") is False
+
+
+def test_properties_come_in_a_dictionary_or_as_keywords() -> None:
+    # when
+    properties, more = split_properties({"client.id": "app", "acks": 1}, {"acks": "all", "logger": "mine"})
+    # then
+    assert properties == {"client.id": "app", "acks": "all"}
+    assert more == {"logger": "mine"}
+    assert split_properties(None, {"client.id": "app"}) == ({"client.id": "app"}, {})

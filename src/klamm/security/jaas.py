@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTHBEARER_MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 _CONTROL_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _USER_PREFIX: Final = "user_"
 _TOKEN: Final = re.compile(r"""\s*(?:(?P<punct>[=;])|"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^'\\]|\\.)*)'"""

@@ -32,6 +32,11 @@ class SaslExchange(Protocol):
         """Who logged in, None before the end."""
         ...
 
+    @property
+    def lifetime_s(self) -> float | None:
+        """How long what the client has shown is good, in seconds; None: for ever."""
+        return None
+
     def step(self, token: bytes) -> bytes:
         """Take what the client says, return what is said back.
 

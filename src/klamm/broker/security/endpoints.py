@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.broker.security.listeners import Listener, setting_of
 from klamm.broker.security.login import (
@@ -17,7 +17,8 @@ from klamm.broker.security.login import (
 )
 from klamm.properties import SettingsError
 from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
-from klamm.security.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from klamm.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, JaasEntry, parse_jaas
+from klamm.security.oauth import OAUTHBEARER
 from klamm.security.principals import ANONYMOUS, user_principal
 from klamm.security.sasl import PLAIN
 
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from klamm.broker.security.credentials import ScramCredentials
     from klamm.broker.security.tls import ServerTls
 
-_MODULES = {PLAIN: PLAIN_MODULE, "SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE}
+_MODULES: Final = {
+    PLAIN: PLAIN_MODULE,
+    "SCRAM-SHA-256": SCRAM_MODULE,
+    "SCRAM-SHA-512": SCRAM_MODULE,
+    OAUTHBEARER: OAUTHBEARER_MODULE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +83,19 @@ def _login(listener: Listener, configs: Mapping[str, str], credentials: ScramCre
     if unknown or not names:
         raise SettingsError(
             f"sasl.enabled.mechanisms={text} (listener {listener.name}): expected some of"
-            f" {', '.join(SERVED_MECHANISMS)}"
+            f" {', '.join(SERVED_MECHANISMS)}" + ("; Kerberos is not served" if "GSSAPI" in names else "")
         )
-    users: Mapping[str, str] = {}
-    for name in names:
-        found = _jaas_users(listener.name, name, configs)
-        if name == PLAIN:
-            users = found
+    entries = {name: _jaas_entry(listener.name, name, configs) for name in names}
+    plain, oauth = entries.get(PLAIN), entries.get(OAUTHBEARER)
+    by_token = None
+    if oauth is not None:
+        from klamm.broker.security.tokens import token_logins  # noqa: PLC0415  # urllib costs start-up time
+
+        by_token = token_logins(listener.name, configs, oauth.options)
     return LoginSettings(
-        mechanisms=mechanisms_of(names, plain_users=users, credentials=credentials),
+        mechanisms=mechanisms_of(
+            names, plain_users={} if plain is None else plain.users, credentials=credentials, by_token=by_token
+        ),
         max_token_bytes=_number(listener, configs, "sasl.server.max.receive.size", DEFAULT_MAX_TOKEN_BYTES),
         failure_delay_s=_number(
             listener, configs, "connection.failed.authentication.delay.ms", DEFAULT_FAILURE_DELAY_MS
@@ -96,8 +106,8 @@ def _login(listener: Listener, configs: Mapping[str, str], credentials: ScramCre
     )
 
 
-def _jaas_users(listener: str, mechanism: str, configs: Mapping[str, str]) -> dict[str, str]:
-    """Return the users of a mechanism's login module; SCRAM needs none, its users are stored."""
+def _jaas_entry(listener: str, mechanism: str, configs: Mapping[str, str]) -> JaasEntry | None:
+    """Return a mechanism's login module; SCRAM needs none, its users are stored."""
     for setting in (
         f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config",
         f"listener.name.{listener.lower()}.sasl.jaas.config",
@@ -107,17 +117,22 @@ def _jaas_users(listener: str, mechanism: str, configs: Mapping[str, str]) -> di
             continue
         entry = parse_jaas(text, setting=setting)
         if entry.module == _MODULES[mechanism]:
-            return entry.users
+            return entry
         if entry.module not in _MODULES.values():
             raise SettingsError(
-                f"{setting}: login module {entry.module} is not known, only {PLAIN_MODULE} and {SCRAM_MODULE}"
+                f"{setting}: login module {entry.module} is not known, only {', '.join(sorted(set(_MODULES.values())))}"
             )
     if mechanism == PLAIN:
         raise SettingsError(
             f"Listener {listener} enables PLAIN but names no users: set"
             f' listener.name.{listener.lower()}.plain.sasl.jaas.config={PLAIN_MODULE} required user_NAME="PASSWORD";'
         )
-    return {}
+    if mechanism == OAUTHBEARER:
+        raise SettingsError(
+            f"Listener {listener} enables OAUTHBEARER without a login module: set"
+            f" listener.name.{listener.lower()}.oauthbearer.sasl.jaas.config={OAUTHBEARER_MODULE} required;"
+        )
+    return None
 
 
 def _number(listener: Listener, configs: Mapping[str, str], name: str, default: int) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.security.oauth import OAUTHBEARER
 from klamm.security.principals import user_principal
 from klamm.security.sasl import PLAIN, InvalidCredentialsError, PlainExchange, SaslRefusedError
 from klamm.security.scram import ScramExchange, ScramMechanism
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKEN_BYTES: Final = 524_288
 DEFAULT_FAILURE_DELAY_MS: Final = 100
-SERVED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+SERVED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 
 
 class LoginState(Enum):
@@ -80,6 +81,7 @@ class Login:
         self._exchange: SaslExchange | None = None
         self._has_bare_tokens = False
         self._ends_at: float | None = None
+        self._lifetime_ms = 0
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +137,7 @@ class Login:
         try:
             answer = exchange.step(token)
             if exchange.user_name is not None:
-                self._accept(user_principal(exchange.user_name))
+                self._accept(user_principal(exchange.user_name), exchange.lifetime_s)
         except SaslRefusedError as error:
             return self._fail(error.error_message)
         except InvalidCredentialsError:
@@ -143,17 +145,19 @@ class Login:
             return self._fail(
                 f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self.mechanism}"
             )
-        lifetime_ms = self.settings.max_session_ms if self.is_open else 0
-        return TokenAnswer(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+        return TokenAnswer(auth_bytes=answer, session_lifetime_ms=self._lifetime_ms if self.is_open else 0)
 
-    def _accept(self, principal: str) -> None:
+    def _accept(self, principal: str, lifetime_s: float | None) -> None:
         if self.principal is not None and self.principal != principal:
             raise SaslRefusedError("Cannot change principals during re-authentication")
         self.principal = principal
         self.state = LoginState.OPEN
         self._exchange = None
-        if self.settings.max_session_ms > 0:
-            self._ends_at = self.settings.now() + self.settings.max_session_ms / 1000
+        limits = [] if lifetime_s is None else [int(lifetime_s * 1000)]
+        limits += [self.settings.max_session_ms] if self.settings.max_session_ms > 0 else []
+        if limits:
+            self._lifetime_ms = min(limits)
+            self._ends_at = self.settings.now() + self._lifetime_ms / 1000
 
     def _fail(self, error_message: str) -> TokenAnswer:
         self.state = LoginState.FAILED
@@ -162,11 +166,17 @@ class Login:
 
 
 def mechanisms_of(
-    names: tuple[str, ...], *, plain_users: Mapping[str, str], credentials: ScramCredentials
+    names: tuple[str, ...],
+    *,
+    plain_users: Mapping[str, str],
+    credentials: ScramCredentials,
+    by_token: Callable[[], SaslExchange] | None = None,
 ) -> dict[str, Callable[[], SaslExchange]]:
     """Return what begins a login, by mechanism."""
 
     def begin(name: str) -> Callable[[], SaslExchange]:
+        if name == OAUTHBEARER and by_token is not None:
+            return by_token
         mechanism = ScramMechanism.from_name(name)
         if mechanism is ScramMechanism.UNKNOWN:
             return lambda: PlainExchange(plain_users)

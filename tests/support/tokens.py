@@ -1,0 +1,72 @@
+"""Issuers of tokens, for OAUTHBEARER."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def part(fields: Mapping[str, Any]) -> str:
+    return encoded(json.dumps(fields).encode())
+
+
+def claims_of(user: str, *, seconds: float = 3600, now: float | None = None, **more: Any) -> dict[str, Any]:
+    """Return claims that are good for some time from now on; a claim that is None is left out."""
+    now = time.time() if now is None else now
+    claims = {"sub": user, "iat": now - 1, "exp": now + seconds, **more}
+    return {name: value for name, value in claims.items() if value is not None}
+
+
+def unsecured(claims: Mapping[str, Any], **header: Any) -> str:
+    return f"{part({'alg': 'none', **header})}.{part(claims)}."
+
+
+class Issuer:
+    """Signs by RS256, or ES256."""
+
+    def __init__(self, key_id: str, algorithm: str = "RS256") -> None:
+        self.key_id, self.algorithm = key_id, algorithm
+        self._rsa = rsa.generate_private_key(65537, 2048)
+        self._ec = ec.generate_private_key(ec.SECP256R1())
+
+    def public_key(self) -> dict[str, str]:
+        """Return the entry of a JSON Web Key Set."""
+        if self.algorithm == "RS256":
+            numbers = self._rsa.public_key().public_numbers()
+            fields: dict[str, str | int] = {"kty": "RSA", "n": numbers.n, "e": numbers.e}
+        else:
+            point = self._ec.public_key().public_numbers()
+            fields = {"kty": "EC", "crv": "P-256", "x": point.x, "y": point.y}
+        return {
+            "kid": self.key_id,
+            **{
+                name: encoded(value.to_bytes((value.bit_length() + 7) // 8)) if isinstance(value, int) else value
+                for name, value in fields.items()
+            },
+        }
+
+    def sign(self, claims: Mapping[str, Any], **header: Any) -> str:
+        signed = f"{part({'alg': self.algorithm, 'kid': self.key_id, **header})}.{part(claims)}"
+        if self.algorithm == "RS256":
+            signature = self._rsa.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+        else:
+            r, s = decode_dss_signature(self._ec.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
+            signature = r.to_bytes(32) + s.to_bytes(32)
+        return f"{signed}.{encoded(signature)}"
+
+
+def key_set(*issuers: Issuer) -> str:
+    return json.dumps({"keys": [issuer.public_key() for issuer in issuers]})

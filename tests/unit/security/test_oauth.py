@@ -1,0 +1,144 @@
+"""Tokens: what they say, and which are refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+
+import pytest
+
+from klamm.security.jwks import KeysError, check_signed, parse_keys
+from klamm.security.oauth import ClaimRules, OAuthBearerExchange, TokenError, check_unsecured
+from klamm.security.sasl import InvalidCredentialsError, SaslRefusedError
+from tests.support.tokens import Issuer, claims_of, encoded, key_set, part, unsecured
+
+NOW = time.time()
+claims = partial(claims_of, now=NOW)
+RSA, EC, STRANGER = Issuer("r"), Issuer("e", "ES256"), Issuer("r")
+KEYS = parse_keys(key_set(RSA, EC))
+STRICT = ClaimRules(needs_issued_at=True, checks_audience=True, clock_skew_s=30)
+
+
+def an_exchange(reasons: list[str] | None = None) -> OAuthBearerExchange:
+    rules = ClaimRules(required_scope=("kafka",))
+    return OAuthBearerExchange(
+        lambda text: check_unsecured(text, rules, NOW),
+        now_s=lambda: NOW,
+        log=(reasons if reasons is not None else []).append,
+    )
+
+
+def first(token: str, user: str = "", more: str = "") -> bytes:
+    return f"n,{f'a={user}' if user else ''},\x01auth=Bearer {token}\x01{more}\x01".encode()
+
+
+def test_a_token_says_who_somebody_is_and_for_how_long() -> None:
+    login = an_exchange()
+    token = unsecured(claims("alice", scope="kafka more", exp=NOW + 60))
+    assert login.step(first(token, "alice", "key=value\x01")) == b""
+    assert login.user_name == "alice"
+    assert login.lifetime_s == pytest.approx(60)
+
+
+def test_who_is_refused_hears_a_status_and_acknowledges_it() -> None:
+    reasons: list[str] = []
+    login = an_exchange(reasons)
+    assert login.step(first(unsecured(claims("alice", scope="kafka", exp=1.0)))) == b'{"status":"invalid_token"}'
+    assert login.user_name is None
+    with pytest.raises(SaslRefusedError) as refused:
+        login.step(b"\x01")
+    assert refused.value.error_message == '{"status":"invalid_token"}'
+    assert reasons == ["it has expired"]
+
+
+def test_a_missing_scope_is_told() -> None:
+    answer = an_exchange().step(first(unsecured(claims("alice", scope=["other"]))))
+    assert json.loads(answer) == {"status": "insufficient_scope", "scope": "[kafka]"}
+
+
+def test_nobody_becomes_somebody_else() -> None:
+    with pytest.raises(SaslRefusedError, match="different from the token's principal name"):
+        an_exchange().step(first(unsecured(claims("alice", scope="kafka")), "bob"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\x01", b"n,,\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"y,,\x01auth=Bearer x\x01\x01", b"\xff" * 9],
+)
+def test_what_is_no_first_message_is_refused(message: bytes) -> None:
+    with pytest.raises(InvalidCredentialsError):
+        an_exchange().step(message)
+
+
+@pytest.mark.parametrize(
+    ("token", "reason"),
+    [
+        ("abc", "three parts"),
+        ("a.b.", "Base64|JSON"),
+        (f"{part({'alg': 'none'})}.{encoded(b'[]')}.", "no JSON object"),
+        (f"{part({'alg': 'none'})}.{encoded(b'[' * 100_000)}.", "no JSON"),
+        (unsecured(claims("alice"), alg="None"), "algorithm none"),
+        (unsecured(claims("alice")) + "c2ln", "no signature"),
+        (RSA.sign(claims("alice")), "algorithm none"),
+        (unsecured(claims(" ")), "sub names nobody"),
+        (unsecured(claims("alice", sub=7)), "sub names nobody"),
+        (unsecured(claims("alice", exp=None)), "exp is missing"),
+        (unsecured(claims("alice", exp="soon")), "exp is no number"),
+        (unsecured(claims("alice", exp=True)), "exp is no number"),
+        (unsecured(claims("alice", iat=NOW + 100)), "iat lies ahead"),
+        (unsecured(claims("alice", exp=NOW + 5, iat=NOW + 5)), "iat lies ahead, or after exp"),
+    ],
+)
+def test_an_unsecured_token_that_is_wrong_is_refused_with_a_reason(token: str, reason: str) -> None:
+    with pytest.raises(TokenError, match=reason):
+        check_unsecured(token, ClaimRules(), NOW)
+
+
+@pytest.mark.parametrize("issuer", [RSA, EC], ids=["RS256", "ES256"])
+def test_a_signed_token_is_good_by_the_issuers_key_only(issuer: Issuer) -> None:
+    token = issuer.sign(claims("alice"))
+    assert check_signed(token, KEYS, STRICT, NOW).principal == "alice"
+    header, body, signature = token.split(".")
+    for forged in (
+        f"{header}.{part(claims('admin'))}.{signature}",
+        f"{header}.{body}.",
+        f"{header}.{body}.{signature[:-4]}",
+        f"{part({'alg': 'none'})}.{body}.",
+        f"{part({'alg': 'HS256', 'kid': issuer.key_id})}.{body}.{signature}",
+        f"{part({'alg': 'ES256' if issuer is RSA else 'RS256'})}.{body}.{signature}",
+    ):
+        with pytest.raises(TokenError):
+            check_signed(forged, KEYS, STRICT, NOW)
+
+
+@pytest.mark.parametrize(
+    ("token", "rules", "reason"),
+    [
+        (STRANGER.sign(claims("alice")), STRICT, "none of the issuer's 1 keys"),
+        (RSA.sign(claims("alice"), kid="other"), STRICT, "0 keys"),
+        (RSA.sign(claims("alice"), crit=["x"]), STRICT, "extensions"),
+        (RSA.sign(claims("alice", iat=None)), STRICT, "iat is missing"),
+        (RSA.sign(claims("alice", nbf=NOW + 100)), STRICT, "nbf lies ahead"),
+        (RSA.sign(claims("alice", exp=NOW - 31)), STRICT, "expired"),
+        (RSA.sign(claims("alice", aud="other")), STRICT, "claim aud"),
+        (RSA.sign(claims("alice")), ClaimRules(checks_audience=True, audiences={"us"}), "claim aud"),
+        (RSA.sign(claims("alice", iss="other")), ClaimRules(issuer="https://us"), "iss is not https://us"),
+    ],
+)
+def test_a_signed_token_must_be_for_us_and_for_now(token: str, rules: ClaimRules, reason: str) -> None:
+    with pytest.raises(TokenError, match=reason):
+        check_signed(token, KEYS, rules, NOW)
+
+
+def test_an_audience_and_an_issuer_that_are_expected_are_good() -> None:
+    rules = ClaimRules(checks_audience=True, audiences={"us", "them"}, issuer="i", principal_claim="azp")
+    token = EC.sign(claims("x", azp="alice", aud=["others", "us"], iss="i"), kid=None)
+    assert check_signed(token, KEYS, rules, NOW).principal == "alice"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"keys": []}', '{"keys": [{"kty": "oct"}]}', '{"keys": [7]}',
+                                  '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "!"}]}'])  # fmt: skip
+def test_what_is_no_set_of_keys_is_refused(text: str) -> None:
+    with pytest.raises(KeysError):
+        parse_keys(text)

@@ -7,12 +7,15 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from klamm.cli.mirror import main as klamm_mirror
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 _LISTEN = "klamm.metrics.listen = 127.0.0.1:0\n"
 _TAGS = 'source="A",target="B",topic="A.watched"'
@@ -35,7 +38,9 @@ def _gauges(page: str) -> dict[str, float]:
     return out
 
 
-def test_metrics_status_page_and_json_follow_the_mirror(tmp_path: Path) -> None:
+def test_metrics_status_page_and_json_follow_the_mirror_and_verify_compares_both_sides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # given
     with KlammBroker() as source, KlammBroker() as target:
         create_topic(source.bootstrap_servers, "watched", 2, {"retention.ms": "-1", "min.insync.replicas": "2"})
@@ -57,7 +62,17 @@ def test_metrics_status_page_and_json_follow_the_mirror(tmp_path: Path) -> None:
             gauges, page = _gauges(_get(mirror.text(), "/metrics")), _get(mirror.text(), "/")
             status: dict[str, Any] = json.loads(_get(mirror.text(), "/status.json"))
             assert mirror.stop() == 0
+        verify = ["verify", str(tmp_path / "mm2.properties"), "--topics", "watched"]
+        verified = klamm_mirror(verify), capsys.readouterr().out
+        stray = Seen(b"k", b"from somebody else", (), 1_700_000_000_000)
+        produce(target.bootstrap_servers, "A.watched", [(1, stray)])
+        spoiled = klamm_mirror(verify)
+        spoiled_words = capsys.readouterr().out
     # then
+    assert verified[0] == 0, verified[1]
+    assert "A->B: 2 partitions, 200 records are the same on both sides, 0 are not mirrored yet" in verified[1]
+    assert spoiled == 1
+    assert "on the target only: 1, the first is offset 100 of A.watched" in spoiled_words
     assert gauges["record_lag"] == 0
     assert gauges["byte_count"] > 200 * 100
     assert gauges["replication_latency_ms_max"] >= gauges["replication_latency_ms_min"] > 1_000_000_000

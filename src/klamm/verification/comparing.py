@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+MAX_OFFSET: Final = (1 << 63) - 1
 MAX_LOOK_AHEAD: Final = 20_000
 """How far the other side is searched for a record: what a restarted mirror copies again lies within that."""
 
@@ -71,10 +72,19 @@ class _Side:
         return True
 
 
-def compare(source: Iterable[Fingerprint], target: Iterable[Fingerprint]) -> Findings:
-    """Compare the records of a partition with those of its remote partition, each in the order of its log."""
+def compare(
+    source: Iterable[Fingerprint], target: Iterable[Fingerprint], *, mirrored_to: int | None = None
+) -> Findings:
+    """Compare the records of a partition with those of its remote partition, each in the order of its log.
+
+    Args:
+        source: the records of the partition, also those that may not be mirrored yet.
+        target: the records of the remote partition.
+        mirrored_to: the target need not have records of the source from this offset on; None: it needs all.
+    """
     left, right = _Side(iter(source)), _Side(iter(target))
     found = Findings()
+    limit = MAX_OFFSET if mirrored_to is None else mirrored_to
     while True:
         wanted, there = left.first(), right.first()
         if wanted is None or there is None:
@@ -84,38 +94,40 @@ def compare(source: Iterable[Fingerprint], target: Iterable[Fingerprint]) -> Fin
             left.ahead.popleft()
             right.ahead.popleft()
             continue
-        _resolve(left, right, wanted, there, found)
-    while (wanted := left.first()) is not None:
-        _miss(left, wanted, found)
-    while (there := right.first()) is not None:
-        _skip(right, there, found)
+        _resolve(left, right, found, limit)
+    while (wanted := left.first()) is not None and wanted.offset < limit:
+        _miss(left, found, limit)
+    while right.first() is not None:
+        _skip(right, found)
     return found
 
 
-def _resolve(left: _Side, right: _Side, wanted: Fingerprint, there: Fingerprint, found: Findings) -> None:
+def _resolve(left: _Side, right: _Side, found: Findings, limit: int) -> None:
     """Decide which side has something more where they differ: the one that comes back to the other's record sooner."""
-    surplus, missing = right.find(wanted.digest), left.find(there.digest)
+    surplus, missing = right.find(left.ahead[0].digest), left.find(right.ahead[0].digest)
     if surplus is not None and (missing is None or surplus <= missing):
         for _ in range(surplus):
-            _skip(right, right.ahead[0], found)
+            _skip(right, found)
     elif missing is not None:
         for _ in range(missing):
-            _miss(left, left.ahead[0], found)
+            _miss(left, found, limit)
     else:
-        _miss(left, wanted, found)
-        _skip(right, there, found)
+        _miss(left, found, limit)
+        _skip(right, found)
 
 
-def _miss(left: _Side, record: Fingerprint, found: Findings) -> None:
-    left.ahead.popleft()
+def _miss(left: _Side, found: Findings, limit: int) -> None:
+    record = left.ahead.popleft()
+    if record.offset >= limit:
+        return
     found.missing += 1
     found.leading_missing += not found.same
     if found.first_missing < 0:
         found.first_missing = record.offset
 
 
-def _skip(right: _Side, record: Fingerprint, found: Findings) -> None:
-    right.ahead.popleft()
+def _skip(right: _Side, found: Findings) -> None:
+    record = right.ahead.popleft()
     found.surplus += 1
     found.leading_surplus += not found.same
     if found.first_surplus < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.mirror.verification.comparing import Findings, Fingerprint, compare
+from klamm.verification.comparing import Findings, Fingerprint, compare
 
 
 def _side(letters: str, first: int = 0) -> list[Fingerprint]:
@@ -34,6 +34,11 @@ def test_a_lost_end_and_a_lost_beginning_are_found() -> None:
     assert compare(_side("abcd"), _side("abc")) == Findings(same=3, missing=1, first_missing=3)
     assert compare(_side("abcd"), _side("bcd")) == Findings(same=3, missing=1, first_missing=0, leading_missing=1)
     assert compare(_side("bcd"), _side("abcd")) == Findings(same=3, surplus=1, first_surplus=0, leading_surplus=1)
+
+
+def test_what_is_not_mirrored_yet_is_not_missing_and_may_be_there() -> None:
+    assert compare(_side("abcde"), _side("abc"), mirrored_to=2) == Findings(same=3)
+    assert compare(_side("abcde"), _side("ac"), mirrored_to=2) == Findings(same=2, missing=1, first_missing=1)
 
 
 def test_nothing_at_all_is_equal() -> None:

@@ -1,4 +1,4 @@
-"""``klamm mirror mm2.properties [--clusters ALIAS ...]``: what connect-mirror-maker.sh is for MirrorMaker 2."""
+"""Run a mirror: what connect-mirror-maker.sh is for MirrorMaker 2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"klamm mirror: {error}\n")
             return 1
 
-    from klamm.cli.mirror_display import MirrorDisplay  # noqa: PLC0415 - --help needs none of it
+    from klamm.cli.mirror.display import MirrorDisplay  # noqa: PLC0415 - --help needs none of it
     from klamm.mirror.main import run  # noqa: PLC0415
 
     with MirrorDisplay() as display:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from klamm.cli.mirror_display import MirrorDisplay, _tables
+from klamm.cli.mirror.display import MirrorDisplay, _tables
 from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus
 
 if TYPE_CHECKING:

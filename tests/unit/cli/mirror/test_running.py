@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm import java
-from klamm.cli import mirror
+from klamm.cli.mirror import running as mirror
 from klamm.mirror import main as mirror_main
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""``klamm mirror verify``: whether both sides hold the same records, and where they do not."""

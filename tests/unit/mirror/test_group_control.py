@@ -246,7 +246,7 @@ def test_offsets_of_groups_stay_as_they_are_unless_the_file_wants_otherwise() ->
 
 
 def test_a_checkpoint_says_how_long_it_took() -> None:
-    """K894-47: checkpoint-latency-ms by group, topic and partition."""
+    """MirrorMaker calls it checkpoint-latency-ms; by group, topic and partition."""
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)

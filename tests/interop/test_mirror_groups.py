@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer
 
 import klamm
-from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
-from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.control import Assignment, FlowControl
-from klamm.mirror.copying import copy_settings, partitions_of
+from klamm.cli import main as cli
 from klamm.mirror.formats import Checkpoint
-from klamm.mirror.groups.running import group_control
-from klamm.mirror.groups.status import FlowGroups, GroupStatus
-from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.settings import parse_settings
-from klamm.mirror.wire.copier import Copier
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, wait_for_records
+from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
+    from pathlib import Path
 
     from klamm.mirror.flow_settings import FlowSettings
 
@@ -44,42 +37,6 @@ def target() -> Iterator[klamm.Broker]:
         yield broker
 
 
-class Copying:
-    """A flow's topics and records, copied in a thread as a task would."""
-
-    def __init__(self, flow: FlowSettings) -> None:
-        self._flow = flow
-        self._stop = threading.Event()
-
-    def __enter__(self) -> Self:
-        flow, assignments = self._flow, list[Assignment]()
-        with (
-            contextlib.closing(KafkaAdmin(flow.source.bootstrap_servers, {}, timeout_ms=20_000)) as here,
-            contextlib.closing(KafkaAdmin(flow.target.bootstrap_servers, {}, timeout_ms=20_000)) as there,
-        ):
-            FlowControl(flow, here, there, status=MirrorStatus([flow.name]), publish=assignments.append).turn()
-        self.copier = Copier(copy_settings(flow), partitions_of(assignments[-1]))
-        self._thread = threading.Thread(target=self.copier.run, args=(self._stop.is_set,))
-        self._thread.start()
-        return self
-
-    def wait_for(self, count: int) -> None:
-        """Wait until so many source offsets are copied."""
-        wait_until(
-            lambda: sum(max(0, row.next_offset) for row in self.copier.progress()) >= count,
-            timeout_s=60,
-            what=f"{count} copied records",
-        )
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        self.copier.close()
-        assert not self._thread.is_alive()
-
-
 def flow_of(source: klamm.Broker, target: klamm.Broker, more: str = "", *, topics: str) -> FlowSettings:
     text = properties(source.bootstrap_servers, target.bootstrap_servers, more, topics=topics)
     return parse_settings(parse_properties(text)).flows[0]
@@ -89,29 +46,9 @@ def numbered(count: int, first: int = 0) -> list[tuple[int, Seen]]:
     return [(0, Seen(b"k", b"%d" % number, (), 1_700_000_000_000 + number)) for number in range(first, first + count)]
 
 
-def commit(address: str, group: str, topic: str, offset: int) -> None:
-    with AdminClient(address) as admin:
-        admin.alter_group_offsets(group, {TopicPartition(topic, 0): OffsetAndMetadata(offset=offset)}).all().result(20)
-
-
-def committed(address: str, group: str) -> dict[str, int]:
-    with AdminClient(address) as admin:
-        offsets = admin.list_group_offsets({group: None}).values()[group].result(20)
-    return {at.topic: found.offset for at, found in offsets.items()}
-
-
 def checkpoints(target: klamm.Broker, count: int) -> list[Checkpoint]:
     records = wait_for_records(target.bootstrap_servers, "A.checkpoints.internal", count)
     return [Checkpoint.parse(record.key or b"", record.value or b"") for record in records]
-
-
-def rounds(flow: FlowSettings, *, count: int = 1) -> FlowGroups:
-    """Let the loop of a flow's groups do so many rounds from its start; return where it says they stand."""
-    status = GroupStatus()
-    for _ in range(count):
-        with group_control(flow, status) as control:
-            control.turn()
-    return status.snapshot()[flow.name]
 
 
 def test_a_group_goes_on_where_it_stood(source: klamm.Broker, target: klamm.Broker) -> None:
@@ -144,3 +81,65 @@ def test_a_group_goes_on_where_it_stood(source: klamm.Broker, target: klamm.Brok
     assert (row.again_at_most, row.reason, row.sync_reason) == (0, "", "")
     assert row.checkpoint_latency_ms is not None
     assert dict(groups.skipped).keys() == {"console-consumer-1", "elsewhere"}
+
+
+def test_a_group_is_moved_once_it_is_idle_on_both_sides(
+    source: klamm.Broker, target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``klamm mirror cutover``: with members or with anything that can not be translated nothing is set."""
+    # given
+    here, there = source.bootstrap_servers, target.bootstrap_servers
+    create_topic(here, "moved")
+    produce(here, "moved", numbered(50))
+    file = tmp_path / "mm2.properties"
+    file.write_text(properties(here, there, topics="moved"))
+    commit(here, "mover", "moved", 20)
+    command = ["mirror", "cutover", "mover", str(file)]
+    # when nothing is mirrored yet
+    assert cli([*command, "--dry-run"]) == 1
+    assert "nothing of moved-0 was mirrored yet" in capsys.readouterr().out
+    with Copying(flow_of(source, target, topics="moved")) as copying:
+        copying.wait_for(50)
+    # when a consumer is in the group
+    consumer = Consumer({"bootstrap.servers": here, "group.id": "mover", "enable.auto.commit": False})
+    consumer.subscribe(["moved"])
+    wait_until(lambda: consumer.poll(0.2) is not None, timeout_s=60, what="a consumer in the group")
+    assert cli(command) == 1
+    assert "group mover: it has 1 members on cluster A: stop its consumers first" in capsys.readouterr().err
+    consumer.close()
+    # when it has left
+    assert cli([*command, "--dry-run"]) == 0
+    assert committed(there, "mover") == {}
+    assert cli([*command, "--wait", "30"]) == 0
+    # then
+    assert committed(there, "mover") == {"A.moved": 20}
+    heading, row, end = capsys.readouterr().out.splitlines()[-3:]
+    assert heading.split() == [
+        "GROUP",
+        "TOPIC",
+        "PARTITION",
+        "SOURCE",
+        "OFFSET",
+        "TARGET",
+        "OFFSET",
+        "LAG",
+        "AGAIN",
+        "REASON",
+    ]
+    assert " ".join(row.split()) == "mover A.moved 0 20 20 30 0 -"
+    assert end == "A->B: group mover goes on on cluster B: start its consumers there"
+    # when it is moved again from further back
+    commit(here, "mover", "moved", 10)
+    assert cli(command) == 0
+    assert "stays at 20, where it is already" in capsys.readouterr().out
+    assert committed(there, "mover") == {"A.moved": 20}
+
+
+def test_a_cutover_that_can_not_be_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(properties("a:1", "b:1", "B->A.enabled = true\n", topics="t"))
+    assert cli(["mirror", "cutover", "g", str(file)]) == 2
+    assert "several flows are enabled: say which one with --flow: A->B, B->A" in capsys.readouterr().err
+    assert cli(["mirror", "cutover", "g", str(file), "--flow", "A->C"]) == 2
+    assert "--flow A->C: expected one of the enabled flows: A->B, B->A" in capsys.readouterr().err
+    assert cli(["mirror", "cutover", "g", str(tmp_path / "missing")]) == 2

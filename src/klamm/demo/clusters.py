@@ -29,6 +29,8 @@ A.bootstrap.servers = {source}
 B.bootstrap.servers = {target}
 A->B.enabled = true
 topics = {topic}
+offset-syncs.topic.replication.factor = 1
+heartbeats.topic.replication.factor = 1
 refresh.topics.interval.seconds = 1
 sync.topic.configs.interval.seconds = 1
 """

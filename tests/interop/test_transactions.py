@@ -1,0 +1,157 @@
+"""Transactional clients, unchanged, against the broker: what is committed is read, nothing else, zombies are fenced."""
+
+from __future__ import annotations
+
+import gc
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.protocol.records import Record, encode_batch
+from tests.support.java import java_tool
+from tests.support.transaction_wire import TransactionClient, committed_offset, read_committed
+from tests.support.transactional_clients import FAMILIES, READERS
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.probe import Cluster
+
+# The libraries leave sockets to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:Unclosed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _sockets_collected() -> Iterator[None]:
+    """Collect them while they are still this module's."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """A topic with one partition."""
+    name = f"transactions-{uuid.uuid4().hex[:8]}"
+    with WireClient(cluster.bootstrap_servers, timeout_s=60) as client:
+        client.create_topic(name)
+    return name
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_what_is_committed_is_read_and_what_is_aborted_is_not(cluster: Cluster, topic: str, family: str) -> None:
+    with FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as producer:
+        # given
+        for number in range(4):
+            producer.begin()
+            producer.send(topic, f"{number}")
+            producer.send(topic, f"{number} again")
+            if number % 2:
+                producer.abort()
+            else:
+                producer.commit()
+        producer.begin()
+        producer.send(topic, "open")
+        # when
+        values = READERS[family](cluster.bootstrap_servers, topic, 4)
+        # then
+        assert values == ["0", "0 again", "2", "2 again"]
+        producer.abort()
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(cluster: Cluster, topic: str, family: str) -> None:
+    group = f"group-of-{topic}"
+    with (
+        FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as producer,
+        WireClient(cluster.bootstrap_servers, timeout_s=60) as client,
+    ):
+        for offset, ends in ((5, producer.commit), (9, producer.abort), (7, producer.commit)):
+            before = committed_offset(client, group, topic, stable=True)
+            producer.begin()
+            producer.send(topic, f"{offset}")
+            producer.send_offset(topic, offset, group)
+            assert committed_offset(client, group, topic) == before, "not before the transaction has ended"
+            ends()
+            if ends == producer.abort:
+                assert _settled_offset(client, group, topic) == before
+            else:
+                assert _settled_offset(client, group, topic) == (0, offset)
+
+
+def _settled_offset(client: WireClient, group: str, topic: str) -> tuple[int, int]:
+    """Ask until no transaction is in the way; Kafka answers EndTxn before the markers are written."""
+    for _ in range(1000):
+        found = committed_offset(client, group, topic, stable=True)
+        if found[0] != UNSTABLE_OFFSET_COMMIT:
+            break
+    return found
+
+
+UNSTABLE_OFFSET_COMMIT = 88
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_a_producer_that_was_replaced_in_the_middle_commits_nothing(cluster: Cluster, topic: str, family: str) -> None:
+    with FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as zombie:
+        zombie.begin()
+        zombie.send(topic, "of a zombie")
+        with FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as producer:
+            # when
+            with pytest.raises(Exception, match=r"(?i)fenc|epoch"):
+                zombie.commit()
+            producer.begin()
+            producer.send(topic, "good")
+            producer.commit()
+            # then
+            assert READERS[family](cluster.bootstrap_servers, topic, 1) == ["good"]
+
+
+def test_kafkas_transactional_message_copier_copies_each_message_once(cluster: Cluster, topic: str, java: None) -> None:
+    # given
+    output, count = f"{topic}-copied", 600
+    with WireClient(cluster.bootstrap_servers, timeout_s=60) as client:
+        client.create_topic(output)
+        for start in range(0, count, 100):
+            records = [Record(None, b"%d" % (start + place), (), 1, place) for place in range(100)]
+            client.produce(topic, 0, encode_batch(records))
+        # when
+        said = java_tool(
+            "org.apache.kafka.tools.TransactionalMessageCopier",
+            *("--broker-list", cluster.bootstrap_servers, "--input-topic", topic, "--input-partition", "0"),
+            *("--output-topic", output, "--consumer-group", f"copier-{topic}", "--transactional-id", f"copier-{topic}"),
+            *("--max-messages", str(count), "--transaction-size", "50"),
+            *("--enable-random-aborts", "--group-mode", "--use-group-metadata"),
+            timeout_s=180,
+        )
+        # then
+        last = json.loads(said.strip().splitlines()[-1])
+        assert (last["stage"], last["remaining"]) == ("ShutdownComplete", 0)
+        assert read_committed(client, output) == [str(number) for number in range(count)]
+        assert _settled_offset(client, f"copier-{topic}", topic) == (0, count)
+
+
+def test_kafkas_tool_shows_transactions_and_aborts_one(cluster: Cluster, topic: str, java: None) -> None:
+    # given
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    tool = "org.apache.kafka.tools.TransactionsCommand"
+    name = f"of-{topic}"
+    with WireClient(cluster.bootstrap_servers, timeout_s=60) as client:
+        ours = TransactionClient(client, name)
+        ours.find_coordinator()
+        code, who = ours.init(4)
+        assert (code, ours.produce(who, 12, topic, 0, "open", sequence=0)) == (0, 0)
+        # when
+        listed = java_tool(tool, *server, "list")
+        described = java_tool(tool, *server, "describe", "--transactional-id", name)
+        producers = java_tool(tool, *server, "describe-producers", "--topic", topic, "--partition", "0")
+        java_tool(tool, *server, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
+        # then
+        (line,) = (line.split() for line in listed.splitlines() if line.startswith(name))
+        assert line[2:] == [str(who.producer_id), "Ongoing"]
+        assert f"{topic}-0" in described
+        assert producers.splitlines()[-1].split()[:4] == [str(who.producer_id), str(who.epoch), "-1", "0"]
+        client.produce(topic, 0, encode_batch([Record(None, b"behind", (), 1, 0)]))
+        assert read_committed(client, topic) == ["behind"]

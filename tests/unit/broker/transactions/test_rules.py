@@ -1,0 +1,308 @@
+"""The rules of transactions, one by one and in any order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.broker.transactions import rules
+from klamm.broker.transactions.errors import (
+    ConcurrentTransactionsError,
+    InvalidTransactionTimeoutError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from klamm.broker.transactions.model import (
+    MAX_EPOCH,
+    ProducerIdentity,
+    Transaction,
+    TransactionPartition,
+    TransactionState,
+)
+from klamm.broker.transactions.snapshot import from_payload, to_payload
+from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError, KafkaApiError
+
+NOON_MS = 1_600_000_000_000
+PARTITION = TransactionPartition(UUID(int=1), 0)
+OTHER = TransactionPartition(UUID(int=1), 1)
+NEW = Transaction(transactional_id="x", producer_id=7, timeout_ms=1000, updated_ms=NOON_MS)
+
+
+def initialized(known: Transaction = NEW, expected: ProducerIdentity | None = None) -> Transaction:
+    return rules.initialize(known, expected=expected, timeout_ms=1000, now_ms=NOON_MS)
+
+
+def ongoing(known: Transaction | None = None) -> Transaction:
+    begun = known if known is not None else initialized()
+    return rules.add(begun, begun.identity, partitions={PARTITION}, now_ms=NOON_MS)
+
+
+def ended(known: Transaction, *, commit: bool = True, v2: bool = True, next_producer_id: int = -1) -> Transaction:
+    decision = rules.end(
+        known,
+        known.identity,
+        is_commit=commit,
+        bumps_epoch=v2,
+        next_producer_id=next_producer_id,
+        now_ms=NOON_MS,
+    )
+    return rules.complete(decision.transaction, now_ms=NOON_MS)
+
+
+def end_again(known: Transaction, who: ProducerIdentity, *, commit: bool, v2: bool = True) -> rules.EndDecision:
+    return rules.end(known, who, is_commit=commit, bumps_epoch=v2, now_ms=NOON_MS)
+
+
+def test_each_producer_gets_the_next_epoch() -> None:
+    first = initialized()
+    second = initialized(first)
+
+    assert (first.identity, second.identity) == ((7, 0), (7, 1))
+
+
+def test_a_producer_that_says_who_it_was_goes_on_and_may_ask_again() -> None:
+    first = initialized()
+    second = initialized(first, first.identity)
+
+    assert second.identity == (7, 1)
+    assert initialized(second, first.identity).identity == (7, 1), "the answer was lost"
+
+
+def test_who_was_replaced_does_not_come_back() -> None:
+    first = initialized()
+    second = initialized(first)
+
+    with pytest.raises(ProducerFencedError):
+        initialized(second, first.identity)
+    with pytest.raises(ProducerFencedError):
+        initialized(second, ProducerIdentity(6, 0))
+
+
+def test_used_up_epochs_lead_to_a_new_producer_id() -> None:
+    last = replace(initialized(), producer_epoch=MAX_EPOCH)
+    assert rules.needs_new_producer_id(last, None)
+    assert rules.needs_new_producer_id(last, last.identity)
+    assert not rules.needs_new_producer_id(replace(last, producer_epoch=MAX_EPOCH - 1), None)
+
+    rotated = rules.rotate(last, 8, expected=last.identity, timeout_ms=1000, now_ms=NOON_MS)
+
+    assert rotated.identity == (8, 0)
+    assert initialized(rotated, last.identity).identity == (8, 0), "the answer was lost"
+    with pytest.raises(ProducerFencedError):
+        initialized(rotated, ProducerIdentity(7, 3))
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 1001])
+def test_timeouts_out_of_bounds_are_refused(timeout_ms: int) -> None:
+    with pytest.raises(InvalidTransactionTimeoutError, match=r"between 1 and transaction\.max\.timeout\.ms=1000"):
+        rules.check_timeout(timeout_ms, 1000)
+
+
+def test_a_transaction_begins_with_its_first_partition_and_grows() -> None:
+    known = ongoing()
+    grown = rules.add(known, known.identity, partitions={OTHER}, groups={"g"}, now_ms=NOON_MS + 5)
+
+    assert (known.state, known.started_ms) == (TransactionState.ONGOING, NOON_MS)
+    assert (grown.partitions, grown.groups, grown.started_ms) == (frozenset({PARTITION, OTHER}), frozenset({"g"}), NOON_MS)
+    assert rules.add(grown, grown.identity, partitions={OTHER}, now_ms=NOON_MS) is grown
+
+
+def test_only_the_present_producer_adds_and_writes() -> None:
+    known = ongoing()
+
+    for who, error in (
+        (ProducerIdentity(6, 0), InvalidProducerIdMappingError),
+        (ProducerIdentity(7, 1), ProducerFencedError),
+    ):
+        with pytest.raises(error):
+            rules.add(known, who, partitions={OTHER}, now_ms=NOON_MS)
+        with pytest.raises(error):
+            rules.verify(known, who, PARTITION)
+    rules.verify(known, known.identity, PARTITION)
+    for unknown in (OTHER, "g"):
+        with pytest.raises(TransactionAbortableError):
+            rules.verify(known, known.identity, unknown)
+
+
+def test_the_old_end_keeps_the_epoch_and_may_be_repeated() -> None:
+    known = ongoing()
+    done = ended(known, v2=False)
+
+    assert (done.state, done.identity, done.partitions) == (TransactionState.COMPLETE_COMMIT, (7, 0), frozenset())
+    assert end_again(done, done.identity, commit=True, v2=False).is_repeated
+    with pytest.raises(InvalidTxnStateError):
+        end_again(done, done.identity, commit=False, v2=False)
+
+
+def test_the_new_end_raises_the_epoch_and_knows_who_asks_again() -> None:
+    known = ongoing()
+    done = ended(known)
+
+    assert done.identity == (7, 1)
+    assert end_again(done, known.identity, commit=True).is_repeated
+    with pytest.raises(InvalidTxnStateError):
+        end_again(done, known.identity, commit=False)
+    with pytest.raises(InvalidTxnStateError):
+        end_again(done, done.identity, commit=True)
+
+
+def test_while_markers_are_written_everybody_waits() -> None:
+    known = ongoing()
+    prepared = end_again(known, known.identity, commit=True).transaction
+
+    with pytest.raises(ConcurrentTransactionsError):
+        end_again(prepared, known.identity, commit=True)
+    with pytest.raises(ConcurrentTransactionsError):
+        initialized(prepared)
+    with pytest.raises(ConcurrentTransactionsError):
+        rules.add(prepared, prepared.identity, partitions={OTHER}, now_ms=NOON_MS)
+    with pytest.raises(InvalidTxnStateError):
+        end_again(prepared, known.identity, commit=False)
+
+
+@pytest.mark.parametrize("known", [initialized(), ended(ongoing())], ids=["first", "later"])
+def test_the_new_end_may_abort_a_transaction_of_which_nothing_arrived(known: Transaction) -> None:
+    done = ended(known, commit=False)
+
+    assert (done.state, done.producer_epoch) == (TransactionState.COMPLETE_ABORT, known.producer_epoch + 1)
+    with pytest.raises(InvalidTxnStateError):
+        end_again(known, known.identity, commit=True)
+
+
+def test_an_old_client_has_nothing_to_end_before_it_began() -> None:
+    known = initialized()
+
+    for commit in (True, False):
+        with pytest.raises(InvalidTxnStateError):
+            end_again(known, known.identity, commit=commit, v2=False)
+
+
+def test_the_last_epoch_ends_with_a_new_producer_id() -> None:
+    known = ongoing(replace(initialized(), producer_epoch=MAX_EPOCH))
+    assert rules.needs_next_producer_id(known, bumps_epoch=True)
+    assert not rules.needs_next_producer_id(known, bumps_epoch=False)
+
+    prepared = rules.end(
+        known, known.identity, is_commit=True, bumps_epoch=True, next_producer_id=8, now_ms=NOON_MS
+    ).transaction
+    done = rules.complete(prepared, now_ms=NOON_MS)
+
+    assert prepared.identity == (7, MAX_EPOCH + 1), "markers belong to the producer that wrote"
+    assert done.identity == (8, 0)
+    assert end_again(done, known.identity, commit=True).is_repeated
+
+
+def test_a_producer_that_is_fenced_in_a_transaction_has_it_aborted() -> None:
+    known = ongoing()
+    fenced = rules.fence(known, now_ms=NOON_MS)
+
+    assert (fenced.state, fenced.identity) == (TransactionState.PREPARE_ABORT, (7, 1))
+    following = initialized(rules.complete(fenced, now_ms=NOON_MS))
+    assert following.identity == (7, 2)
+    with pytest.raises(ProducerFencedError):
+        end_again(following, known.identity, commit=True)
+
+
+def test_time_that_the_broker_was_away_does_not_count() -> None:
+    known = ongoing()
+
+    assert not rules.is_timed_out(known, NOON_MS + 1000)
+    assert rules.is_timed_out(known, NOON_MS + 1001)
+    assert not rules.is_timed_out(known, NOON_MS + 1001, counted_from_ms=NOON_MS + 500)
+    assert not rules.is_timed_out(ended(known), NOON_MS + 10_000)
+
+
+def test_only_what_is_at_rest_expires() -> None:
+    known = initialized()
+
+    assert rules.is_expired(known, NOON_MS + 100, 100)
+    assert not rules.is_expired(known, NOON_MS + 99, 100)
+    assert not rules.is_expired(ongoing(known), NOON_MS + 1000, 100)
+
+
+class _World:
+    """A transactional id with everybody who was ever told that it is theirs."""
+
+    def __init__(self, epoch: int) -> None:
+        self.known = replace(NEW, producer_epoch=epoch)
+        self.told = [self.known.identity]
+        self._last_producer_id = self.known.producer_id
+
+    def _fresh(self) -> int:
+        self._last_producer_id += 1
+        return self._last_producer_id
+
+    def begin(self, expected: ProducerIdentity | None) -> None:
+        known = self.known
+        rules.check_expected(known, expected)
+        if known.state is TransactionState.ONGOING:
+            self.known = rules.fence(known, now_ms=NOON_MS)
+            return
+        if rules.needs_new_producer_id(known, expected):
+            self.known = rules.rotate(known, self._fresh(), expected=expected, timeout_ms=1000, now_ms=NOON_MS)
+        else:
+            self.known = initialized(known, expected)
+        self.told.append(self.known.identity)
+
+    def end(self, who: ProducerIdentity, *, commit: bool, v2: bool) -> None:
+        following = self._fresh() if rules.needs_next_producer_id(self.known, bumps_epoch=v2) else -1
+        decision = rules.end(
+            self.known, who, is_commit=commit, bumps_epoch=v2, next_producer_id=following, now_ms=NOON_MS
+        )
+        self.known = decision.transaction
+
+    def complete(self) -> None:
+        if self.known.state.is_ending:
+            self.known = rules.complete(self.known, now_ms=NOON_MS)
+            self.told.append(self.known.identity)
+
+    def time_out(self) -> None:
+        if self.known.state is TransactionState.ONGOING:
+            self.known = rules.fence(self.known, now_ms=NOON_MS)
+
+    def step(self, what: str, who: ProducerIdentity, *, v2: bool) -> None:
+        match what:
+            case "init" | "go on":
+                self.begin(who if what == "go on" else None)
+            case "add":
+                self.known = rules.add(self.known, who, partitions={PARTITION}, now_ms=NOON_MS)
+            case "commit" | "abort":
+                self.end(who, commit=what == "commit", v2=v2)
+            case "complete":
+                self.complete()
+            case _:
+                self.time_out()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["init", "go on", "add", "commit", "abort", "complete", "time out"]),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, epoch=st.sampled_from([-1, 5, MAX_EPOCH - 3]))
+def test_nobody_is_ever_two_and_a_decision_is_never_taken_back(steps: list[tuple[str, int, bool]], epoch: int) -> None:
+    """Whoever asks for what, in any order: identities only go forward, and a decided end stays decided."""
+    world = _World(epoch)
+    for what, back, v2 in steps:
+        before, who = world.known, world.told[max(len(world.told) - 1 - back, 0)]
+        try:
+            world.step(what, who, v2=v2)
+        except KafkaApiError:
+            assert world.known is before
+        known = world.known
+        assert known.identity >= before.identity, "an id was given to somebody else again"
+        assert known.producer_epoch <= MAX_EPOCH + 1
+        assert not before.state.is_ending or known is before or what == "complete"
+        if known.state is TransactionState.ONGOING:
+            assert known.partitions
+            assert known.identity == world.told[-1], "only who was told last has a transaction"
+        assert from_payload("x", to_payload(known)) == known

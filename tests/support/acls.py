@@ -1,0 +1,80 @@
+"""An authorizer on a store in memory, and handlers asked as the wire asks them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from klamm.broker.context import RequestContext
+from klamm.broker.network.session import Session
+from klamm.broker.security.authorizer import AclAuthorizer, AllowAll
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.messages.create_acls import CreateAclsRequest
+from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.storage.changes import DropAcl, PutAcl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.route import Route
+    from klamm.broker.security.authorizer import Authorizer
+    from klamm.protocol.schema import Message
+    from klamm.storage.changes import Change
+
+ADMIN = "User:admin"
+T = TypeVar("T", bound="Message")
+
+
+class MemoryAclStore:
+    """The part of the metadata store that the authorizer needs."""
+
+    def __init__(self) -> None:
+        self.rows: set[PutAcl] = set()
+        self.commits: list[int] = []
+
+    def load_acls(self) -> list[PutAcl]:
+        return sorted(self.rows, key=repr)
+
+    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        self.commits.append(len(changes))
+        for change in changes:
+            if isinstance(change, PutAcl):
+                self.rows.add(change)
+            elif isinstance(change, DropAcl):
+                self.rows.discard(change.acl)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+class AclBroker:
+    """As much of a broker as the ACL handlers need."""
+
+    def __init__(self, *, authorizer: bool = True) -> None:
+        self.store = MemoryAclStore()
+        self.authorizer: Authorizer = AllowAll()
+        if authorizer:
+            self.authorizer = AclAuthorizer(
+                cast("Any", self.store), super_users=frozenset({ADMIN}), allows_without_acl=False
+            )
+
+    def ask(self, route: Route, request: Message, response: type[T], version: int, *, principal: str = ADMIN) -> T:
+        """Let a handler answer; both ways through the codec."""
+        session = Session(connection_id=1, node_id=1, client_host="127.0.0.1", principal=principal)
+        services = cast("Any", SimpleNamespace(authorizer=self.authorizer))
+        context = RequestContext(services=services, session=session, api_version=version, client_id=None)
+        read = decode(type(request), version, encode(request, version))
+        answer = cast("Message", asyncio.run(cast("Any", route.handle(read, context))))
+        return decode(response, version, encode(answer, version))
+
+
+def creation(name: str, principal: str = "User:alice", **more: int) -> CreateAclsRequest.AclCreation:
+    """Return an ACL that allows READ on a topic; ``more`` changes parts of it."""
+    values: dict[str, Any] = {
+        "resource_type": AclResourceType.TOPIC,
+        "resource_pattern_type": PatternType.LITERAL,
+        "operation": AclOperation.READ,
+        "permission_type": AclPermission.ALLOW,
+    }
+    return CreateAclsRequest.AclCreation(resource_name=name, principal=principal, host="*", **{**values, **more})

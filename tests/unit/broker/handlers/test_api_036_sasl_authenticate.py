@@ -1,0 +1,77 @@
+"""SaslAuthenticate on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from klamm.broker.context import RequestContext
+from klamm.broker.handlers import api_017_sasl_handshake
+from klamm.broker.handlers.api_036_sasl_authenticate import API, ROUTE, handle
+from klamm.broker.network.session import Session
+from klamm.broker.security.login import Login, LoginSettings
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from klamm.security.sasl import PlainExchange
+
+
+def begun(*, version: int = 2, max_session_ms: int = 0) -> RequestContext:
+    """Return a connection after SaslHandshake."""
+    settings = LoginSettings(
+        mechanisms={"PLAIN": lambda: PlainExchange({"alice": "secret"})}, max_session_ms=max_session_ms, now=lambda: 0.0
+    )
+    session = Session(connection_id=1, node_id=1, login=Login(settings))
+    context = RequestContext(services=cast("Any", None), session=session, api_version=version, client_id=None)
+    asyncio.run(api_017_sasl_handshake.handle(SaslHandshakeRequest(mechanism="PLAIN"), context))
+    return context
+
+
+def answer(token: bytes, context: RequestContext) -> SaslAuthenticateResponse:
+    version = context.api_version
+    request = decode(
+        SaslAuthenticateRequest, version, bytes(encode(SaslAuthenticateRequest(auth_bytes=token), version))
+    )
+    return decode(SaslAuthenticateResponse, version, bytes(encode(asyncio.run(handle(request, context)), version)))
+
+
+def test_versions_0_to_2_are_served() -> None:
+    assert (API.key, API.min_version, API.max_version, ROUTE.request) == (36, 0, 2, SaslAuthenticateRequest)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_right_token_opens_the_connection(version: int) -> None:
+    context = begun(version=version)
+    told = answer(b"\x00alice\x00secret", context)
+    assert (told.error_code, told.error_message, told.auth_bytes) == (ErrorCode.NONE, None, b"")
+    assert context.session.login is not None
+    assert context.session.login.principal == "User:alice"
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_wrong_one_is_answered_without_telling_who_exists(version: int) -> None:
+    told = {answer(token, begun(version=version)).error_message for token in (b"\x00alice\x00x", b"\x00nobody\x00x")}
+    assert told == {"Authentication failed: Invalid username or password"}
+
+
+@pytest.mark.parametrize(("version", "lifetime_ms"), [(0, 0), (1, 5000), (2, 5000)])
+def test_from_version_1_on_a_client_is_told_how_long_it_stays(version: int, lifetime_ms: int) -> None:
+    context = begun(version=version, max_session_ms=5000)
+    assert answer(b"\x00alice\x00secret", context).session_lifetime_ms == lifetime_ms
+
+
+def test_a_token_after_the_login_is_out_of_place() -> None:
+    context = begun()
+    answer(b"\x00alice\x00secret", context)
+    assert answer(b"\x00alice\x00secret", context).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+@pytest.mark.parametrize("token", [b"", b"\x00", b"\x00\x00\x00\x00", b"\xff" * 1000, b"\x00alice\x00"])
+def test_garbage_is_a_failed_login(token: bytes) -> None:
+    told = answer(token, begun())
+    assert told.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert told.error_message is not None
+    assert "secret" not in told.error_message

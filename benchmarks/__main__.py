@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import client_configs, configs, describe, mirror, startup, throughput
+from benchmarks import client_configs, configs, describe, mirror, registrations, startup, throughput
 from benchmarks.goals import verdicts
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Plan
@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "client-configs": client_configs.run,
     "throughput": throughput.run,
     "mirror": mirror.run,
+    "registrations": registrations.run,
 }
 _RESULTS = Path(__file__).parent / "results"
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 from typing import TYPE_CHECKING, Any
 
 import kafka
+import pytest
 
 from klamm.admin import AdminClient, NewTopic
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
-from klamm.registrations.report import IgnoringClient, Report, Scope, SupportRow, VersionWindow, run_report
-from klamm.registrations.spark.job import Job, read_records, summarise
-from klamm.registrations.spark.source import RECORD_SCHEMA
+from klamm.properties import SettingsError
+from klamm.registrations.report import (
+    Following,
+    IgnoringClient,
+    Reach,
+    Report,
+    Scope,
+    SupportRow,
+    VersionWindow,
+    run_report,
+)
+from klamm.registrations.spark.job import COLUMNS, Job, report_over
 from tests.support.klamm import KlammBroker
 
 if TYPE_CHECKING:
@@ -28,11 +39,19 @@ def record(offset: int, user: str, client_id: str, information: str | None, *sup
     key = json.dumps({"client-id": client_id, "user": user}).encode()
     document = {"client_information": information, "supported_configs": supported, "version": 0}
     value = None if information is None else json.dumps(document).encode()
-    return (0, offset, 1_000 + offset, key, value)
+    return (key, value, 0, offset, at(1_000 + offset))
+
+
+def at(ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(ms / 1000, tz=datetime.UTC)
+
+
+def summarise(rows: DataFrame, *, scope: Scope | None = None, parquet: Path | None = None) -> Report:
+    return report_over(rows, scope=scope or Scope(), parquet=parquet)
 
 
 def records(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
-    return spark.createDataFrame(list(rows), RECORD_SCHEMA)
+    return spark.createDataFrame(list(rows), COLUMNS)
 
 
 def reach(report: Report) -> dict[tuple[str, str, str], tuple[int, int, tuple[str, ...]]]:
@@ -79,17 +98,37 @@ def test_a_tombstone_takes_back_what_came_before_it(spark: SparkSession) -> None
     }
 
 
-def test_what_is_no_registration_is_left_out(spark: SparkSession) -> None:
-    report = summarise(
-        records(
-            spark,
-            (0, 0, 0, b"junk", b"junk"),
-            (0, 1, 0, None, b"{}"),
-            (0, 2, 0, b'{"user":"a","client-id":"b"}', b"[]"),
-            record(3, "alice", "app1", "unknown", "acks"),
-        )
-    )
+def test_what_is_no_registration_is_left_out_and_counted(spark: SparkSession) -> None:
+    """Whatever bytes somebody writes there, in any nesting."""
+    key = b'{"user":"a","client-id":"b"}'
+    odd = [
+        (b"junk", b"junk"),
+        (None, b"{}"),
+        (None, None),
+        (key, b"[]"),
+        (key, b""),
+        (key, b"\xff\xfe\x00"),
+        (b'{"user":"\xff', b"{}"),
+        (key, b"[" * 5_000),
+        (key, b'{"client_information":7'),
+        (key, b'{"client_information":"x/1","supported_configs":["acks",null]}'),
+        (key, b'{"supported_configs":["acks"]}'),
+    ]
+    rows = [(one, value, 0, offset, at(5)) for offset, (one, value) in enumerate(odd)]
+    report = summarise(records(spark, *rows, record(99, "alice", "app1", "unknown", "acks")))
     assert reach(report) == {("unknown", "unknown", "acks"): (1, 1, ("alice",))}
+    assert (report.records, report.unreadable) == (len(odd) + 1, len(odd))
+
+
+def test_who_never_registered_is_told_from_who_supports_nothing(spark: SparkSession) -> None:
+    """K649-47."""
+    key = b'{"user":"bob","client-id":"old"}'
+    never = (key, b'{"client_information":"rdkafka/1.9","version":0}', 0, 7, at(7))
+    rows = records(spark, never, record(0, "bob", "new", "klamm/1.0"), record(1, "bob", "newer", "klamm/1.0", "acks"))
+    report = summarise(rows, scope=Scope(config="acks"))
+    assert {one.client_id: one.supported_configs for one in report.ignoring} == {"old": None, "new": ()}
+    assert report.reach == (Reach(config="acks", following=1, clients=3),)
+    assert report.users == (Reach(config="acks", following=1, clients=3, user="bob"),)
 
 
 def test_clients_that_support_nothing_are_counted_too(spark: SparkSession) -> None:
@@ -129,9 +168,6 @@ def test_running_producers_appear_in_the_report(spark: SparkSession) -> None:
             3,
             ["ANONYMOUS"],
         )
-        pieces = read_records(spark, broker.bootstrap_servers, {}, records_per_task="1")
-        assert pieces.rdd.getNumPartitions() == 3
-        assert sorted(row.offset for row in pieces.collect()) == [0, 1, 2]
 
 
 def test_who_would_ignore_a_key_is_told_by_the_newest_version(spark: SparkSession, tmp_path: Path) -> None:
@@ -148,9 +184,17 @@ def test_who_would_ignore_a_key_is_told_by_the_newest_version(spark: SparkSessio
     # when
     report = summarise(rows, scope=Scope(user="alice", config="acks"), parquet=tmp_path)
     # then
-    ignores = IgnoringClient(config="acks", user="alice", client_id="app2", software="klamm", version="1.0")
+    ignores = IgnoringClient(
+        config="acks",
+        user="alice",
+        client_id="app2",
+        software="klamm",
+        version="1.0",
+        supported_configs=("heartbeat.interval.ms",),
+    )
     assert (report.ignoring, report.ignoring_total, report.clients) == ((ignores,), 1, 2)
     assert [(row.version, row.clients, row.clients_total) for row in report.rows] == [("1.0", 0, 2), ("2.0", 2, 2)]
+    assert report.reach == (Reach(config="acks", following=1, clients=2),)
     assert [row.client_id for row in spark.read.parquet(str(tmp_path / "ignoring")).collect()] == ["app2"]
     assert spark.read.parquet(str(tmp_path / "support")).count() == 2
 
@@ -173,26 +217,53 @@ def test_versions_are_counted_by_windows_of_time(spark: SparkSession) -> None:
     )
 
 
-def test_a_report_that_follows_is_made_anew_when_somebody_registers(spark: SparkSession) -> None:
+class EnoughError(Exception):
+    """Ends a report that would follow for ever."""
+
+
+def test_a_report_that_follows_goes_on_where_the_last_one_was(spark: SparkSession, tmp_path: Path) -> None:
     """K649-39."""
     with KlammBroker() as broker:
+        servers = broker.bootstrap_servers
 
         def register(client_id: str) -> None:
-            KafkaProducer(
-                bootstrap_servers=broker.bootstrap_servers, client_id=client_id, acks=1, enable_idempotence=False
-            ).close()
+            KafkaProducer(bootstrap_servers=servers, client_id=client_id, acks=1, enable_idempotence=False).close()
 
+        def follow(until: int) -> list[Report]:
+            """Return the reports up to one that knows so many clients, in its windows too."""
+            seen: list[Report] = []
+
+            def publish(report: Report) -> None:
+                seen.append(report)
+                if report.clients == sum(one.clients for one in report.windows) == until:
+                    raise EnoughError
+
+            job = Job(servers, {}, {}, scope=Scope(window="1000 days"))
+            with pytest.raises(EnoughError):
+                job.follow(publish, Following(every_s=0.5, checkpoint=tmp_path / "kept"))
+            return seen
+
+        # given
         register("app-1")
-        counts: list[int] = []
+        follow(1)
+        # when
+        register("app-2")
+        reports = follow(2)
+    # then
+    assert (reports[0].clients, reports[0].records) == (1, 1), "what the run before knew is told at once"
+    assert (reports[-1].clients, reports[-1].records) == (2, 2), "and nothing is read twice"
 
-        def publish(report: Report) -> None:
-            counts.append(report.clients)
-            if len(counts) == 1:
-                register("app-2")
 
-        job = Job(broker.bootstrap_servers, {}, {}, scope=Scope())
-        job.follow(publish, every_s=0.5, batches=2)
-    assert counts == [1, 2]
+def test_a_checkpoint_serves_one_report(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "about.json").write_text(json.dumps({"cluster": "a:1", "window": "1 hour"}))
+    with pytest.raises(SettingsError, match=r"made for another report \(user, config, window, late differs\)"):
+        Job("a:1", {}, {}, scope=Scope(user="u", config="c")).follow(print, Following(checkpoint=tmp_path))
+
+
+@pytest.mark.parametrize("window", ["soon", "", "-1 day", "1 day'"])
+def test_a_window_that_is_none_is_said(spark: SparkSession, window: str) -> None:
+    with pytest.raises(SettingsError, match="expected a duration"):
+        Job("127.0.0.1:1", {}, {}, scope=Scope(window=window)).read()
 
 
 def test_the_topic_is_read_from_apache_kafka_alike(
@@ -205,7 +276,7 @@ def test_the_topic_is_read_from_apache_kafka_alike(
         admin.create_topics([NewTopic(name=TOPIC, num_partitions=2, replication_factor=1)]).all().result()
     producer = kafka.KafkaProducer(bootstrap_servers=servers)
     for offset, client_id in enumerate(("app1", "app2")):
-        _, _, _, key, value = record(offset, "alice", client_id, "klamm/1.0", "acks")
+        key, value, *_ = record(offset, "alice", client_id, "klamm/1.0", "acks")
         producer.send(TOPIC, key=key, value=value, partition=offset).get(20)
     producer.close()
     page = tmp_path / "report.html"
@@ -215,4 +286,4 @@ def test_the_topic_is_read_from_apache_kafka_alike(
     # then
     document = json.loads(output.getvalue())
     assert [(row["config"], row["clients"], row["clients_total"]) for row in document["rows"]] == [("acks", 2, 2)]
-    assert "acks: 2 of 2" in page.read_text(encoding="utf-8")
+    assert "2 of 2</text>" in page.read_text(encoding="utf-8")

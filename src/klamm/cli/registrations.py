@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.cli.connecting import connect, guarded
 from klamm.java import JavaNotFoundError
+from klamm.properties import read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,26 +18,42 @@ _REACH_TIMEOUT_MS: Final = 15_000
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the report; 0 when it was printed, 1 when the cluster or Java is away."""
-    options = _parser().parse_args(list(arguments))
-    from klamm.admin import AdminClient  # noqa: PLC0415 - --help needs none of it
-    from klamm.registrations.report import Scope, run_report  # noqa: PLC0415
+    """Print the report; 0 when it was printed, 1 when the cluster or Java is away or a setting cannot be."""
+    parser = _parser()
+    options = parser.parse_args(list(arguments))
+    if options.checkpoint is not None and not options.follow:
+        parser.error("--checkpoint needs --follow: only what goes on has something to keep")
+    if options.every <= 0:
+        parser.error(f"--every {options.every:g}: expected a number of seconds above 0")
 
+    def complain(line: str) -> None:
+        sys.stderr.write(f"klamm registrations: {options.bootstrap_server}: {line}\n")
+
+    return guarded("klamm registrations", lambda: _report(options), complain_with=complain)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from klamm.registrations.report import Following, Scope, run_report  # noqa: PLC0415 - --help needs none of it
+
+    # Spark takes seconds to start; a wrong address is told before.
+    with connect(options, timeout_ms=_REACH_TIMEOUT_MS) as admin:
+        admin.describe_cluster().result()
+    following = Following(every_s=options.every, checkpoint=options.checkpoint, late=options.late)
     try:
-        # Spark takes seconds to start; a wrong address is told before.
-        with AdminClient(options.bootstrap_server, timeout_ms=_REACH_TIMEOUT_MS) as admin:
-            admin.describe_cluster().result()
         return run_report(
             options.bootstrap_server,
             sys.stdout,
             output_format=options.output,
+            properties={} if options.command_config is None else read_properties(options.command_config),
             scope=Scope(user=options.user, config=options.key, window=options.window),
             parquet=options.parquet,
             html=options.html,
-            follow_s=options.every if options.follow else None,
+            following=following if options.follow else None,
         )
-    except (JavaNotFoundError, OSError) as error:  # a timeout is an OSError too
-        sys.stderr.write(f"klamm registrations: {options.bootstrap_server}: {error}\n")
+    except KeyboardInterrupt:
+        return 0  # that is how following ends
+    except JavaNotFoundError as error:
+        sys.stderr.write(f"klamm registrations: {error}\n")
         return 1
 
 
@@ -46,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         "report", help="which client versions support which configs", description="Sum up the registrations on Spark."
     )
     report.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT[,HOST:PORT]", help="the cluster")
+    report.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="a Java client's properties: security, timeouts"
+    )
     report.add_argument("-o", "--output", choices=("human", "json"), default="human", help="a table, or JSON")
     report.add_argument("--user", metavar="NAME", help="only this user's clients")
     report.add_argument(
@@ -59,5 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--follow", action="store_true", help="go on: report anew whenever clients have registered")
     report.add_argument(
         "--every", type=float, default=10.0, metavar="SECONDS", help="with --follow: how often to look (default 10)"
+    )
+    report.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="with --follow: keep the state here and go on from it next time"
+    )
+    report.add_argument(
+        "--late",
+        default="1 day",
+        metavar="DURATION",
+        help="with --follow: a registration so far behind the newest one counts in its window (default: 1 day)",
     )
     return parser

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Final
+
+from klamm.registrations.text import moment, supports, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.registrations.report import Report, VersionWindow
 
-COLOURS: Final = ("#2563a8", "#d97706", "#0f766e", "#9d3c72", "#5b7a1f", "#6b5bb5", "#a3423a", "#4a5568")
-"""Of lines, in the order of versions; distinct in light and dark, and for most who see colours differently."""
+COLOURS: Final = tuple(f"var(--line-{number})" for number in range(8))
+"""Of lines, in the order of versions; distinct for most who see colours differently, brighter on dark ground."""
 MAX_LINES: Final = len(COLOURS)
-MAX_BARS: Final = 40
+MAX_BARS: Final = 25
+MAX_PLOTS: Final = 10
 MAX_NAMED: Final = 200
+"""Rows of a table; the rest is in JSON and Parquet."""
 
 _BAR_HEIGHT: Final = 24
+_DIGIT_WIDTH: Final = 8
 _LABEL_WIDTH: Final = 250
-_PLOT_WIDTH: Final = 420
-_CHART_HEIGHT: Final = 240
-_CHART_WIDTH: Final = 660
-_MARGIN: Final = 44
+_PLOT_WIDTH: Final = 490
+_CHART_HEIGHT: Final = 320
+_CHART_WIDTH: Final = 740
+_MARGIN: Final = 60
+_ABOVE: Final = 16
+_BELOW: Final = 40
+_UNBROKEN: Final = 24
+"""Characters of a cell that stays on one line."""
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #667080; --line: #d8dde4; --back: #fff;
-  --follow: #2563a8; --ignore: #e3b778; }
+  --follow: #2563a8; --ignore: #e3b778; --line-0: #2563a8; --line-1: #c96a06; --line-2: #0f766e; --line-3: #9d3c72;
+  --line-4: #5b7a1f; --line-5: #6b5bb5; --line-6: #a3423a; --line-7: #4a5568; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #98a2b3; --line: #38404c; --back: #161b22;
-  --follow: #6aa5e3; --ignore: #8a6a35; } }
+  --follow: #6aa5e3; --ignore: #8a6a35; --line-0: #6aa5e3; --line-1: #f0a04b; --line-2: #3fc1b0; --line-3: #e07fb4;
+  --line-4: #a5c85a; --line-5: #a99cf0; --line-6: #ee8379; --line-7: #b3bccb; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 780px;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } p.note { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .3rem .6rem .3rem 0;
-  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: break-word; }
+  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
 th, td.number { white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 svg { max-width: 100%; height: auto; } svg text { font: 13px system-ui, sans-serif; fill: var(--ink); }
@@ -50,9 +60,13 @@ def render(report: Report, *, title: str) -> str:
     if not report.rows:
         body.append("<p>No client has registered yet.</p>")
     else:
-        body.append(f"<p>{report.clients} clients, {report.records} registration records.</p>")
-        body += _reach(report)
+        body.append(f"<p>Clients: {report.clients:,}. Software versions: {report.versions_total:,}.")
+        body.append(f"Registration records: {report.records:,}.</p>")
+        body += [f'<p class="note">{escape(line)}</p>' for line in unreadable(report)]
+        body += _overview(report)
+        body += _by_version(report)
         body += _ignoring(report)
+        body += _by_user(report)
         body += _over_time(report.windows)
         body += _table(report)
     return (
@@ -64,34 +78,49 @@ def render(report: Report, *, title: str) -> str:
     )
 
 
-def _reach(report: Report) -> list[str]:
-    """Return one plot per config: of each software version, how many follow and how many would ignore it."""
+def _overview(report: Report) -> list[str]:
+    """Return one bar per config: how many clients follow when it is set, and how many would ignore it."""
     parts = [
         "<h2>Who follows when a config is set</h2>",
-        '<p class="note"><span class="key" style="background:var(--follow)"></span>follow'
-        '<span class="key" style="background:var(--ignore)"></span>would ignore it</p>',
+        '<p class="note">The newest version that a client registered counts.'
+        '<span class="entry"><span class="key" style="background:var(--follow)"></span>follow</span>'
+        '<span class="entry"><span class="key" style="background:var(--ignore)"></span>would ignore it</span></p>',
     ]
-    for config in dict.fromkeys(row.config for row in report.rows):
-        rows = [row for row in report.rows if row.config == config]
-        bars = [(f"{row.software} {row.version}", row.clients, row.clients_total) for row in rows]
-        bars.sort(key=lambda bar: -bar[2])
-        following = sum(row.clients for row in rows)
-        total = sum(row.clients_total for row in rows)
-        parts.append(f"<h3>{escape(config)}: {following} of {total}</h3>")
-        parts.append(_bars(bars[:MAX_BARS], config))
-        if len(bars) > MAX_BARS:
-            parts.append(f'<p class="note">and {len(bars) - MAX_BARS} more versions, in the table below</p>')
+    bars = [(one.config, one.following, one.clients) for one in report.reach[:MAX_BARS]]
+    if bars:
+        parts.append(_bars(bars, "Clients that follow, by config"))
+    if len(report.reach) > MAX_BARS:
+        parts.append(f'<p class="note">and {len(report.reach) - MAX_BARS} more configs</p>')
+    return parts
+
+
+def _by_version(report: Report) -> list[str]:
+    """Return one plot per config: of each software version, how many support it."""
+    configs = list(dict.fromkeys(row.config for row in report.rows))
+    order = {one.config: number for number, one in enumerate(report.reach)}
+    configs.sort(key=lambda config: order.get(config, len(order)))
+    parts = ["<h2>By software version</h2>"]
+    for config in configs[:MAX_PLOTS]:
+        rows = sorted((row for row in report.rows if row.config == config), key=lambda row: -row.clients_total)
+        bars = [(f"{row.software} {row.version}", row.clients, row.clients_total) for row in rows[:MAX_BARS]]
+        parts.append(f"<h3>{escape(config)}</h3>")
+        parts.append(_bars(bars, f"Clients that support {config}, by software version"))
+        if len(rows) > MAX_BARS:
+            parts.append(f'<p class="note">and {len(rows) - MAX_BARS:,} more versions with fewer clients</p>')
+    if len(configs) > MAX_PLOTS:
+        parts.append(f'<p class="note">and {len(configs) - MAX_PLOTS} more configs</p>')
     return parts
 
 
 def _bars(bars: Sequence[tuple[str, int, int]], name: str) -> str:
     longest = max(total for _, _, total in bars) or 1
     height = len(bars) * _BAR_HEIGHT + 4
-    drawn = [_svg(_LABEL_WIDTH + _PLOT_WIDTH, height, f"Clients that follow {name}, by software version")]
+    counts = [f"{clients:,} of {total:,}" for _, clients, total in bars]
+    room = _PLOT_WIDTH - _DIGIT_WIDTH * max(map(len, counts)) - 10
+    drawn = [_svg(_LABEL_WIDTH + _PLOT_WIDTH, height, name)]
     for number, (label, clients, total) in enumerate(bars):
         top = number * _BAR_HEIGHT + 4
         middle = top + _BAR_HEIGHT / 2 - 3
-        room = _PLOT_WIDTH - 90
         whole, part = total / longest * room, clients / longest * room
         drawn.append(f'<text x="{_LABEL_WIDTH - 8}" y="{middle}" text-anchor="end">{escape(_short(label))}</text>')
         for kind, left, width in (("follow", 0.0, part), ("ignore", part, whole - part)):
@@ -100,7 +129,7 @@ def _bars(bars: Sequence[tuple[str, int, int]], name: str) -> str:
                     f'<rect class="{kind}" x="{_LABEL_WIDTH + left:.1f}" y="{top}" width="{width:.1f}"'
                     f' height="{_BAR_HEIGHT - 8}"/>'
                 )
-        drawn.append(f'<text class="soft" x="{_LABEL_WIDTH + whole + 6:.1f}" y="{middle}">{clients} of {total}</text>')
+        drawn.append(f'<text class="soft" x="{_LABEL_WIDTH + whole + 6:.1f}" y="{middle}">{counts[number]}</text>')
     return "".join([*drawn, "</svg>"])
 
 
@@ -108,33 +137,44 @@ def _ignoring(report: Report) -> list[str]:
     if not report.ignoring:
         return ["<h2>Who would ignore it</h2>", "<p>Nobody: every client follows every config.</p>"]
     shown = report.ignoring[:MAX_NAMED]
-    more = report.ignoring_total - len(shown)
+    rows = [(one.config, one.user, one.client_id, f"{one.software} {one.version}", supports(one)) for one in shown]
     return [
         "<h2>Who would ignore it</h2>",
-        _html_table(
-            ("Config", "User", "Client id", "Newest software"),
-            [(one.config, one.user, one.client_id, f"{one.software} {one.version}") for one in shown],
-        ),
-        *([f'<p class="note">and {more} more</p>'] if more > 0 else []),
+        _html_table(("Config", "User", "Client id", "Newest software", "Supports"), rows),
+        *_more(report.ignoring_total - len(shown)),
     ]
 
 
+def _by_user(report: Report) -> list[str]:
+    if not report.users:
+        return []
+    shown = report.users[:MAX_NAMED]
+    rows = [(one.user or "", one.config, f"{one.following:,} of {one.clients:,}") for one in shown]
+    more = max(report.users_total - len({one.user for one in shown}), 0)
+    return [
+        "<h2>By user</h2>",
+        _html_table(("User", "Config", "Clients that follow"), rows, {2}),
+        *([f'<p class="note">and {more:,} more users</p>'] if more else []),
+    ]
+
+
+def _more(count: int) -> list[str]:
+    return [f'<p class="note">and {count:,} more</p>'] if count > 0 else []
+
+
 def _over_time(windows: Sequence[VersionWindow]) -> list[str]:
-    """Return a plot of how many clients have registered each version so far; the largest versions, the rest as one."""
+    """Return a plot of how many clients have registered each of the largest versions so far."""
     if not windows:
         return []
     by_version: dict[str, dict[int, int]] = defaultdict(dict)
     for one in windows:
         by_version[f"{one.software} {one.version}"][one.start_ms] = one.clients
     largest = sorted(by_version, key=lambda name: (-sum(by_version[name].values()), name))
-    named = largest if len(largest) <= MAX_LINES else largest[: MAX_LINES - 1]
     times = sorted({one.start_ms for one in windows})
-    lines = {name: _running_sum(by_version[name], times) for name in named}
-    if rest := largest[len(named) :]:
-        joined = {time: sum(by_version[name].get(time, 0) for name in rest) for time in times}
-        lines[f"{len(rest)} others"] = _running_sum(joined, times)
+    lines = {name: _running_sum(by_version[name], times) for name in largest[:MAX_LINES]}
+    rest = len(largest) - len(lines)
     keys = "".join(
-        f'<span class="entry"><span class="key" style="background:{colour}"></span>{escape(name)}</span> '
+        f'<span class="entry"><span class="key" style="background:{colour}"></span>{escape(_short(name))}</span> '
         for name, colour in zip(lines, COLOURS, strict=False)
     )
     return [
@@ -142,6 +182,7 @@ def _over_time(windows: Sequence[VersionWindow]) -> list[str]:
         '<p class="note">Registrations so far, by software version; a client that changed it counts in both.</p>',
         f"<p>{keys}</p>",
         _lines(times, lines),
+        *([f'<p class="note">{rest:,} more versions with fewer registrations are not drawn</p>'] if rest else []),
     ]
 
 
@@ -155,19 +196,19 @@ def _running_sum(counts: Mapping[int, int], times: Sequence[int]) -> list[int]:
 
 def _lines(times: Sequence[int], lines: Mapping[str, Sequence[int]]) -> str:
     highest = max(max(values) for values in lines.values()) or 1
-    width, height = _CHART_WIDTH - 2 * _MARGIN, _CHART_HEIGHT - 2 * _MARGIN
+    width, height = _CHART_WIDTH - 2 * _MARGIN, _CHART_HEIGHT - _ABOVE - _BELOW
     first, last = times[0], times[-1]
 
     def x(time: int) -> float:
         return _MARGIN + (width / 2 if last == first else (time - first) / (last - first) * width)
 
     def y(value: float) -> float:
-        return _CHART_HEIGHT - _MARGIN - value / highest * height
+        return _CHART_HEIGHT - _BELOW - value / highest * height
 
     drawn = [_svg(_CHART_WIDTH, _CHART_HEIGHT, "Registrations so far, by software version")]
     drawn += [
         f'<line class="axis" x1="{_MARGIN}" x2="{_CHART_WIDTH - _MARGIN}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        f'<text class="soft" x="{_MARGIN - 6}" y="{y(value):.1f}" text-anchor="end">{value}</text>'
+        f'<text class="soft" x="{_MARGIN - 6}" y="{y(value):.1f}" text-anchor="end">{value:,}</text>'
         for value in sorted({0, highest // 2, highest})
     ]
     foot = _CHART_HEIGHT - 14
@@ -178,26 +219,27 @@ def _lines(times: Sequence[int], lines: Mapping[str, Sequence[int]]) -> str:
     for (name, values), colour in zip(lines.items(), COLOURS, strict=False):
         points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in zip(times, values, strict=True))
         drawn.append(
-            f'<g><title>{escape(name)}</title><polyline points="{points}" fill="none" stroke="{colour}"'
+            f'<g><title>{escape(name)}</title><polyline points="{points}" fill="none" style="stroke:{colour}"'
             f' stroke-width="2.5" stroke-linejoin="round"/>'
-            f'<circle cx="{x(last):.1f}" cy="{y(values[-1]):.1f}" r="4" fill="{colour}"/></g>'
+            f'<circle cx="{x(last):.1f}" cy="{y(values[-1]):.1f}" r="4" style="fill:{colour}"/></g>'
         )
     return "".join([*drawn, "</svg>"])
 
 
 def _table(report: Report) -> list[str]:
     rows = [
-        (row.software, row.version, row.config, f"{row.clients} of {row.clients_total}", ", ".join(row.users[:5]))
-        for row in report.rows
+        (row.software, row.version, row.config, f"{row.clients:,} of {row.clients_total:,}", ", ".join(row.users[:5]))
+        for row in report.rows[:MAX_NAMED]
     ]
-    return ["<h2>Every version</h2>", _html_table(("Software", "Version", "Config", "Clients", "Users"), rows, {3})]
+    heads = ("Software", "Version", "Config", "Clients", "Users")
+    return ["<h2>Every version</h2>", _html_table(heads, rows, {3}), *_more(len(report.rows) - len(rows))]
 
 
 def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
     right = set(numbers)
 
     def cell(tag: str, column: int, text: str) -> str:
-        kind = ' class="number"' if column in right else ""
+        kind = ' class="number"' if column in right else ' class="entry"' if len(text) <= _UNBROKEN else ""
         return f"<{tag}{kind}>{escape(text)}</{tag}>"
 
     lines = ["<tr>" + "".join(cell("th", column, text) for column, text in enumerate(heads)) + "</tr>"]
@@ -212,9 +254,10 @@ def _svg(width: int, height: int, label: str) -> str:
     )
 
 
-def _short(label: str, longest: int = 34) -> str:
-    return label if len(label) <= longest else f"{label[: longest - 1]}…"
+def _short(label: str, longest: int = 34, kept: int = 12) -> str:
+    """Cut a long name in the middle: versions differ at the end."""
+    return label if len(label) <= longest else f"{label[: longest - kept - 1]}…{label[-kept:]}"
 
 
 def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    return moment(at_ms).removesuffix(":00")

@@ -1,26 +1,25 @@
-"""The report over the registration topic: rows in, a table or JSON out."""
+"""The report over the registration topic: what it holds, how it is asked for, and how it is kept between two runs."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
-from rich.console import Console
-from rich.table import Table
-
-from klamm.registrations.page import render
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
 MAX_IGNORING: Final = 1_000
 """Of the clients that would ignore a config, so many are named; the Parquet files hold all."""
+MAX_USERS: Final = 1_000
+MAX_VERSIONS: Final = 1_000
+"""Software versions with the most clients are told; the Parquet files hold all."""
+MAX_CONFIGS: Final = 200
+"""Configs that most clients support; a client may register any text."""
+MAX_WINDOWS: Final = 100_000
 DEFAULT_WINDOW: Final = "1 day"
-MAX_NAMED: Final = 10
-NOTHING_YET = "No client has registered yet."
+NOTHING: Final = "(none)"
+"""Stands for a config where nobody supports any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +34,21 @@ class SupportRow:
     clients_total: int
     """Of this software version: ``<user, client-id>`` pairs in all."""
     users: tuple[str, ...]
-    """Users of the supporting clients, sorted."""
+    """Users of the supporting clients, sorted, 100 at most."""
     last_registered_ms: int
     """Milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How many clients follow when a config is set. What counts is the newest version that a client registered."""
+
+    config: str
+    following: int
+    clients: int
+    """All of them."""
+    user: str | None = None
+    """Of whom; None: of everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,8 @@ class IgnoringClient:
     software: str
     """Of the newest version that it registered."""
     version: str
+    supported_configs: tuple[str, ...] | None = ()
+    """What it registered; None: it is known, but never registered, so it supports nothing that we know of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,64 +83,45 @@ class Report:
     rows: tuple[SupportRow, ...]
     """One per software version and config, also where nobody supports it; ordered by software, version, config."""
     clients: int
-    """``<user, client-id>`` pairs that have registered anything."""
+    """``<user, client-id>`` pairs that have registered anything that was not taken back."""
     records: int
     """Records that were read."""
+    unreadable: int = 0
+    """Of those: which are no registrations; they are left out of everything else."""
+    reach: tuple[Reach, ...] = ()
+    """One per config, those that most clients follow first."""
+    users: tuple[Reach, ...] = ()
+    """One per user and config, at most ``MAX_USERS``: users with the most clients first."""
+    users_total: int = 0
+    """How many users there are in all."""
     ignoring: tuple[IgnoringClient, ...] = ()
     """Who would ignore what, at most ``MAX_IGNORING``; ordered by config, user, client id."""
     ignoring_total: int = 0
     """How many there are of them in all."""
     windows: tuple[VersionWindow, ...] = ()
     """Versions over time, ordered by time, software, version."""
+    versions_total: int = 0
+    """Software versions in all, of which ``rows`` tells at most ``MAX_VERSIONS``."""
 
 
-def run_report(
-    bootstrap_servers: str,
-    output: TextIO,
-    *,
-    output_format: Literal["human", "json"] = "human",
-    settings: Mapping[str, Any] | None = None,
-    spark_properties: Mapping[str, str] | None = None,
-    scope: Scope | None = None,
-    parquet: Path | None = None,
-    html: Path | None = None,
-    follow_s: float | None = None,
-) -> int:
-    """Read the registration topic of a cluster on Spark and print which client versions support which configs.
+def report_of(document: Mapping[str, Any]) -> Report:
+    """Return the report that ``dataclasses.asdict`` made a document of, also by way of JSON."""
 
-    Args:
-        bootstrap_servers: ``host:port`` or several of them, comma separated.
-        output: Where the report is written.
-        output_format: A table, or one JSON document.
-        settings: kafka-python's names for connections and security.
-        spark_properties: ``spark.*`` keys on top of klamm's own.
-        scope: Which clients and which configs it is about; None: all.
-        parquet: A directory for ``support``, ``ignoring`` and ``windows`` as Parquet; what is there is replaced.
-        html: A file for one page with plots that needs nothing else.
-        follow_s: Go on, and write all of it anew whenever something was registered, looking so often; None: once.
+    def all_of(kind: type[Any], name: str) -> tuple[Any, ...]:
+        return tuple(kind(**{key: _tuple(value) for key, value in one.items()}) for one in document[name])
 
-    Returns:
-        0, also when nobody has registered yet.
+    return Report(
+        **{key: value for key, value in document.items() if isinstance(value, int)},
+        rows=all_of(SupportRow, "rows"),
+        reach=all_of(Reach, "reach"),
+        users=all_of(Reach, "users"),
+        ignoring=all_of(IgnoringClient, "ignoring"),
+        windows=all_of(VersionWindow, "windows"),
+    )
 
-    Raises:
-        JavaNotFoundError: There is no Java for Spark.
-    """
-    from klamm.registrations.spark.job import Job  # noqa: PLC0415  # the report itself needs no Spark
 
-    chosen = scope or Scope()
-
-    def publish(report: Report) -> None:
-        write_report(report, output, output_format=output_format)
-        output.flush()
-        if html is not None:
-            replace_file(html, render(report, title=chosen.title(bootstrap_servers)))
-
-    job = Job(bootstrap_servers, settings or {}, spark_properties or {}, scope=chosen, parquet=parquet)
-    if follow_s is None:
-        publish(job.read())
-    else:
-        job.follow(publish, every_s=follow_s)
-    return 0
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,66 +145,75 @@ class Scope:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How a report goes on."""
+
+    every_s: float = 10.0
+    """How often to look for new registrations."""
+    checkpoint: Path | None = None
+    """Where the state is kept, so that the next run goes on from there; None: nowhere, each run reads all."""
+    late: str = "1 day"
+    """How far a record may lie behind the newest one and still be counted in its window, as Spark writes durations."""
+
+
+def run_report(
+    bootstrap_servers: str,
+    output: TextIO,
+    *,
+    output_format: Literal["human", "json"] = "human",
+    properties: Mapping[str, str] | None = None,
+    spark_properties: Mapping[str, str] | None = None,
+    scope: Scope | None = None,
+    parquet: Path | None = None,
+    html: Path | None = None,
+    following: Following | None = None,
+) -> int:
+    """Read the registration topic of a cluster on Spark and print which client versions support which configs.
+
+    Args:
+        bootstrap_servers: ``host:port`` or several of them, comma separated.
+        output: Where the report is written.
+        output_format: A table, or one JSON document.
+        properties: A Java client's properties for connections and security.
+        spark_properties: ``spark.*`` keys on top of klamm's own.
+        scope: Which clients and which configs it is about; None: all.
+        parquet: A directory for ``support``, ``ignoring``, ``users`` and ``windows`` as Parquet; what is there is
+            replaced.
+        html: A file for one page with plots that needs nothing else.
+        following: Go on, and write all of it anew whenever something was registered; None: once.
+
+    Returns:
+        0, also when nobody has registered yet.
+
+    Raises:
+        JavaNotFoundError: There is no Java for Spark.
+        SettingsError: A window that is none, or a checkpoint that belongs to another report.
+        OSError: A file cannot be written.
+    """
+    # The report itself needs neither Spark nor a terminal.
+    from klamm.registrations.page import render  # noqa: PLC0415
+    from klamm.registrations.spark.job import Job  # noqa: PLC0415
+    from klamm.registrations.text import write_report  # noqa: PLC0415
+
+    chosen = scope or Scope()
+
+    def publish(report: Report) -> None:
+        write_report(report, output, output_format=output_format)
+        output.flush()
+        if html is not None:
+            replace_file(html, render(report, title=chosen.title(bootstrap_servers)))
+
+    job = Job(bootstrap_servers, properties or {}, spark_properties or {}, scope=chosen, parquet=parquet)
+    if following is None:
+        publish(job.read())
+    else:
+        job.follow(publish, following)
+    return 0
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that whoever reads it sees the old one or the new one, never half of it."""
     scratch = path.with_name(f".{path.name}.new")
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)
-
-
-def write_report(report: Report, output: TextIO, *, output_format: Literal["human", "json"]) -> None:
-    """Write a report."""
-    if output_format == "json":
-        json.dump(asdict(report), output, indent=2)
-        output.write("\n")
-        return
-    if not report.rows:
-        output.write(f"{NOTHING_YET}\n")
-        return
-    console = Console(file=output, width=None if output.isatty() else 120)
-    table = Table(title="Which clients take which config")
-    for name, justify in (
-        ("Software", "left"),
-        ("Version", "left"),
-        ("Config", "left"),
-        ("Clients", "right"),
-        ("Users", "left"),
-        ("Last registered (UTC)", "left"),
-    ):
-        table.add_column(name, justify="right" if justify == "right" else "left")
-    for row in report.rows:
-        table.add_row(
-            row.software,
-            row.version,
-            row.config,
-            f"{row.clients} of {row.clients_total}",
-            _names(row.users),
-            _moment(row.last_registered_ms),
-        )
-    console.print(table)
-    for line in summary(report):
-        console.print(line, highlight=False)
-
-
-def summary(report: Report) -> list[str]:
-    """Say for each config who follows when it is set, and who would not."""
-    lines = [f"{report.clients} clients, {report.records} records."]
-    for config in dict.fromkeys(row.config for row in report.rows):
-        rows = [row for row in report.rows if row.config == config]
-        following = sum(row.clients for row in rows)
-        line = f"If {config} is set: {following} of {report.clients} clients follow"
-        ignoring = [f"{row.software} {row.version}" for row in rows if row.clients < row.clients_total]
-        lines.append(line + (f"; not all of {', '.join(ignoring)}." if ignoring else "."))
-        named = [f"{one.user} {one.client_id}" for one in report.ignoring if one.config == config]
-        if named:
-            lines.append(f"  {_names(named, MAX_NAMED)} would ignore it.")
-    return lines
-
-
-def _names(users: Sequence[str], shown: int = 3) -> str:
-    more = len(users) - shown
-    return ", ".join(users[:shown]) + (f" and {more} more" if more > 0 else "")
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -13,7 +13,7 @@ from klamm.registrations import report
 
 
 def test_the_report_is_asked_for_the_cluster_and_the_form(
-    klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch
+    klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # given
     asked: list[tuple[str, dict[str, Any]]] = []
@@ -23,10 +23,12 @@ def test_the_report_is_asked_for_the_cluster_and_the_form(
         return 0
 
     monkeypatch.setattr(report, "run_report", run)
+    (config := tmp_path / "client.properties").write_text("client.id=me")
     # when
+    going_on = ["--follow", "--checkpoint", "c", "--late", "2 hours", "--command-config", str(config)]
     flags = ["--user", "alice", "--key", "acks", "--window", "1 hour", "--html", "r.html", "--parquet", "r"]
     code = registrations.main(
-        ["report", "--bootstrap-server", klamm_broker.bootstrap_servers, "-o", "json", *flags, "--follow"]
+        ["report", "--bootstrap-server", klamm_broker.bootstrap_servers, "-o", "json", *flags, *going_on]
     )
     # then
     how = {
@@ -34,7 +36,8 @@ def test_the_report_is_asked_for_the_cluster_and_the_form(
         "scope": report.Scope(user="alice", config="acks", window="1 hour"),
         "parquet": Path("r"),
         "html": Path("r.html"),
-        "follow_s": 10.0,
+        "following": report.Following(every_s=10.0, checkpoint=Path("c"), late="2 hours"),
+        "properties": {"client.id": "me"},
     }
     assert (code, asked) == (0, [(klamm_broker.bootstrap_servers, how)])
 
@@ -55,7 +58,16 @@ def test_a_cluster_that_is_away_is_named(
     assert capsys.readouterr().err == f"klamm registrations: kafka.example.org:9092: {error}\n"
 
 
-@pytest.mark.parametrize("words", [[], ["report"], ["report", "--bootstrap-server", "a:1", "-o", "yaml"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["report"],
+        ["report", "--bootstrap-server", "a:1", "-o", "yaml"],
+        ["report", "--bootstrap-server", "a:1", "--checkpoint", "c"],
+        ["report", "--bootstrap-server", "a:1", "--follow", "--every", "0"],
+    ],
+)
 def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         registrations.main(words)

@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 from klamm.registrations.page import MAX_LINES, render
-from klamm.registrations.report import IgnoringClient, Report, SupportRow, VersionWindow
+from klamm.registrations.report import IgnoringClient, Reach, Report, SupportRow, VersionWindow
 
 DAY_MS = 86_400_000
 
@@ -25,7 +25,18 @@ def row(software: str, version: str, clients: int, total: int) -> SupportRow:
 
 def report(*rows: SupportRow, windows: tuple[VersionWindow, ...] = ()) -> Report:
     ignoring = (IgnoringClient(config="acks", user="bob", client_id="<old>", software="rdkafka", version="1"),)
-    return Report(rows=rows, clients=9, records=12, ignoring=ignoring, ignoring_total=3, windows=windows)
+    return Report(
+        rows=rows,
+        clients=9,
+        records=12,
+        unreadable=1,
+        reach=(Reach(config="acks", following=3, clients=9),),
+        users=(Reach(config="acks", following=1, clients=2, user="<bob>"),),
+        users_total=7,
+        ignoring=ignoring,
+        ignoring_total=3,
+        windows=windows,
+    )
 
 
 def pictures(page: str) -> list[ElementTree.Element]:
@@ -36,7 +47,8 @@ def test_the_bars_say_who_follows_and_who_would_not() -> None:
     # when
     page = render(report(row("klamm", "1.0", 3, 4), row("old", "7", 0, 5)), title="clients")
     # then
-    (bars,) = pictures(page)
+    overview, bars = pictures(page)
+    assert "3 of 9" in "".join(overview.itertext())
     widths = {
         kind: [float(one.get("width", "")) for one in bars.iter("rect") if one.get("class") == kind]
         for kind in ("follow", "ignore")
@@ -44,8 +56,9 @@ def test_the_bars_say_who_follows_and_who_would_not() -> None:
     assert len(widths["follow"]) == 1
     assert len(widths["ignore"]) == 2
     assert widths["follow"][0] > 2 * widths["ignore"][1]
-    assert "acks: 3 of 9" in page
     assert "and 2 more" in page
+    assert "and 6 more users" in page
+    assert "1 of 12 records are no registrations" in page
 
 
 def test_a_client_cannot_write_into_the_page() -> None:
@@ -56,6 +69,7 @@ def test_a_client_cannot_write_into_the_page() -> None:
     assert "<img" not in page
     assert "<b>" not in page
     assert "&lt;old&gt;" in page
+    assert "&lt;bob&gt;" in page
 
 
 def test_the_page_needs_nothing_from_outside() -> None:
@@ -63,7 +77,7 @@ def test_the_page_needs_nothing_from_outside() -> None:
     assert re.search(r"(src|href)=|https?://|@import|url\(", page) is None
 
 
-def test_versions_over_time_add_up_and_the_small_ones_are_one_line() -> None:
+def test_versions_over_time_add_up_and_the_small_ones_are_counted() -> None:
     # given
     windows = tuple(
         VersionWindow(start_ms=day * DAY_MS, software="klamm", version=f"1.{version}", clients=version + 1)
@@ -73,9 +87,9 @@ def test_versions_over_time_add_up_and_the_small_ones_are_one_line() -> None:
     # when
     page = render(report(row("klamm", "1.0", 1, 1), windows=windows), title="clients")
     # then
-    _, lines = pictures(page)
+    *_, lines = pictures(page)
     assert len(list(lines.iter("polyline"))) == MAX_LINES
-    assert "5 others" in page
+    assert "4 more versions with fewer registrations" in page
     heights = [float(point.split(",")[1]) for point in next(lines.iter("polyline")).get("points", "").split()]
     assert heights == sorted(heights, reverse=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 
-from klamm.registrations.report import NOTHING_YET, Report, SupportRow, summary, write_report
+from klamm.registrations.report import IgnoringClient, Reach, Report, SupportRow, VersionWindow, report_of
+from klamm.registrations.text import NOTHING_YET, summary, write_report
 
 
 def row(software: str, version: str, config: str, clients: int, total: int, *users: str) -> SupportRow:
@@ -29,6 +31,22 @@ REPORT = Report(
     ),
     clients=5,
     records=6,
+    unreadable=1,
+    reach=(
+        Reach(config="acks", following=2, clients=5),
+        Reach(config="retries", following=5, clients=5),
+    ),
+    users=(Reach(config="acks", following=2, clients=5, user="bob"),),
+    users_total=1,
+    ignoring=(
+        IgnoringClient(config="acks", user="bob", client_id="app1", software="other", version="7"),
+        IgnoringClient(
+            config="acks", user="bob", client_id="app2", software="other", version="7", supported_configs=None
+        ),
+    ),
+    ignoring_total=3,
+    windows=(VersionWindow(start_ms=5, software="other", version="7", clients=3),),
+    versions_total=2,
 )
 
 
@@ -45,16 +63,16 @@ def test_the_table_names_software_configs_and_how_far_they_reach() -> None:
 
 
 def test_the_summary_says_who_would_follow_and_who_would_not() -> None:
+    """K649-22."""
     assert summary(REPORT) == [
         "5 clients, 6 records.",
-        "If acks is set: 2 of 5 clients follow; not all of other 7.",
-        "If session.timeout.ms is set: 1 of 5 clients follow; not all of klamm 1.0, other 7.",
+        "1 of 6 records are no registrations and were left out.",
+        "If acks is set: 2 of 5 clients follow, 3 would ignore it:",
+        "  bob app1 (other 7, registered [])",
+        "  bob app2 (other 7, nothing we know of)",
+        "  and 1 more",
+        "If retries is set: 5 of 5 clients follow.",
     ]
-
-
-def test_where_everybody_follows_nobody_is_named() -> None:
-    report = Report(rows=(row("klamm", "1.0", "acks", 1, 1, "alice"),), clients=1, records=1)
-    assert summary(report)[1] == "If acks is set: 1 of 1 clients follow."
 
 
 def test_a_topic_without_registrations_says_so() -> None:
@@ -72,3 +90,23 @@ def test_as_json_everything_is_there() -> None:
     document = json.loads(output.getvalue())
     assert document["clients"] == 5
     assert document["rows"][0]["users"] == ["alice", "bob"]
+
+
+def test_what_clients_call_themselves_is_no_markup() -> None:
+    report = Report(rows=(row("[red]x", "[/]", "[bold]", 1, 1, "[blink]"),), clients=1, records=1)
+    shown = text(report)
+    for part in ("[red]x", "[/]", "[bold]", "[blink]"):
+        assert part in shown
+
+
+def test_a_report_survives_json() -> None:
+    output = io.StringIO()
+    write_report(REPORT, output, output_format="json")
+    assert report_of(json.loads(output.getvalue())) == REPORT
+
+
+def test_a_time_that_no_calendar_holds_is_shown_as_its_number() -> None:
+    report = Report(
+        rows=(dataclasses.replace(row("a", "1", "acks", 1, 1), last_registered_ms=1 << 61),), clients=1, records=1
+    )
+    assert str(1 << 61) in text(report)

@@ -1,4 +1,9 @@
-"""From records of the registration topic to who supports what: DataFrame in, DataFrame out."""
+"""From records of the registration topic to who supports what: DataFrame in, DataFrame out.
+
+``parsed`` reads records, ``latest`` keeps one row for each thing that was ever registered, in a batch and as the state
+of a stream alike, and ``clients`` is one row per ``<user, client-id>``, from which everything else is counted without
+another exchange of rows.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
-from pyspark.sql.window import Window
+
+from klamm.registrations.report import NOTHING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
 
 KEY_SCHEMA = StructType([StructField("user", StringType()), StructField("client-id", StringType())])
 VALUE_SCHEMA = StructType(
@@ -19,62 +27,150 @@ VALUE_SCHEMA = StructType(
         StructField("version", IntegerType()),
     ]
 )
+ENTITY = ("partition", "user", "client_id")
+_WHAT = ("client_information", "supported_configs")
 
 
-def registrations(records: DataFrame) -> DataFrame:
-    """Return what is registered: ``user, client_id, software, version, supported_configs, timestamp_ms``.
+def parsed(records: DataFrame) -> DataFrame:
+    """Read records: ``partition, offset, timestamp, user, client_id, client_information, supported_configs``.
 
-    A tombstone takes back what its entity registered before it. Records that are no registrations are left out.
+    A tombstone has no client information. A record that is none of ours has no user and no client id; it is kept to be
+    counted. No list of configs means that its client registered none: it supports nothing that we know of.
     """
-    parsed = records.select(
+    key = sf.from_json(sf.col("key").cast("string"), KEY_SCHEMA)
+    value = sf.from_json(sf.col("value").cast("string"), VALUE_SCHEMA)
+    read = records.select("partition", "offset", "timestamp", "value", key.alias("k"), value.alias("v"))
+    holes = sf.exists(sf.coalesce(sf.col("v.supported_configs"), sf.array()), lambda name: name.isNull())
+    is_ours = (
+        sf.col("k.user").isNotNull()
+        & sf.col("k.client-id").isNotNull()
+        & (sf.col("value").isNull() | (sf.col("v.client_information").isNotNull() & ~holes))
+    )
+    return read.select(
         "partition",
         "offset",
-        "timestamp_ms",
-        sf.col("value").isNull().alias("is_tombstone"),
-        sf.from_json(sf.col("key").cast("string"), KEY_SCHEMA).alias("entity"),
-        sf.from_json(sf.col("value").cast("string"), VALUE_SCHEMA).alias("registered"),
-    ).where(sf.col("entity.user").isNotNull() & sf.col("entity.client-id").isNotNull())
-    same_entity = Window.partitionBy("partition", "entity")
-    cleared_up_to = sf.max(sf.when(sf.col("is_tombstone"), sf.col("offset"))).over(same_entity)
-    information = sf.col("registered.client_information")
+        sf.coalesce("timestamp", sf.timestamp_millis(sf.lit(0))).alias("timestamp"),
+        sf.when(is_ours, sf.col("k.user")).alias("user"),
+        sf.when(is_ours, sf.col("k.client-id")).alias("client_id"),
+        sf.when(is_ours, sf.col("v.client_information")).alias("client_information"),
+        sf.when(is_ours, sf.col("v.supported_configs")).alias("supported_configs"),
+    )
+
+
+def latest(records: DataFrame, window: str) -> DataFrame:
+    """Return one row per thing that was registered, with where it was registered last and how often.
+
+    Columns: those of ``ENTITY``, ``client_information, supported_configs, start, offset, timestamp, records``. Its size
+    is bounded by what is registered, not by how often; a tombstone is a row of its entity like others.
+
+    Args:
+        records: What ``parsed`` returns.
+        window: See ``windows``.
+    """
+    start = sf.window("timestamp", window).getField("start").alias("start")
+    return records.groupBy(*ENTITY, *_WHAT, start).agg(
+        sf.max("offset").alias("offset"), sf.max("timestamp").alias("timestamp"), sf.count("*").alias("records")
+    )
+
+
+def of_user(table: DataFrame, user: str | None) -> DataFrame:
+    """Keep one user's rows, and those of nobody, which are only counted; None: all rows."""
+    return table if user is None else table.where((sf.col("user") == user) | sf.col("user").isNull())
+
+
+def clients(rows: DataFrame) -> DataFrame:
+    """Return one row per ``<user, client-id>``: ``user, client_id, versions, seen, records``.
+
+    ``versions`` are the software versions that stand, as ``software, version, supported_configs, timestamp``: a
+    tombstone takes back what came before it, lists of one version are added up. ``seen`` is when which version was
+    registered, also what was taken back since. The row with neither user nor client id counts records not ours.
+    """
+    one = sf.struct("offset", "timestamp", "start", *_WHAT)
+    grouped = rows.groupBy(*ENTITY).agg(sf.collect_list(one).alias("all"), sf.sum("records").alias("records"))
+    tombstones = sf.filter("all", lambda row: row["client_information"].isNull())
+    cleared_up_to = sf.coalesce(sf.array_max(sf.transform(tombstones, lambda row: row["offset"])), sf.lit(-1))
+    registered = sf.filter("all", lambda row: row["client_information"].isNotNull())
     return (
-        parsed.withColumn("cleared_up_to", sf.coalesce(cleared_up_to, sf.lit(-1)))
-        .where(~sf.col("is_tombstone") & (sf.col("offset") > sf.col("cleared_up_to")))
-        .where(information.isNotNull() & sf.col("registered.supported_configs").isNotNull())
-        .select(
-            sf.col("entity.user").alias("user"),
-            sf.col("entity.client-id").alias("client_id"),
-            sf.substring_index(information, "/", 1).alias("software"),
-            sf.when(information.contains("/"), sf.substring_index(information, "/", -1))
-            .otherwise(sf.lit("unknown"))
-            .alias("version"),
-            sf.col("registered.supported_configs").alias("supported_configs"),
-            "timestamp_ms",
+        grouped.withColumn("cleared_up_to", cleared_up_to)
+        .withColumn("registered", registered)
+        .withColumn("standing", sf.filter("registered", lambda row: row["offset"] > sf.col("cleared_up_to")))
+        .select("user", "client_id", "records", _versions().alias("versions"), _seen().alias("seen"))
+    )
+
+
+def _versions() -> Column:
+    names = sf.array_distinct(sf.transform("standing", lambda row: row["client_information"]))
+
+    def of_version(name: Column) -> Column:
+        rows = sf.filter("standing", lambda row: row["client_information"] == name)
+        lists = sf.filter(sf.transform(rows, lambda row: row["supported_configs"]), lambda configs: configs.isNotNull())
+        known = sf.when(sf.size(lists) > 0, sf.array_distinct(sf.flatten(lists)))
+        return sf.struct(
+            software(name).alias("software"),
+            version(name).alias("version"),
+            known.alias("supported_configs"),
+            sf.array_max(sf.transform(rows, lambda row: row["timestamp"])).alias("timestamp"),
+        )
+
+    return sf.transform(names, of_version)
+
+
+def _seen() -> Column:
+    return sf.array_distinct(
+        sf.transform(
+            "registered",
+            lambda row: sf.struct(
+                row["start"].alias("start"),
+                software(row["client_information"]).alias("software"),
+                version(row["client_information"]).alias("version"),
+            ),
         )
     )
 
 
-def support_by_software(registered: DataFrame) -> DataFrame:
-    """Return how far each config reaches, per software version, for every config that anybody supports.
+def software(information: Column) -> Column:
+    """Return the name out of ``name/version``."""
+    return sf.substring_index(information, "/", 1)
+
+
+def version(information: Column) -> Column:
+    """Return the version out of ``name/version``."""
+    return sf.when(information.contains("/"), sf.substring_index(information, "/", -1)).otherwise(sf.lit("unknown"))
+
+
+def versions(of_clients: DataFrame) -> DataFrame:
+    """Count the clients of each software version: ``software, version, clients_total, last_registered_ms``."""
+    each = of_clients.select(sf.explode("versions").alias("one")).select("one.*")
+    return each.groupBy("software", "version").agg(
+        sf.count("*").alias("clients_total"), sf.unix_millis(sf.max("timestamp")).alias("last_registered_ms")
+    )
+
+
+def support(of_clients: DataFrame, of_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
+    """Return how far each config reaches in each software version.
 
     Columns: ``software, version, config, clients, clients_total, users, last_registered_ms``. A software version that
-    does not support a config appears with 0 clients: those would ignore it. When nobody supports anything, the config
-    is ``(none)``.
+    does not support a config appears with 0 clients: those would ignore it. Of users, those of the supporting clients,
+    100 at most.
+
+    Args:
+        of_clients: What ``clients`` returns.
+        of_versions: What ``versions`` returns, or some of it.
+        configs: Which; none: one row for each version all the same, with ``(none)``.
     """
-    client = sf.struct("user", "client_id")
-    totals = registered.groupBy("software", "version").agg(
-        sf.count_distinct(client).alias("clients_total"), sf.max("timestamp_ms").alias("last_registered_ms")
+    names = list(configs) or [NOTHING]
+    each = of_clients.select("user", sf.explode("versions").alias("one")).select("user", "one.*")
+    by_user = (
+        each.select("software", "version", "user", sf.explode("supported_configs").alias("config"))
+        .where(sf.col("config").isin(names))
+        .groupBy("software", "version", "config", "user")
+        .agg(sf.count("*").alias("clients"))
     )
-    supported = registered.select(
-        "software", "version", "user", "client_id", sf.explode("supported_configs").alias("config")
+    reach = by_user.groupBy("software", "version", "config").agg(
+        sf.sum("clients").alias("clients"), sf.slice(sf.sort_array(sf.collect_set("user")), 1, 100).alias("users")
     )
-    reach = supported.groupBy("software", "version", "config").agg(
-        sf.count_distinct(client).alias("clients"), sf.sort_array(sf.collect_set("user")).alias("users")
-    )
-    configs = supported.select("config").distinct()
     return (
-        totals.join(configs, how="left", on=sf.lit(True))
-        .withColumn("config", sf.coalesce("config", sf.lit("(none)")))
+        of_versions.withColumn("config", _each(names))
         .join(reach, on=["software", "version", "config"], how="left")
         .select(
             "software",
@@ -88,38 +184,94 @@ def support_by_software(registered: DataFrame) -> DataFrame:
     )
 
 
-def would_ignore(registered: DataFrame) -> DataFrame:
-    """Return who would ignore which config if it were set, for every config that anybody supports.
+def _each(configs: Sequence[str]) -> Column:
+    """Return a column that multiplies rows by configs."""
+    return sf.explode(sf.array(*[sf.lit(name) for name in configs]).cast(ArrayType(StringType())))
 
-    Columns: ``config, user, client_id, software, version``. What counts is the newest software version that a
-    ``<user, client-id>`` registered, with all the lists that this version registered.
-    """
-    of_version = registered.groupBy("user", "client_id", "software", "version").agg(
-        sf.array_distinct(sf.flatten(sf.collect_list("supported_configs"))).alias("supported_configs"),
-        sf.max("timestamp_ms").alias("timestamp_ms"),
-    )
-    newest_first = Window.partitionBy("user", "client_id").orderBy(sf.desc("timestamp_ms"), "software", "version")
-    newest = of_version.withColumn("age", sf.row_number().over(newest_first)).where(sf.col("age") == 1)
-    configs = registered.select(sf.explode("supported_configs").alias("config")).distinct()
+
+def newest(of_clients: DataFrame) -> DataFrame:
+    """Return the newest software version of each client: ``user, client_id, software, version, supported_configs``."""
+    first = sf.try_element_at(sf.array_sort("versions", _newest_first), sf.lit(1))
     return (
-        newest.crossJoin(sf.broadcast(configs))
-        .where(~sf.array_contains("supported_configs", sf.col("config")))
-        .select("config", "user", "client_id", "software", "version")
+        of_clients.select("user", "client_id", first.alias("one"))
+        .where("one is not null")
+        .select("user", "client_id", "one.software", "one.version", "one.supported_configs")
     )
 
 
-def versions_over_time(registered: DataFrame, window: str) -> DataFrame:
-    """Count the ``<user, client-id>`` pairs that registered a software version, per window of time.
+def _newest_first(left: Column, right: Column) -> Column:
+    def order(field: str, before: int) -> Column:
+        return sf.when(left[field] < right[field], -before).when(left[field] > right[field], before)
 
-    Columns: ``start_ms, software, version, clients``.
+    return sf.coalesce(order("timestamp", -1), order("software", 1), order("version", 1), sf.lit(0))
+
+
+def reach_by_user(newest_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
+    """Return how many clients of each user follow when a config is set: ``user, config, following, clients``."""
+    follows = sf.coalesce(sf.array_contains("supported_configs", sf.col("config")), sf.lit(False))
+    # Lists are few, clients are many: they are counted before configs multiply them.
+    lists = newest_versions.groupBy("user", "supported_configs").agg(sf.count("*").alias("clients"))
+    return (
+        lists.withColumn("config", _each(configs))
+        .groupBy("user", "config")
+        .agg(
+            sf.sum(sf.when(follows, sf.col("clients")).otherwise(0)).alias("following"),
+            sf.sum("clients").alias("clients"),
+        )
+    )
+
+
+def would_ignore(newest_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
+    """Return who would ignore which config if it were set.
+
+    Columns: ``config, user, client_id, software, version, supported_configs``. What counts is the newest software
+    version of a client, with all the lists that this version registered; no list: nothing that we know of.
+    """
+    known = sf.coalesce("supported_configs", sf.array().cast(ArrayType(StringType())))
+    return (
+        newest_versions.withColumn("config", _each(configs))
+        .where(~sf.array_contains(known, sf.col("config")))
+        .select("config", "user", "client_id", "software", "version", "supported_configs")
+    )
+
+
+def windows(of_clients: DataFrame) -> DataFrame:
+    """Count the clients that registered a software version, per window of time.
+
+    Columns: ``start_ms, software, version, clients``. Windows begin at whole multiples since the epoch, UTC; their
+    width was given to ``latest``.
+    """
+    return (
+        of_clients.select(sf.explode("seen").alias("one"))
+        .groupBy("one.start", "one.software", "one.version")
+        .agg(sf.count("*").alias("clients"))
+        .select(sf.unix_millis("start").alias("start_ms"), "software", "version", "clients")
+    )
+
+
+def windows_of_stream(records: DataFrame, window: str, delay: str) -> DataFrame:
+    """Count as ``windows`` does, while records come: a window is forgotten when time has passed it by ``delay``.
+
+    Columns: ``start, software, version, clients``.
 
     Args:
-        registered: What is registered.
-        window: A duration as Spark writes it, as ``1 day``; windows begin at whole multiples since the epoch, UTC.
+        records: What ``parsed`` returns, of a stream.
+        window: A duration as Spark writes it, as ``1 day``.
+        delay: How far a record may lie behind the newest one and still count.
     """
-    at = sf.timestamp_millis("timestamp_ms")
+    information = sf.col("client_information")
     return (
-        registered.groupBy(sf.window(at, window).alias("window"), "software", "version")
-        .agg(sf.size(sf.collect_set(sf.struct("user", "client_id"))).alias("clients"))
-        .select(sf.unix_millis("window.start").alias("start_ms"), "software", "version", "clients")
+        records.where(information.isNotNull())
+        .withWatermark("timestamp", delay)
+        .select(
+            sf.window("timestamp", window).alias("window"),
+            software(information).alias("software"),
+            version(information).alias("version"),
+            "user",
+            "client_id",
+        )
+        .dropDuplicates(["window", "software", "version", "user", "client_id"])
+        .groupBy("window", "software", "version")
+        .agg(sf.count("*").alias("clients"))
+        .select(sf.col("window.start").alias("start"), "software", "version", "clients")
     )

@@ -2,43 +2,54 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from klamm.client_configs.registrations import TOPIC
+from klamm.dataframes.spark import FORMAT, register
 from klamm.java import require_java
-from klamm.registrations.report import MAX_IGNORING, IgnoringClient, Report, Scope, SupportRow, VersionWindow
-from klamm.registrations.spark.compatibility import (
-    registrations,
-    support_by_software,
-    versions_over_time,
-    would_ignore,
-)
-from klamm.registrations.spark.source import FORMAT, RegistrationsDataSource
+from klamm.properties import SettingsError
+from klamm.registrations.spark import compatibility
+from klamm.registrations.spark.following import Follower
+from klamm.registrations.spark.summing import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame
 
+    from klamm.registrations.report import Following, Report, Scope
+
+COLUMNS: Final = "key binary, value binary, partition int, offset long, timestamp timestamp"
+RECORDS_PER_TASK: Final = 500_000
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "klamm-registrations",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    # State on disk: what is registered need not fit into the heap.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_STREAM_DEFAULTS: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "2"}
+"""Each is a store of state that is opened in every round."""
+_NONE: Final[Mapping[str, str]] = {}
 _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xshare:auto",
 }
 
 
@@ -47,7 +58,7 @@ class Job:
 
     Args:
         bootstrap_servers: ``host:port`` or several of them, comma separated.
-        settings: kafka-python's names for connections and security.
+        properties: A Java client's properties for connections and security.
         spark_properties: ``spark.*`` keys on top of klamm's own.
         scope: Which clients and which configs it is about.
         parquet: Where each report's tables are written, replacing those before; None: nowhere.
@@ -56,14 +67,14 @@ class Job:
     def __init__(
         self,
         bootstrap_servers: str,
-        settings: Mapping[str, Any],
+        properties: Mapping[str, str],
         spark_properties: Mapping[str, str],
         *,
         scope: Scope,
         parquet: Path | None = None,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._settings = settings
+        self._properties = properties
         self._spark_properties = spark_properties
         self._scope = scope
         self._parquet = parquet
@@ -73,109 +84,76 @@ class Job:
 
         Raises:
             JavaNotFoundError: There is no Java for Spark.
+            SettingsError: The window is none.
         """
-        running = SparkSession.getActiveSession()
-        spark = running or _start(self._spark_properties)
-        try:
-            return self._summarise(spark)
-        finally:
-            if running is None:
-                spark.stop()
+        with self._session() as spark:
+            _check_duration(spark, "window", self._scope.window)
+            records = self._options(spark.read).option("maxRecordsPerPartition", RECORDS_PER_TASK).load()
+            return report_over(records, scope=self._scope, parquet=self._parquet)
 
-    def follow(self, publish: Callable[[Report], None], *, every_s: float, batches: int | None = None) -> None:
+    def follow(self, publish: Callable[[Report], None], following: Following, *, reports: int | None = None) -> None:
         """Publish a report, and one more whenever something was registered, until it is interrupted.
-
-        A stream tells that there is something new; the report is made of the whole topic, because a tombstone takes
-        back what was registered long before.
 
         Args:
             publish: Takes each report.
-            every_s: How often to look.
-            batches: After how many reports to end; None: never.
+            following: How often, and from where on.
+            reports: After how many reports to end; None: never.
 
         Raises:
             JavaNotFoundError: There is no Java for Spark.
+            SettingsError: A duration that is none, or a checkpoint that belongs to another report.
         """
+        with self._session(_STREAM_DEFAULTS) as spark:
+            _check_duration(spark, "window", self._scope.window)
+            _check_duration(spark, "late", following.late)
+            records = compatibility.parsed(self._options(spark.readStream).load())
+            Follower(
+                records, scope=self._scope, following=following, cluster=self._bootstrap_servers, parquet=self._parquet
+            ).run(publish, reports=reports)
+
+    @contextlib.contextmanager
+    def _session(self, defaults: Mapping[str, str] = _NONE) -> Iterator[SparkSession]:
         running = SparkSession.getActiveSession()
-        spark = running or _start(self._spark_properties)
-        made = 0
-
-        def on_batch(_: DataFrame, __: int) -> None:
-            nonlocal made
-            publish(self._summarise(spark))
-            made += 1
-
+        spark = running or _start({**defaults, **self._spark_properties})
+        register(spark)
         try:
-            spark.dataSource.register(RegistrationsDataSource)
-            stream = self._options(spark.readStream.format(FORMAT)).load()
-            query = stream.writeStream.foreachBatch(on_batch).trigger(processingTime=f"{every_s} seconds").start()
-            try:
-                while batches is None or made < batches:
-                    query.awaitTermination(min(every_s, 1.0))
-            finally:
-                query.stop()
+            yield spark
         finally:
             if running is None:
                 spark.stop()
 
     def _options(self, reader: Any) -> Any:
-        return reader.option("bootstrap_servers", self._bootstrap_servers).option(
-            "settings", json.dumps(dict(self._settings))
+        properties = {f"kafka.{name}": value for name, value in self._properties.items()}
+        return (
+            reader.format(FORMAT)
+            .schema(COLUMNS)
+            .options(**properties)
+            .option("kafka.bootstrap.servers", self._bootstrap_servers)
+            .option("subscribe", TOPIC)
+            .option("startingOffsets", "earliest")
+            .option("failOnMissingTopic", "false")
         )
 
-    def _summarise(self, spark: SparkSession) -> Report:
-        records = read_records(spark, self._bootstrap_servers, self._settings)
-        return summarise(records, scope=self._scope, parquet=self._parquet)
 
-
-def read_records(spark: SparkSession, bootstrap_servers: str, settings: Mapping[str, Any], **options: str) -> DataFrame:
-    """Return the raw records of the registration topic, as far as it reaches now."""
-    spark.dataSource.register(RegistrationsDataSource)
-    reader = spark.read.format(FORMAT).option("bootstrap_servers", bootstrap_servers)
-    return reader.options(settings=json.dumps(dict(settings)), **options).load()
-
-
-def summarise(records: DataFrame, *, scope: Scope | None = None, parquet: Path | None = None) -> Report:
+def report_over(records: DataFrame, *, scope: Scope, parquet: Path | None = None) -> Report:
     """Return the report over raw records; only its few rows come to the driver.
 
     Args:
-        records: The raw records.
-        scope: Which clients and which configs it is about; None: all.
+        records: Of the registration topic, with the columns ``COLUMNS``.
+        scope: Which clients and which configs it is about.
         parquet: A directory for the tables; None: they are not written.
     """
-    chosen = scope or Scope()
-    kept = records.cache()
-    registered = _in_scope(registrations(kept), chosen).cache()
+    # Rows of one client side by side: one exchange serves all that follows.
+    by_client = compatibility.parsed(records).repartition(*compatibility.ENTITY)
+    return summarise(compatibility.latest(by_client, scope.window), scope=scope, parquet=parquet)
+
+
+def _check_duration(spark: SparkSession, flag: str, text: str) -> None:
     try:
-        support, ignoring = support_by_software(registered), would_ignore(registered)
-        if chosen.config is not None:
-            support, ignoring = (table.where(sf.col("config") == chosen.config) for table in (support, ignoring))
-        windows = versions_over_time(registered, chosen.window)
-        if parquet is not None:
-            for name, table in (("support", support), ("ignoring", ignoring), ("windows", windows)):
-                table.write.mode("overwrite").parquet(str(parquet / name))
-        named = ignoring.orderBy("config", "user", "client_id").limit(MAX_IGNORING).collect()
-        return Report(
-            rows=tuple(_support(row) for row in support.orderBy("software", "version", "config").collect()),
-            clients=registered.agg(sf.count_distinct("user", "client_id").alias("clients")).collect()[0].clients,
-            records=kept.count(),
-            ignoring=tuple(IgnoringClient(**row.asDict()) for row in named),
-            ignoring_total=ignoring.count() if len(named) == MAX_IGNORING else len(named),
-            windows=tuple(
-                VersionWindow(**row.asDict()) for row in windows.orderBy("start_ms", "software", "version").collect()
-            ),
-        )
-    finally:
-        registered.unpersist()
-        kept.unpersist()
-
-
-def _in_scope(registered: DataFrame, scope: Scope) -> DataFrame:
-    return registered if scope.user is None else registered.where(sf.col("user") == scope.user)
-
-
-def _support(row: Any) -> SupportRow:
-    return SupportRow(**{**row.asDict(), "users": tuple(row.users)})
+        # Spark analyses the query, and runs nothing.
+        spark.range(1).groupBy(sf.window(sf.timestamp_millis("id"), text)).count()
+    except PySparkException as error:
+        raise SettingsError(f"{flag} {text!r}: expected a duration as 1 day, 12 hours or 30 minutes") from error
 
 
 def _start(spark_properties: Mapping[str, str]) -> SparkSession:

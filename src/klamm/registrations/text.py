@@ -1,0 +1,92 @@
+"""The report as text: a table with sentences for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.registrations.report import IgnoringClient, Report
+
+MAX_NAMED: Final = 10
+NOTHING_YET: Final = "No client has registered yet."
+
+
+def write_report(report: Report, output: TextIO, *, output_format: Literal["human", "json"]) -> None:
+    """Write a report."""
+    if output_format == "json":
+        json.dump(asdict(report), output, indent=2)
+        output.write("\n")
+        return
+    if not report.rows:
+        output.write("\n".join([NOTHING_YET, *unreadable(report)]) + "\n")
+        return
+    console = Console(file=output, width=None if output.isatty() else 120)
+    table = Table(title="Which clients take which config")
+    for name in ("Software", "Version", "Config", "Clients", "Users", "Last registered (UTC)"):
+        table.add_column(name, justify="right" if name == "Clients" else "left")
+    for row in report.rows:
+        cells = (
+            row.software,
+            row.version,
+            row.config,
+            f"{row.clients} of {row.clients_total}",
+            _names(row.users),
+            moment(row.last_registered_ms),
+        )
+        table.add_row(*(escape(cell) for cell in cells))
+    console.print(table)
+    for line in summary(report):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def summary(report: Report) -> list[str]:
+    """Say for each config who follows when it is set, and who would not."""
+    lines = [f"{report.clients} clients, {report.records} records.", *unreadable(report)]
+    for reach in report.reach:
+        ignoring = reach.clients - reach.following
+        line = f"If {reach.config} is set: {reach.following} of {reach.clients} clients follow"
+        if not ignoring:
+            lines.append(f"{line}.")
+            continue
+        lines.append(f"{line}, {ignoring} would ignore it:")
+        named = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
+        lines += [f"  {one.user} {one.client_id} ({one.software} {one.version}, {supports(one)})" for one in named]
+        if ignoring > len(named):
+            lines.append(f"  and {ignoring - len(named)} more")
+    return lines
+
+
+def supports(client: IgnoringClient) -> str:
+    """Say what a client registered; one that never did supports nothing that we know of."""
+    if client.supported_configs is None:
+        return "nothing we know of"
+    return f"registered [{', '.join(client.supported_configs)}]"
+
+
+def unreadable(report: Report) -> list[str]:
+    """Say how many records are no registrations, if any."""
+    if not report.unreadable:
+        return []
+    return [f"{report.unreadable} of {report.records} records are no registrations and were left out."]
+
+
+def _names(users: Sequence[str], shown: int = 3) -> str:
+    more = len(users) - shown
+    return ", ".join(users[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def moment(at_ms: int) -> str:
+    """Return a point in time in UTC; one that no calendar holds as its number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

@@ -297,6 +297,24 @@ TABLE: dict[int, list[Question]] = {
             CLUSTER,
         )
     ],
+    43: [
+        question(
+            "elect_leaders", 2, lambda c, n: c(topic_partitions=[c.TopicPartitions(topic=n, partitions=[0])]), CLUSTER
+        )
+    ],
+    45: [
+        question(
+            "alter_partition_reassignments",
+            1,
+            lambda c, n: c(
+                topics=[
+                    c.ReassignableTopic(name=n, partitions=[c.ReassignablePartition(partition_index=0, replicas=[1])])
+                ]
+            ),
+            CLUSTER,
+        )
+    ],
+    46: [question("list_partition_reassignments", 0, lambda c, _: c(topics=None), CLUSTER)],
     47: [
         question(
             "offset_delete",

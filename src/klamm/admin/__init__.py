@@ -20,6 +20,8 @@ answered), ``TimeoutError``, ``ConnectionError``. Calls:
   ``describe_client_configs(filter)``: one future
 - ``describe_acls(filter)``: one future; ``create_acls([Acl])``: futures per ``Acl``;
   ``delete_acls([AclFilter])``: futures per filter
+- ``alter_partition_reassignments({TopicPartition: broker ids or None})``, ``elect_leaders(type, partitions)``: futures
+  per partition; ``list_partition_reassignments(partitions)``: one future
 - ``describe_client_quotas(filter)``: one future; ``alter_client_quotas({ClientQuotaEntity: [ClientQuotaOp]})``: futures
   per entity
 - ``describe_user_scram_credentials(users)``, ``alter_user_scram_credentials([upsertion or deletion])``: futures per
@@ -36,6 +38,7 @@ from klamm.admin._credentials import (
     UserScramCredentialUpsertion,
 )
 from klamm.admin._quotas import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
+from klamm.admin._reassignments import ElectionType, PartitionReassignment
 from klamm.admin.client import AdminClient
 from klamm.admin.results import (
     AlterConfigsResult,
@@ -109,6 +112,7 @@ __all__ = [
     "DescribeConfigsResult",
     "DescribeGroupsResult",
     "DescribeTopicsResult",
+    "ElectionType",
     "EntityFilter",
     "EntityType",
     "FilterComponent",
@@ -126,6 +130,7 @@ __all__ = [
     "OffsetSpec",
     "OpType",
     "PartitionDescription",
+    "PartitionReassignment",
     "PatternType",
     "PerKeyResult",
     "ResourceType",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin._coordinators import MOVED, ask_coordinators
 from klamm.admin.results import settle
-from klamm.admin.types import OffsetAndMetadata, TopicPartition
+from klamm.admin.types import OffsetAndMetadata, TopicPartition, by_topic
 from klamm.connections.errors import api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -15,7 +15,7 @@ from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDel
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from klamm.admin.results import ListGroupOffsetsResult, PerKeyResult
     from klamm.connections.pool import ConnectionPool, Deadline
@@ -71,7 +71,7 @@ def _fetch_request(
         if first_partitions is None
         else [
             OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
-            for name, indexes in _by_topic(first_partitions).items()
+            for name, indexes in by_topic(first_partitions).items()
         ],
         groups=[
             OffsetFetchRequest.OffsetFetchRequestGroup(
@@ -80,7 +80,7 @@ def _fetch_request(
                 if partitions is None
                 else [
                     OffsetFetchRequest.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
-                    for name, indexes in _by_topic(partitions).items()
+                    for name, indexes in by_topic(partitions).items()
                 ],
             )
             for group_id, partitions in groups.items()
@@ -191,7 +191,7 @@ async def delete(
             OffsetDeleteRequest.OffsetDeleteRequestTopic(
                 name=name, partitions=[Partition(partition_index=index) for index in indexes]
             )
-            for name, indexes in _by_topic(result.values()).items()
+            for name, indexes in by_topic(result.values()).items()
         ],
     )
 
@@ -207,10 +207,3 @@ async def delete(
         return []
 
     await ask_coordinators(pool, deadline, [group_id], ask, lambda _, error: result.fail_open(error))
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for partition in partitions:
-        topics[partition.topic].append(partition.partition)
-    return topics

@@ -10,6 +10,7 @@ from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
 from klamm.admin._quotas import QuotaCalls
+from klamm.admin._reassignments import ReassignmentCalls
 from klamm.admin.results import (
     AlterConfigsResult,
     CreatePartitionsResult,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 DEFAULT_API_TIMEOUT_MS = 60_000
 
 
-class AdminClient(GroupCalls, QuotaCalls, CredentialCalls):
+class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls):
     """Administer a cluster of klamm or Apache Kafka. Thread-safe; one thread of its own does the talking.
 
     Args:

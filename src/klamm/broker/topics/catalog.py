@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from klamm.storage.metadata import MetadataStore
 
 LEADER_EPOCH: Final = 0
-"""Leaders never change: the first replica leads, and all replicas are this process."""
+"""Leaders need no epoch: the first replica leads, and all replicas are this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +205,24 @@ class TopicCatalog:
         self._remember(grown)
         new = range(len(topic.partitions), len(grown.partitions))
         return _followed(self._store.submit([_row(grown)]), lambda: self._open_logs(grown, new))
+
+    def begin_reassign(self, topic: Topic, replicas: Mapping[int, Sequence[int]]) -> asyncio.Future[None]:
+        """Give partitions other replicas in memory; the future is done when that is durable.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic is gone or has changed.
+            StorageError: The store is closed.
+        """
+        if self._by_id.get(topic.topic_id) is not topic:
+            raise UnknownTopicOrPartitionError
+        changed = Topic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=tuple(tuple(replicas.get(index, current)) for index, current in enumerate(topic.partitions)),
+        )
+        self._remember(changed)
+        return self._store.submit([_row(changed)])
 
     def _remember(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

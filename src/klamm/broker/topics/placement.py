@@ -123,7 +123,7 @@ def place_added_partitions(
             " specified."
         )
     for brokers in assignments:
-        _check_assignment(brokers, node_ids, replicas)
+        check_assignment(brokers, node_ids, replicas)
     return tuple(tuple(brokers) for brokers in assignments)
 
 
@@ -138,14 +138,19 @@ def _place_manually(
         raise InvalidRequestError("A manual partition assignment was specified, but numPartitions was not set to -1.")
     replicas: int | None = None
     for brokers in assignments.values():
-        _check_assignment(brokers, node_ids, replicas)
+        check_assignment(brokers, node_ids, replicas)
         replicas = len(brokers)
     if sorted(assignments) != list(range(len(assignments))):
         raise InvalidReplicaAssignmentError("partitions should be a consecutive 0-based integer sequence")
     return Placement(partitions=tuple(tuple(assignments[index]) for index in range(len(assignments))), is_manual=True)
 
 
-def _check_assignment(brokers: Sequence[int], node_ids: Sequence[int], replicas: int | None) -> None:
+def check_assignment(brokers: Sequence[int], node_ids: Sequence[int], replicas: int | None = None) -> None:
+    """Check the replicas that a request names for one partition; ``replicas`` is how many there have to be.
+
+    Raises:
+        InvalidReplicaAssignmentError: None, a broker that does not exist or stands twice, or another number of them.
+    """
     if not brokers:
         raise InvalidReplicaAssignmentError("The manual partition assignment includes an empty replica list.")
     previous: int | None = None

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
+from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
 from klamm.cli.connecting import RefusedError
 from klamm.cli.output import say, write
 from klamm.cli.topics import describing
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 from klamm.configs.definitions import topic_configs
-from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
+from klamm.protocol.errors import (
+    ClusterAuthorizationError,
+    InvalidConfigError,
+    TopicAlreadyExistsError,
+    UnsupportedVersionError,
+)
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from klamm.admin import AdminClient
+    from klamm.admin import AdminClient, PartitionReassignment, TopicDescription
 
 MAX_REPLICATION_FACTOR = 2**15 - 1
 
@@ -131,6 +136,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
     configs = admin.describe_configs(list(resources.values())).all().result()
     report = describing.Report(
         live_brokers={node.id for node in admin.describe_cluster().result().nodes},
+        reassignments=_reassignments(admin, topics.values()),
         with_overrides=options.topics_with_overrides,
         under_replicated=options.under_replicated_partitions,
         unavailable=options.unavailable_partitions,
@@ -144,6 +150,17 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
         if (document := describing.document(topics[name], configs[resources[name]], report)) is not None:
             documents.append(document)
     write(options.output, documents, lambda: shown)
+
+
+def _reassignments(
+    admin: AdminClient, topics: Iterable[TopicDescription]
+) -> Mapping[TopicPartition, PartitionReassignment]:
+    """Return what is under way; who may not see it, or asks a broker older than 2.4, is shown nothing of it."""
+    partitions = [TopicPartition(topic.name, partition.partition) for topic in topics for partition in topic.partitions]
+    try:
+        return admin.list_partition_reassignments(partitions).result()
+    except (UnsupportedVersionError, ClusterAuthorizationError):
+        return {}
 
 
 def _topics(admin: AdminClient, options: argparse.Namespace) -> tuple[str, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from klamm.admin import TopicPartition
 from klamm.cli.topics.names import format_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from klamm.admin import ConfigEntry, PartitionDescription, TopicDescription
+    from klamm.admin import ConfigEntry, PartitionDescription, PartitionReassignment, TopicDescription
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
@@ -20,6 +21,8 @@ class Report:
     """Which topics and partitions are shown, as the flags say."""
 
     live_brokers: Collection[int]
+    reassignments: Mapping[TopicPartition, PartitionReassignment] = field(default_factory=dict)
+    """What is under way."""
     with_overrides: bool = False
     under_replicated: bool = False
     unavailable: bool = False
@@ -31,17 +34,29 @@ class Report:
         """Whether only certain partitions are shown, and no topics."""
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
+    def moves_of(self, topic: str, partition: PartitionDescription) -> PartitionReassignment | None:
+        """Return what is under way for a partition."""
+        return self.reassignments.get(TopicPartition(topic, partition.partition))
+
+    def factor_of(self, topic: str, partition: PartitionDescription) -> int:
+        """Return how many replicas a partition has, without those that a reassignment is about to add."""
+        moves = self.moves_of(topic, partition)
+        replicas = set(partition.replicas)
+        if moves is None or not (replicas & {*moves.adding_replicas, *moves.removing_replicas}):
+            return len(partition.replicas)
+        return len(moves.replicas) - len(moves.adding_replicas)
+
     def shows_topic(self, overrides: Mapping[str, str | None]) -> bool:
         """Tell whether the line of a topic is shown."""
         return not self.is_of_partitions and bool(overrides or not self.with_overrides)
 
-    def shows_partition(self, partition: PartitionDescription, configs: Mapping[str, ConfigEntry]) -> bool:
+    def shows_partition(self, topic: str, partition: PartitionDescription, configs: Mapping[str, ConfigEntry]) -> bool:
         """Tell whether the line of a partition is shown."""
         if self.with_overrides or not self.is_of_partitions:
             return not self.with_overrides
         in_sync = len(partition.isr)
         if self.under_replicated:
-            return len(partition.replicas) > in_sync
+            return self.factor_of(topic, partition) > in_sync
         if self.unavailable:
             return partition.leader < 0 or partition.leader not in self.live_brokers
         minimum = int(configs[MIN_INSYNC_REPLICAS].value or 1)
@@ -79,16 +94,24 @@ def lines(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: R
             parts.append(f"TopicId: {format_topic_id(topic.topic_id)}")
         parts += [
             f"PartitionCount: {len(topic.partitions)}",
-            f"ReplicationFactor: {len(topic.partitions[0].replicas) if topic.partitions else 0}",
+            f"ReplicationFactor: {_factor(topic, report)}",
             f"Configs: {','.join(f'{name}={_text(value)}' for name, value in overrides.items())}",
         ]
         yield "\t".join(parts)
     for partition in topic.partitions:
-        if report.shows_partition(partition, configs):
-            yield _partition_line(topic.name, partition)
+        if report.shows_partition(topic.name, partition, configs):
+            yield _partition_line(topic.name, partition, report.moves_of(topic.name, partition))
 
 
-def _partition_line(topic: str, partition: PartitionDescription) -> str:
+def _factor(topic: TopicDescription, report: Report) -> int:
+    return report.factor_of(topic.name, topic.partitions[0]) if topic.partitions else 0
+
+
+def _partition_line(topic: str, partition: PartitionDescription, moves: PartitionReassignment | None) -> str:
+    moving = moves and (
+        f"Adding Replicas: {_listed(moves.adding_replicas)}",
+        f"Removing Replicas: {_listed(moves.removing_replicas)}",
+    )
     parts = (
         "",
         f"Topic: {topic}",
@@ -96,6 +119,7 @@ def _partition_line(topic: str, partition: PartitionDescription) -> str:
         f"Leader: {partition.leader if partition.leader >= 0 else 'none'}",
         f"Replicas: {_listed(partition.replicas)}",
         f"Isr: {_listed(partition.isr)}",
+        *(moving or ()),
         f"Elr: {_listed(partition.eligible_leader_replicas)}",
         f"LastKnownElr: {_listed(partition.last_known_elr)}",
     )
@@ -121,9 +145,11 @@ def document(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report
             "isr": list(partition.isr),
             "eligible_leader_replicas": list(partition.eligible_leader_replicas or ()),
             "last_known_elr": list(partition.last_known_elr or ()),
+            "adding_replicas": list(moves.adding_replicas if (moves := report.moves_of(topic.name, partition)) else ()),
+            "removing_replicas": list(moves.removing_replicas if moves else ()),
         }
         for partition in topic.partitions
-        if report.shows_partition(partition, configs)
+        if report.shows_partition(topic.name, partition, configs)
     ]
     if not report.shows_topic(overrides) and not partitions:
         return None
@@ -131,7 +157,7 @@ def document(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report
         "topic": topic.name,
         "topic_id": format_topic_id(topic.topic_id) if topic.topic_id.int else None,
         "partition_count": len(topic.partitions),
-        "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
+        "replication_factor": _factor(topic, report),
         "configs": overrides,
         "partitions": partitions,
     }

@@ -1,0 +1,170 @@
+"""Where replicas are to be (KIP-455), from Kafka 2.4 on, and who leads (KIP-183, KIP-460)."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin._calls import AdminCalls
+from klamm.admin.results import PerKeyResult, settle
+from klamm.admin.types import TopicPartition, by_topic
+from klamm.connections.errors import raise_for_code
+from klamm.connections.pool import CONTROLLER
+from klamm.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from klamm.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from klamm.connections.pool import ConnectionPool, Deadline
+
+_FIRST_WITH_ELECTION_TYPE: Final = 1
+
+
+class ElectionType(IntEnum):
+    """Wire values of ``election_type``."""
+
+    PREFERRED = 0
+    """Of the first replica."""
+    UNCLEAN = 1
+    """Of any replica, where none that is in sync is left: records may be lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReassignment:
+    """A change of replicas that is under way."""
+
+    replicas: tuple[int, ...]
+    """All of them, also those that come and go."""
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+class ReassignmentCalls(AdminCalls):
+    """The calls on replicas and their leaders."""
+
+    def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] | None = None, *, timeout_ms: int | None = None
+    ) -> Future[Mapping[TopicPartition, PartitionReassignment]]:
+        """Return what is under way, of some partitions or, for None, of all."""
+        return self._pool.submit(lambda deadline: _list(self._pool, deadline, partitions), timeout_ms=timeout_ms)
+
+    def alter_partition_reassignments(
+        self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[TopicPartition, None]:
+        """Give partitions other replicas, the preferred leader first; None cancels what is under way."""
+        result: PerKeyResult[TopicPartition, None] = PerKeyResult(reassignments)
+        work = functools.partial(_alter, reassignments=reassignments, result=result)
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+    def elect_leaders(
+        self, election_type: ElectionType, partitions: Collection[TopicPartition], *, timeout_ms: int | None = None
+    ) -> PerKeyResult[TopicPartition, None]:
+        """Let partitions elect a leader; one that has the right one already fails with ELECTION_NOT_NEEDED."""
+        result: PerKeyResult[TopicPartition, None] = PerKeyResult(partitions)
+        work = functools.partial(_elect, election_type=election_type, result=result)
+        self._start(result, work, timeout_ms=timeout_ms)
+        return result
+
+
+async def _list(
+    pool: ConnectionPool, deadline: Deadline, partitions: Collection[TopicPartition] | None
+) -> Mapping[TopicPartition, PartitionReassignment]:
+    Topics = ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics  # noqa: N806  # a class
+    topics = (
+        None
+        if partitions is None
+        else [Topics(name=name, partition_indexes=indexes) for name, indexes in by_topic(partitions).items()]
+    )
+    response = await pool.send(
+        ListPartitionReassignmentsRequest(topics=topics, timeout_ms=deadline.left_ms()),
+        ListPartitionReassignmentsResponse,
+        deadline=deadline,
+        node_id=CONTROLLER,
+        retry_on=lambda answer: answer.error_code,
+    )
+    raise_for_code(response.error_code, response.error_message)
+    return {
+        TopicPartition(topic.name, found.partition_index): PartitionReassignment(
+            replicas=tuple(found.replicas),
+            adding_replicas=tuple(found.adding_replicas),
+            removing_replicas=tuple(found.removing_replicas),
+        )
+        for topic in response.topics
+        for found in topic.partitions
+    }
+
+
+async def _alter(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    *,
+    reassignments: Mapping[TopicPartition, Sequence[int] | None],
+    result: PerKeyResult[TopicPartition, None],
+) -> None:
+    topics: dict[str, list[AlterPartitionReassignmentsRequest.ReassignablePartition]] = defaultdict(list)
+    for partition, replicas in reassignments.items():
+        topics[partition.topic].append(
+            AlterPartitionReassignmentsRequest.ReassignablePartition(
+                partition_index=partition.partition, replicas=None if replicas is None else list(replicas)
+            )
+        )
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=deadline.left_ms(),
+        topics=[
+            AlterPartitionReassignmentsRequest.ReassignableTopic(name=name, partitions=some)
+            for name, some in topics.items()
+        ],
+    )
+    response = await pool.send(
+        request,
+        AlterPartitionReassignmentsResponse,
+        deadline=deadline,
+        node_id=CONTROLLER,
+        retry_on=lambda answer: answer.error_code,
+    )
+    raise_for_code(response.error_code, response.error_message)
+    for topic in response.responses:
+        for found in topic.partitions:
+            settle(result, TopicPartition(topic.name, found.partition_index), found.error_code, found.error_message)
+
+
+async def _elect(
+    pool: ConnectionPool,
+    deadline: Deadline,
+    *,
+    election_type: ElectionType,
+    result: PerKeyResult[TopicPartition, None],
+) -> None:
+    Partitions = ElectLeadersRequest.TopicPartitions  # noqa: N806  # a class
+    request = ElectLeadersRequest(
+        election_type=election_type,
+        topic_partitions=[
+            Partitions(topic=name, partitions=indexes) for name, indexes in by_topic(result.values()).items()
+        ],
+        timeout_ms=deadline.left_ms(),
+    )
+    response = await pool.send(
+        request,
+        ElectLeadersResponse,
+        deadline=deadline,
+        node_id=CONTROLLER,
+        min_version=0 if election_type is ElectionType.PREFERRED else _FIRST_WITH_ELECTION_TYPE,
+        retry_on=lambda answer: answer.error_code,
+    )
+    raise_for_code(response.error_code)
+    for topic in response.replica_election_results:
+        for found in topic.partition_result:
+            settle(result, TopicPartition(topic.topic, found.partition_id), found.error_code, found.error_message)

@@ -1,0 +1,115 @@
+"""AlterPartitionReassignments (key 45), v0-1 (KIP-455, KIP-860).
+
+One entry per partition, each on its own. All replicas are this process, so that a partition has its new ones when the
+answer comes: nothing is ever under way, and there is nothing to cancel. The first replica leads from then on. Needs
+ALTER on the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.attempt import NONE, ApiError, attempt
+from klamm.broker.route import Route
+from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
+from klamm.broker.topics.placement import check_assignment
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import (
+    ErrorCode,
+    InvalidReplicationFactorError,
+    KafkaApiError,
+    UnknownTopicOrPartitionError,
+)
+from klamm.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, min_version=0, max_version=1)
+TopicResponse: TypeAlias = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+PartitionResponse: TypeAlias = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+
+
+class NoReassignmentInProgressError(KafkaApiError):
+    """There is nothing to cancel."""
+
+    error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+async def handle(
+    request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Answer one entry per partition, when all of them are on disk."""
+    factor_may_change = request.allow_replication_factor_change
+    if not may_cluster(context, AclOperation.ALTER):
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=factor_may_change,
+            error_code=CLUSTER_DENIED.error_code,
+            error_message=CLUSTER_DENIED.error_message,
+        )
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=factor_may_change,
+        error_message=None,
+        responses=[
+            await _reassign(topic, context, factor_may_change=factor_may_change)
+            async for topic in context.time_slice.over(request.topics)
+        ],
+    )
+
+
+async def _reassign(
+    asked: AlterPartitionReassignmentsRequest.ReassignableTopic, context: RequestContext, *, factor_may_change: bool
+) -> TopicResponse:
+    outcomes: list[tuple[int, ApiError]] = []
+    wanted: dict[int, tuple[int, ...]] = {}
+    for partition in asked.partitions:
+        try:
+            current = _current(asked.name, partition.partition_index, context)
+            wanted[partition.partition_index] = _checked(
+                partition.replicas, current, context, factor_may_change=factor_may_change
+            )
+        except KafkaApiError as error:
+            refusal = ApiError(error.error_code, error.error_message)
+            outcomes.append((partition.partition_index, refusal))
+        else:
+            outcomes.append((partition.partition_index, NONE))
+    topic = context.services.topics.get(asked.name)
+    if wanted and topic is not None:
+        _, failure = await attempt(lambda: context.services.topics.begin_reassign(topic, wanted), api=API.key)
+        outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
+    return TopicResponse(
+        name=asked.name,
+        partitions=[
+            PartitionResponse(partition_index=index, error_code=outcome.error_code, error_message=outcome.error_message)
+            for index, outcome in outcomes
+        ],
+    )
+
+
+def _current(name: str, index: int, context: RequestContext) -> Sequence[int]:
+    topic = context.services.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"Unable to find a topic named {name}.")
+    if not topic.has_partition(index):
+        raise UnknownTopicOrPartitionError(f"Unable to find partition {name}:{index}.")
+    return topic.partitions[index]
+
+
+def _checked(
+    replicas: Sequence[int] | None, current: Sequence[int], context: RequestContext, *, factor_may_change: bool
+) -> tuple[int, ...]:
+    if replicas is None:
+        raise NoReassignmentInProgressError
+    check_assignment(replicas, context.services.cluster.node_ids)
+    if not factor_may_change and len(replicas) != len(current):
+        raise InvalidReplicationFactorError(f"The replication factor is changed from {len(current)} to {len(replicas)}")
+    return tuple(replicas)
+
+
+ROUTE: Final = Route(api=API, request=AlterPartitionReassignmentsRequest, handle=handle)

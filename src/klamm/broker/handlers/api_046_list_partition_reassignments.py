@@ -1,0 +1,35 @@
+"""ListPartitionReassignments (key 46), v0 (KIP-455): always none, for a reassignment is done when it is answered.
+
+Kafka's TopicCommand and kafka-reassign-partitions ask this before they show or change anything. Needs DESCRIBE on the
+cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.route import Route
+from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from klamm.broker.context import RequestContext
+
+API: Final = Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, min_version=0, max_version=0)
+
+
+async def handle(_: ListPartitionReassignmentsRequest, context: RequestContext) -> ListPartitionReassignmentsResponse:
+    """Answer that nothing is under way."""
+    if not may_cluster(context, AclOperation.DESCRIBE):
+        return ListPartitionReassignmentsResponse(
+            error_code=CLUSTER_DENIED.error_code, error_message=CLUSTER_DENIED.error_message
+        )
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+ROUTE: Final = Route(api=API, request=ListPartitionReassignmentsRequest, handle=handle)

@@ -1,0 +1,210 @@
+"""Replicas that move and leaders that are elected: klamm with three broker ids beside three nodes of Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaPythonPartition
+
+import klamm
+from klamm.admin import AdminClient, ElectionType, NewTopic, TopicPartition
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from tests.support.java import java_tool
+from tests.support.processes import wait_until
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from tests.support.kafka import KafkaCluster
+
+TOPIC = "reassigned"
+PARTITION = TopicPartition(TOPIC, 0)
+TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+
+
+@pytest.fixture(scope="module", params=["klamm", "kafka"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "kafka":
+        cluster: KafkaCluster = request.getfixturevalue("real_kafka_3")
+        yield cluster.bootstrap_servers
+        return
+    with klamm.Broker(brokers=3) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def admin(address: str) -> Iterator[AdminClient]:
+    with AdminClient(address) as client:
+        if TOPIC not in client.list_topics().result():
+            topic = NewTopic(name=TOPIC, replicas_assignments={0: (1, 2), 1: (2, 3)})
+            client.create_topics([topic]).all().result()
+        yield client
+
+
+def answer(outcome: Future[None]) -> tuple[ErrorCode, str | None]:
+    error = outcome.exception(60)
+    if error is None:
+        return ErrorCode.NONE, None
+    assert isinstance(error, KafkaApiError)
+    return error.error_code, error.error_message
+
+
+def replicas(admin: AdminClient) -> tuple[int, ...]:
+    return admin.describe_topics([TOPIC]).all().result()[TOPIC].partitions[0].replicas
+
+
+def move(admin: AdminClient, *brokers: int) -> None:
+    """Reassign, and wait until it is done: a node of Apache Kafka copies first."""
+    admin.alter_partition_reassignments({PARTITION: brokers}).all().result()
+    wait_until(lambda: replicas(admin) == brokers, timeout_s=60, what="the reassignment")
+    wait_until(lambda: admin.list_partition_reassignments().result() == {}, timeout_s=60, what="its end")
+
+
+def test_records_are_read_and_written_wherever_replicas_go(admin: AdminClient, address: str) -> None:
+    # given
+    producer = KafkaProducer(bootstrap_servers=address)
+    producer.send(TOPIC, b"before", partition=0).get(timeout=60)
+    # when
+    move(admin, 3, 1)
+    # then: also for a producer that knew another leader
+    producer.send(TOPIC, b"after", partition=0).get(timeout=60)
+    producer.close()
+    consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", group_id=None)
+    consumer.assign([KafkaPythonPartition(TOPIC, 0)])
+    seen: list[bytes] = []
+
+    def read() -> bool:
+        seen.extend(record.value for some in consumer.poll(200).values() for record in some)
+        return len(seen) >= 2
+
+    wait_until(read, timeout_s=60, what="both records")
+    consumer.close()
+    assert seen == [b"before", b"after"]
+    # when, then: another number of replicas, and back
+    move(admin, 2)
+    move(admin, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("partition", "brokers", "expected"),
+    [
+        (PARTITION, None, (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, str(PARTITION))),  # without a message
+        (
+            PARTITION,
+            [],
+            (
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "The manual partition assignment includes an empty replica list.",
+            ),
+        ),
+        (
+            PARTITION,
+            [1, 9],
+            (
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "The manual partition assignment includes broker 9, but no such broker is registered.",
+            ),
+        ),
+        (
+            PARTITION,
+            [1, 1],
+            (
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "The manual partition assignment includes the broker 1 more than once.",
+            ),
+        ),
+        (
+            TopicPartition("nothing", 0),
+            [1],
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named nothing."),
+        ),
+        (
+            TopicPartition(TOPIC, 9),
+            [1],
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {TOPIC}:9."),
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_kafkas_words_and_its_neighbours_are_not(
+    partition: TopicPartition, brokers: list[int] | None, expected: tuple[ErrorCode, str], admin: AdminClient
+) -> None:
+    # given
+    neighbour = TopicPartition(TOPIC, 1)
+    as_it_is = admin.describe_topics([TOPIC]).all().result()[TOPIC].partitions[1].replicas
+    # when
+    outcomes = admin.alter_partition_reassignments({partition: brokers, neighbour: as_it_is}).values()
+    # then
+    assert answer(outcomes[partition]) == expected
+    assert answer(outcomes[neighbour]) == (ErrorCode.NONE, None)
+
+
+def test_who_forbids_another_number_of_replicas_is_obeyed(admin: AdminClient, address: str) -> None:
+    # given
+    before = replicas(admin)
+    Partition = AlterPartitionReassignmentsRequest.ReassignablePartition  # noqa: N806  # a class
+    topic = AlterPartitionReassignmentsRequest.ReassignableTopic(
+        name=TOPIC, partitions=[Partition(partition_index=0, replicas=[3])]
+    )
+    request = AlterPartitionReassignmentsRequest(allow_replication_factor_change=False, topics=[topic])
+    # when
+    with WireClient(address.partition(",")[0]) as client:
+        response = client.ask(request, AlterPartitionReassignmentsResponse, 1)
+    # then
+    (found,) = response.responses[0].partitions
+    assert found.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert found.error_message == f"The replication factor is changed from {len(before)} to 1"
+    assert replicas(admin) == before
+
+
+def test_elections_are_answered_for_each_partition(admin: AdminClient, address: str) -> None:
+    # given
+    move(admin, 1, 2)
+    missing = [TopicPartition("nothing", 0), TopicPartition(TOPIC, 9)]
+    # when
+    preferred = admin.elect_leaders(ElectionType.PREFERRED, [PARTITION, *missing]).values()
+    unclean = admin.elect_leaders(ElectionType.UNCLEAN, [PARTITION]).values()
+    # then: Apache Kafka may have to elect the first replica first
+    assert answer(preferred[PARTITION])[0] in {ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED}
+    again = admin.elect_leaders(ElectionType.PREFERRED, [PARTITION]).values()
+    expected = (ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+    assert answer(again[PARTITION]) == answer(unclean[PARTITION]) == expected
+    assert [answer(preferred[partition]) for partition in missing] == [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such topic as nothing"),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {TOPIC}-9"),
+    ]
+    # when: all of them
+    with WireClient(address.partition(",")[0]) as client:
+        everything = client.ask(ElectLeadersRequest(topic_partitions=None), ElectLeadersResponse, 2)
+        nonsense = client.ask(ElectLeadersRequest(election_type=7, topic_partitions=None), ElectLeadersResponse, 2)
+    # then
+    assert {topic.topic: topic.partition_result for topic in everything.replica_election_results}[TOPIC] == []
+    assert nonsense.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_kafkas_own_tool_moves_replicas_and_finds_them_moved(java: None, tmp_path: Path) -> None:
+    # given
+    plan = tmp_path / "plan.json"
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": TOPIC, "partition": 0, "replicas": [2, 3]}]}), "utf-8"
+    )
+    with klamm.Broker(brokers=3) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=TOPIC, replicas_assignments={0: (1, 2)})]).all().result()
+        tool = ("--bootstrap-server", broker.bootstrap_servers, "--reassignment-json-file", str(plan))
+        # when
+        executed = java_tool(TOOL, *tool, "--execute")
+        verified = java_tool(TOOL, *tool, "--verify")
+        # then
+        assert f"Successfully started partition reassignment for {TOPIC}-0" in executed
+        assert f"Reassignment of partition {TOPIC}-0 is completed." in verified
+        assert replicas(admin) == (2, 3)

@@ -105,7 +105,7 @@ def test_a_group_is_moved_once_it_is_idle_on_both_sides(
     consumer.subscribe(["moved"])
     wait_until(lambda: consumer.poll(0.2) is not None, timeout_s=60, what="a consumer in the group")
     assert cli(command) == 1
-    assert "group mover: it has 1 members on cluster A: stop its consumers first" in capsys.readouterr().err
+    assert "group mover: it has 1 member on cluster A: stop its consumers first" in capsys.readouterr().err
     consumer.close()
     # when it has left
     assert cli([*command, "--dry-run"]) == 0

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from confluent_kafka import Consumer
+
 import klamm
+from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
+from klamm.mirror.model import GroupState
 from klamm.mirror.settings import parse_settings
 from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.properties import parse_properties
@@ -145,3 +149,25 @@ def _check_syncs(source: str) -> None:
     for record in records:
         sync = OffsetSync.parse(record.key or b"", record.value or b"")
         assert sync.upstream_offset == sync.downstream_offset < 900
+
+
+def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster) -> None:
+    """K894-43: DescribeGroups does not know it (KIP-848)."""
+    # given
+    address = real_kafka.bootstrap_servers
+    create_topic(address, "newer")
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "newer", "group.protocol": "consumer"})
+    consumer.subscribe(["newer"])
+    admin = KafkaAdmin([address], {}, timeout_ms=20_000)
+    # when
+    try:
+        wait_until(lambda: consumer.poll(0.2) is None and consumer.assignment() != [], timeout_s=60, what="a member")
+        state = admin.describe_groups(["newer", "nobody"])
+    finally:
+        consumer.close()
+        admin.close()
+    # then
+    assert state["nobody"] == GroupState("Dead", 0)
+    assert isinstance(state["newer"], GroupState)
+    assert state["newer"].state in {"Stable", "Reconciling", "Assigning"}
+    assert state["newer"].members == "members"

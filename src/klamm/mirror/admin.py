@@ -22,6 +22,7 @@ from klamm.admin import (
 from klamm.admin import ConfigEntry as AdminConfigEntry
 from klamm.admin import NewTopic as AdminNewTopic
 from klamm.mirror.model import (
+    UNKNOWN_COUNT,
     AdminIncompatibleError,
     AdminRefusedError,
     ClusterAwayError,
@@ -58,6 +59,8 @@ _PASSING: Final = frozenset(
 
 
 _OF_CONSUMERS: Final = ("consumer", "")
+_DEAD: Final = "Dead"
+_EMPTY: Final = "Empty"
 _TOPIC_ACLS: Final = AclFilter(
     resource_type=AclResourceType.TOPIC,
     resource_name=None,
@@ -179,15 +182,22 @@ class KafkaAdmin:
         return [group.group_id for group in _wait(self._admin.list_groups()) if group.protocol_type in _OF_CONSUMERS]
 
     def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupState | AdminRefusedError]:
-        """Tell which groups are in use; one that does not exist is ``Dead``."""
+        """Tell which groups are in use; one that does not exist is ``Dead``.
+
+        A group of the newer protocol (KIP-848) is not described here, but listed.
+        """
         found: dict[str, GroupState | AdminRefusedError] = {}
         for group, described in _outcomes(self._admin.describe_groups(groups)).items() if groups else ():
             if not isinstance(described, AdminRefusedError):
                 found[group] = GroupState(described.state, len(described.members))
             elif described.error_name == ErrorCode.GROUP_ID_NOT_FOUND.name:
-                found[group] = GroupState("Dead", 0)
+                found[group] = GroupState(_DEAD, 0)
             else:
                 found[group] = described
+        if any(isinstance(state, GroupState) and state.state == _DEAD for state in found.values()):
+            for listed in _wait(self._admin.list_groups()):
+                if listed.state is not None and found.get(listed.group_id) == GroupState(_DEAD, 0):
+                    found[listed.group_id] = GroupState(listed.state, 0 if listed.state == _EMPTY else UNKNOWN_COUNT)
         return found
 
     def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:

@@ -97,12 +97,22 @@ class Committed(NamedTuple):
     metadata: str = ""
 
 
+UNKNOWN_COUNT: Final = -1
+
+
 class GroupState(NamedTuple):
     """Whether a group is in use."""
 
     state: str
     """Kafka's name of it: ``Empty``, ``Stable``...; ``Dead`` for a group that does not exist."""
     member_count: int
+    """-1: it has some, but nobody tells how many."""
+
+    @property
+    def members(self) -> str:
+        """How many members it has, for people."""
+        count = self.member_count
+        return "members" if count == UNKNOWN_COUNT else "1 member" if count == 1 else f"{count} members"
 
 
 Partition = tuple[str, int]

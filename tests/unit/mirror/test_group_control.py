@@ -216,12 +216,10 @@ def test_a_group_in_use_on_the_target_is_left_alone_and_told_once(caplog: pytest
         run.turn()
         (row,) = run.turn().offsets
     assert run.target.offsets == {"g": {REMOTE: Committed(3)}}
-    assert row.sync_reason == "it is in use on cluster B (2 members)"
+    assert row.sync_reason == "it has 2 members on cluster B"
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == (
-        "A->B: group g: offsets are not synced: it is in use on cluster B (2 members) (A.orders-0)"
-    )
+    assert record.getMessage() == ("A->B: group g: offsets are not synced: it has 2 members on cluster B (A.orders-0)")
 
 
 def test_members_that_come_in_between_and_other_refusals_are_told() -> None:
@@ -230,7 +228,7 @@ def test_members_that_come_in_between_and_other_refusals_are_told() -> None:
     run.topics.sync(999, 899, first=100)
     run.commit(500)
     run.target.refuses_commits[REMOTE] = AdminRefusedError("UNKNOWN_MEMBER_ID", "")
-    assert run.turn().offsets[0].sync_reason == "it is in use on cluster B (some members)"
+    assert run.turn().offsets[0].sync_reason == "it has members on cluster B"
     run.target.refuses_commits[REMOTE] = AdminRefusedError("GROUP_AUTHORIZATION_FAILED", "not you")
     assert run.turn().offsets[0].sync_reason == "GROUP_AUTHORIZATION_FAILED: not you"
 
@@ -298,3 +296,16 @@ def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.
     assert run.status.snapshot()["A->B"].problem == ""
     assert "A->B: offsets of groups can not be translated now: nobody answers" in caplog.text
     assert "A->B: offsets of groups are translated again" in caplog.text
+
+
+def test_a_mirror_that_ends_leaves_the_groups_where_they_belong() -> None:
+    """K894-41: what was copied since the last round counts."""
+    run = Run()
+    run.commit(500)
+    run.turn()
+    stop = threading.Event()
+    stop.set()
+    run.topics.sync(999, 899, first=100)
+    run.control.run(stop)
+    assert run.topics.checkpoints() == [("g", 500, 400)]
+    assert run.target.offsets == {"g": {REMOTE: Committed(400)}}

@@ -42,6 +42,15 @@ _EMPTY: Final = "Empty"
 _DEAD: Final = "Dead"
 _HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
 _TOLD_AT_MOST: Final = 5
+_PASSING: Final = (
+    AdminIncompatibleError,
+    AdminRefusedError,
+    ApiMissingError,
+    ClusterAwayError,
+    ConnectionLostError,
+    ProtocolError,
+    TopicGoneError,
+)
 
 _Key = tuple[str, str, int]
 
@@ -103,15 +112,23 @@ class GroupControl:
         while not stop.is_set():
             try:
                 self.turn()
-            except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, TopicGoneError) as error:
-                problem = str(error)
-            except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
+            except _PASSING as error:
                 problem = str(error)
             else:
                 problem, backoff_s = "", _FIRST_BACKOFF_S
             self._tell_problem(problem)
             stop.wait(backoff_s if problem else _TURN_S)
             backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S) if problem else _FIRST_BACKOFF_S
+        if self._is_loaded and not self._problem:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Do a last round: whoever mirrors until all is copied finds the groups where they belong."""
+        self._checkpoints_due = self._sync_due = 0.0
+        try:
+            self.turn()
+        except _PASSING as error:
+            logger.info("%s: the last round of groups was not done: %s", self._flow.name, error)
 
     def turn(self) -> None:
         """Do what is due now.
@@ -260,7 +277,7 @@ class GroupControl:
             if isinstance(state, AdminRefusedError):
                 reasons = self._for_all(group, f"it can not be described on cluster {self._flow.target.alias}: {state}")
             elif group not in idle:
-                reasons = self._for_all(group, self._in_use(state.member_count))
+                reasons = self._for_all(group, self._in_use(state.members))
             elif isinstance(offsets, AdminRefusedError):
                 reasons = self._for_all(group, f"its offsets can not be listed: {offsets}")
             else:
@@ -268,8 +285,8 @@ class GroupControl:
             self._note_synced(group, reasons)
         self._publish()
 
-    def _in_use(self, members: int | str) -> str:
-        return f"it is in use on cluster {self._flow.target.alias} ({members} members)"
+    def _in_use(self, members: str) -> str:
+        return f"it has {members} on cluster {self._flow.target.alias}"
 
     def _for_all(self, group: str, reason: str) -> dict[Partition, str]:
         return {(each.topic, each.partition): reason for each in self._checkpoints.of_group(group)}
@@ -283,7 +300,7 @@ class GroupControl:
             if refused is None:
                 logger.debug("%s: group %s: %s-%d set to %d", self._flow.name, group, *where, due[where].offset)
             elif refused.error_name == _HAS_MEMBERS:
-                reasons[where] = self._in_use("some")
+                reasons[where] = self._in_use("members")
             else:
                 reasons[where] = str(refused)
         done = {where: found.offset for where, found in due.items() if where not in reasons}

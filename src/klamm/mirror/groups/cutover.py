@@ -103,7 +103,7 @@ def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
         if isinstance(state, AdminRefusedError):
             problems.append(f"it can not be described on cluster {alias}: {state}")
         elif state.state not in _IDLE:
-            problems.append(f"it has {state.member_count} members on cluster {alias}: stop its consumers first")
+            problems.append(f"it has {state.members} on cluster {alias}: stop its consumers first")
     found = sides.source.group_offsets([group])[group]
     if isinstance(found, AdminRefusedError):
         log_refusal(found, f"list offsets for consumer group {group} on cluster {flow.source.alias}")
@@ -149,8 +149,14 @@ def _row(
         lag=None if end is None else max(0, end - committed.offset),
         again_at_most=translated.again_at_most,
         reason=translated.reason,
-        note=f"stays at {now.offset}, where it is already" if further and now is not None else "",
+        note=_note(translated.again_at_most, now.offset if further and now is not None else None),
     )
+
+
+def _note(again_at_most: int, stays_at: int | None) -> str:
+    if stays_at is not None:
+        return f"stays at {stays_at}, where it is already"
+    return "try again when the mirror has caught up, if it is behind" if again_at_most else ""
 
 
 def _write(plan: Cutover, flow: FlowSettings, target: GroupAdmin, checkpoints: Sequence[Checkpoint]) -> Cutover:

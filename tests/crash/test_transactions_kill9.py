@@ -13,6 +13,7 @@ from tests.support.transaction_wire import (
     TransactionClient,
     Who,
     committed_offset,
+    find_group_coordinator,
     latest,
     patiently,
     read_committed,
@@ -69,6 +70,7 @@ class _Transferring(Worker):
                 ours.find_coordinator()
                 code, who = ours.init(4)
                 assert code == 0
+                find_group_coordinator(client, self._ledger.group)
                 while not self._stop.is_set():
                     who = self._transfer(ours, who)
         except OSError:
@@ -130,6 +132,7 @@ def _settle(client: WireClient, ledgers: list[_Ledger]) -> None:
         ours = TransactionClient(client, f"transfer-{ledger.number}")
         ours.find_coordinator()
         assert ours.init(4)[0] == 0
+        find_group_coordinator(client, ledger.group)
     for partition in range(_PARTITIONS):
         assert patiently(partial(_is_held_up, client, partition)) == 0, "Readers wait for ever"
 

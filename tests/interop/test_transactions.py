@@ -11,7 +11,12 @@ import pytest
 
 from klamm.protocol.records import Record, encode_batch
 from tests.support.java import java_tool
-from tests.support.transaction_wire import TransactionClient, committed_offset, read_committed
+from tests.support.transaction_wire import (
+    TransactionClient,
+    committed_offset,
+    find_group_coordinator,
+    read_committed,
+)
 from tests.support.transactional_clients import FAMILIES, READERS
 from tests.support.wire import WireClient
 
@@ -68,6 +73,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(cluster: Clust
         FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as producer,
         WireClient(cluster.bootstrap_servers, timeout_s=60) as client,
     ):
+        find_group_coordinator(client, group)
         for offset, ends in ((5, producer.commit), (9, producer.abort), (7, producer.commit)):
             before = committed_offset(client, group, topic, stable=True)
             producer.begin()

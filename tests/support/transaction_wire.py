@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NOT_YET = frozenset({3, 14, 15, 16, 51})
 """What a broker answers while it makes its internal topics, or is ending the last transaction."""
 PATIENCE_S = 60.0
+_GROUP, _TRANSACTION = 0, 1
 
 
 class Who(NamedTuple):
@@ -46,13 +47,7 @@ class TransactionClient:
 
     def find_coordinator(self) -> None:
         """Wait until there is a coordinator."""
-        request = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id])
-
-        def ask() -> int:
-            (found,) = self.client.ask(request, FindCoordinatorResponse, 4).coordinators
-            return found.error_code
-
-        assert patiently(ask) == 0
+        _find_coordinator(self.client, _TRANSACTION, self.transactional_id)
 
     def init(
         self, version: int, *, was: Who = NOBODY, timeout_ms: int = 60_000, is_patient: bool = True
@@ -188,6 +183,21 @@ def patiently(ask: Callable[[], int], again: frozenset[int] = NOT_YET) -> int:
     while (code := ask()) in again and time.monotonic() < deadline:
         time.sleep(0.02)
     return code
+
+
+def _find_coordinator(client: WireClient, key_type: int, key: str) -> None:
+    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+
+    def ask() -> int:
+        (found,) = client.ask(request, FindCoordinatorResponse, 4).coordinators
+        return found.error_code
+
+    assert patiently(ask) == 0
+
+
+def find_group_coordinator(client: WireClient, group: str) -> None:
+    """Wait until there is a coordinator of a group; Kafka makes its topic of offsets when it is first asked for one."""
+    _find_coordinator(client, _GROUP, group)
 
 
 def committed_offset(client: WireClient, group: str, topic: str, *, stable: bool = False) -> tuple[int, int]:

@@ -40,6 +40,9 @@ _ENDED = {
 }
 
 
+_DECIDED = frozenset(_ENDED) | frozenset(_ENDED.values())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndDecision:
     """What an EndTxn leads to."""
@@ -258,20 +261,20 @@ def end(
         ConcurrentTransactionsError: The same end is under way.
         InvalidTxnStateError: There is no transaction, or it was ended the other way.
     """
-    is_retry = known.bumps_epoch and _is_retry_of_end(known, producer)
+    is_retry = bumps_epoch and _is_retry_of_end(known, producer)
     if producer.producer_id != known.producer_id and not is_retry:
         raise InvalidProducerIdMappingError("The transactional id belongs to another producer id")
-    is_present = producer.producer_epoch == known.producer_epoch
-    if not (is_retry or (is_present and not (known.bumps_epoch and known.state.is_ending))):
+    is_present = producer.producer_epoch == known.producer_epoch and not (bumps_epoch and known.state.is_ending)
+    if not (is_present or (is_retry and known.state in _DECIDED)):
         raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the present one, {known.producer_epoch}")
     began_ms = None
-    if is_present and known.state is TransactionState.ONGOING:
+    if known.state is TransactionState.ONGOING:
         began_ms = known.started_ms
-    elif _was_ended(known, is_commit=is_commit) and (is_retry or not known.bumps_epoch):
+    elif _was_ended(known, is_commit=is_commit) and (is_retry or not bumps_epoch):
         if known.state.is_ending:
             raise ConcurrentTransactionsError("The transaction is being ended")
         return EndDecision(transaction=known, is_repeated=True)
-    elif is_present and not is_commit and _may_abort_nothing(known, bumps_epoch=bumps_epoch):
+    elif bumps_epoch and not is_commit and not is_retry:
         began_ms = now_ms  # what the client has sent may be lost: its next transaction gets an epoch of its own
     if began_ms is not None:
         prepared = _prepare(
@@ -283,7 +286,9 @@ def end(
             now_ms=now_ms,
         )
         return EndDecision(transaction=prepared)
-    raise InvalidTxnStateError(f"A transaction in state {known.state.value} cannot be {_word(is_commit=is_commit)}")
+    raise InvalidTxnStateError(
+        f"A transaction in state {known.state.value} cannot be {'committed' if is_commit else 'aborted'}"
+    )
 
 
 def _is_retry_of_end(known: Transaction, producer: ProducerIdentity) -> bool:
@@ -301,16 +306,6 @@ def _was_ended(known: Transaction, *, is_commit: bool) -> bool:
     if is_commit:
         return known.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     return known.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
-
-
-def _may_abort_nothing(known: Transaction, *, bumps_epoch: bool) -> bool:
-    if known.state is TransactionState.EMPTY:
-        return bumps_epoch
-    return known.bumps_epoch and not known.state.is_ending
-
-
-def _word(*, is_commit: bool) -> str:
-    return "committed" if is_commit else "aborted"
 
 
 def _prepare(
@@ -335,12 +330,15 @@ def _prepare(
 
 
 def fence(known: Transaction, *, now_ms: int) -> Transaction:
-    """Abort an ongoing transaction whose producer is replaced, or is too slow; it may not go on."""
+    """Abort an ongoing transaction whose producer is replaced, or is too slow.
+
+    As long as nobody has taken its place it may go on by asking for the next epoch (KIP-360, KIP-588).
+    """
     return replace(
         known,
         state=TransactionState.PREPARE_ABORT,
         producer_epoch=known.producer_epoch + 1,
-        last_producer_epoch=NO_PRODUCER_EPOCH,
+        last_producer_epoch=known.producer_epoch,
         next_producer_id=NO_PRODUCER_ID,
         updated_ms=now_ms,
         bumps_epoch=True,

@@ -122,7 +122,7 @@ class GroupRegistry:
             group.on_time(now)
         if group.take_unsaved():
             self.submit(entry, (PutGroup(group_id=group.group_id, payload=to_payload(group)),))
-        if group.is_blank and not self.offsets.of_group(group.group_id):
+        if group.is_blank and not self._has_offsets(group.group_id):
             self._forget(entry)
         elif group.wake_at < entry.timer_at:
             self._arm(entry, now)
@@ -194,8 +194,7 @@ class GroupRegistry:
             group = entry.group
             changes = removable(group)
             is_deserted = group.state is GroupState.EMPTY and not group.roster.pending
-            is_needed = self.offsets.of_group(group.group_id) or self.pending.has_group(group.group_id)
-            if is_deserted and not is_needed:
+            if is_deserted and not self._has_offsets(group.group_id):
                 self._forget(entry)
                 changes = (*changes, DropGroup(group_id=group.group_id))
             if changes:
@@ -216,6 +215,9 @@ class GroupRegistry:
         entry.timer_at = math.inf
         entry.group.on_time(self.now())
         self.after_step(entry)
+
+    def _has_offsets(self, group_id: str) -> bool:
+        return bool(self.offsets.of_group(group_id)) or self.pending.has_group(group_id)
 
     def _forget(self, entry: Entry) -> None:
         _cancel_timer(entry)

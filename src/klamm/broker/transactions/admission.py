@@ -91,7 +91,7 @@ class ProduceAdmission:
         by_producer: dict[ProducerIdentity, set[TransactionPartition]] = {}
         for log, records in wanted:
             producer = _producer(records)
-            if producer is not None and not log.producers.has_open(*producer):
+            if producer is not None and not _is_answered_by(log, producer):
                 by_producer.setdefault(producer, set()).add(TransactionPartition(log.topic_id, log.partition))
         for producer, partitions in by_producer.items():
             try:
@@ -106,7 +106,7 @@ class ProduceAdmission:
             KafkaApiError: It may not.
         """
         producer = _producer(records)
-        if producer is None or log.producers.has_open(*producer):
+        if producer is None or _is_answered_by(log, producer):
             return False
         if not self._ability.adds and not self._coordinator.verifies_partitions:
             return True
@@ -117,6 +117,12 @@ class ProduceAdmission:
         except KafkaApiError as error:
             raise self._ability.told(error) from error
         return True
+
+
+def _is_answered_by(log: PartitionLog, producer: ProducerIdentity) -> bool:
+    """Tell whether the log knows by itself what to do: the transaction is open there, or the producer is fenced."""
+    known_epoch = log.producers.epoch_of(producer.producer_id)
+    return log.producers.has_open(*producer) or producer.producer_epoch < known_epoch
 
 
 def _producer(records: memoryview) -> ProducerIdentity | None:

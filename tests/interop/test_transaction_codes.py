@@ -1,0 +1,203 @@
+"""What a transactional producer is told, request by request, as a live Apache Kafka 4.1 tells it (``--against-kafka``).
+
+Once by the old versions, which librdkafka and the Python clients speak, once by those of ``transaction.version`` 2.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support.transaction_wire import (
+    NOBODY,
+    TransactionClient,
+    Who,
+    committed_offset,
+    find_group_coordinator,
+    latest,
+    patiently,
+    read_committed,
+)
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.probe import Cluster
+
+INVALID_REQUEST, UNKNOWN_TOPIC, ILLEGAL_STATE, UNKNOWN_MEMBER = 42, 3, 48, 25
+STALE_EPOCH, NO_MAPPING, BAD_TIMEOUT, CONCURRENT, FENCED = 47, 49, 50, 51, 90
+NOT_ATTEMPTED, UNSTABLE, ABORTABLE = 55, 88, 120
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The versions that belong together."""
+
+    knows_v2: bool
+
+    @property
+    def produce(self) -> int:
+        return 12 if self.knows_v2 else 9
+
+    @property
+    def end(self) -> int:
+        return 5 if self.knows_v2 else 4
+
+    @property
+    def offsets(self) -> int:
+        return 5 if self.knows_v2 else 3
+
+
+OLD: Final = Dialect(knows_v2=False)
+V2: Final = Dialect(knows_v2=True)
+
+
+class Scene:
+    """A topic with two partitions and a transactional id of its own."""
+
+    def __init__(self, client: WireClient, dialect: Dialect) -> None:
+        self.client = client
+        self.dialect = dialect
+        self.topic = f"codes-{uuid.uuid4().hex[:8]}"
+        client.create_topic(self.topic, partitions=2)
+        patiently(lambda: 0 if self.topic in client.topic_ids() else UNKNOWN_TOPIC)
+        self.ours = TransactionClient(client, f"id-of-{self.topic}")
+        self.ours.find_coordinator()
+        code, self.first = self.ours.init(4)
+        assert (code, self.first.epoch) == (0, 0)
+
+    def epoch(self, number: int) -> Who:
+        """The producer at an epoch."""
+        return self.first._replace(epoch=number)
+
+    def begin(self, who: Who, partition: int = 0, *, sequence: int = 0) -> None:
+        """Write the first record of a transaction."""
+        if not self.dialect.knows_v2:
+            assert self.ours.add(who, 3, self.topic, partition) == [0]
+        assert self.write(who, partition, sequence=sequence) == 0
+
+    def write(self, who: Who, partition: int = 0, *, sequence: int = 0) -> int:
+        """Write a record; returns the code."""
+        return self.ours.produce(who, self.dialect.produce, self.topic, partition, "x", sequence=sequence)
+
+    def end(self, who: Who, *, commit: bool) -> tuple[int, Who]:
+        """End the transaction."""
+        return self.ours.end(who, self.dialect.end, commit=commit)
+
+
+@pytest.fixture(params=[OLD, V2], ids=["old", "v2"])
+def scene(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with WireClient(cluster.bootstrap_servers, timeout_s=60) as client:
+        yield Scene(client, request.param)
+
+
+def test_writing_without_having_added_is_refused_in_words_the_client_knows(scene: Scene) -> None:
+    codes = [
+        scene.ours.produce(scene.first, version, scene.topic, 0, "x", sequence=0, is_patient=False)
+        for version in (9, 11)
+    ]
+
+    assert codes == [ILLEGAL_STATE, ABORTABLE]
+
+
+def test_a_transaction_of_which_nothing_arrived_can_be_aborted_by_new_clients_only(scene: Scene) -> None:
+    assert scene.end(scene.first, commit=True) == (ILLEGAL_STATE, NOBODY)
+
+    expected = (0, scene.epoch(1)) if scene.dialect.knows_v2 else (ILLEGAL_STATE, NOBODY)
+    assert scene.end(scene.first, commit=False) == expected
+
+
+def test_an_end_can_be_repeated_but_not_turned_round(scene: Scene) -> None:
+    scene.begin(scene.first)
+    following = scene.epoch(1) if scene.dialect.knows_v2 else NOBODY
+
+    assert latest(scene.client, scene.topic, committed=True) == 0
+    assert scene.end(scene.first, commit=True) == (0, following)
+    assert scene.end(scene.first, commit=True) == (0, following)
+    assert scene.end(scene.first, commit=False) == (ILLEGAL_STATE, NOBODY)
+    assert read_committed(scene.client, scene.topic) == ["x"]
+
+
+def test_partitions_are_added_all_or_none(scene: Scene) -> None:
+    codes = scene.ours.add(scene.first, 3, scene.topic, 0, 7)
+
+    assert sorted(codes) == [UNKNOWN_TOPIC, NOT_ATTEMPTED]
+
+
+def test_others_do_not_write_into_the_transaction(scene: Scene) -> None:
+    scene.begin(scene.first)
+    stranger = scene.first._replace(producer_id=scene.first.producer_id + 100_000)
+
+    assert scene.write(stranger, 1) == NO_MAPPING
+    assert scene.write(scene.epoch(1), 1) == STALE_EPOCH
+
+
+def test_a_producer_that_was_replaced_is_told_so_by_every_request(scene: Scene) -> None:
+    scene.begin(scene.first)
+    assert scene.end(scene.first, commit=True)[0] == 0
+    zombie = scene.epoch(1) if scene.dialect.knows_v2 else scene.first
+    code, following = scene.ours.init(4)
+    assert (code, following.epoch) == (0, zombie.epoch + 1)
+
+    assert scene.write(zombie, sequence=1) == STALE_EPOCH
+    assert [scene.end(zombie, commit=commit)[0] for commit in (True, False)] == [FENCED, FENCED]
+    assert scene.ours.add(zombie, 3, scene.topic, 0) == [FENCED]
+    assert scene.ours.add(zombie, 1, scene.topic, 0) == [STALE_EPOCH]
+    assert scene.ours.init(4, was=zombie)[0] == FENCED
+    assert scene.ours.init(3, was=zombie)[0] == STALE_EPOCH
+
+
+def test_an_open_transaction_is_aborted_for_the_next_producer(scene: Scene) -> None:
+    scene.begin(scene.first)
+
+    assert scene.ours.init(4, is_patient=False)[0] == CONCURRENT
+    patiently(lambda: 0 if latest(scene.client, scene.topic, committed=True) > 0 else CONCURRENT)
+    if scene.dialect.knows_v2:
+        assert scene.end(scene.first, commit=True) == (ILLEGAL_STATE, NOBODY)
+        assert scene.end(scene.first, commit=False) == (0, scene.epoch(1))
+    else:
+        assert [scene.end(scene.first, commit=commit)[0] for commit in (True, False)] == [FENCED, FENCED]
+    assert scene.ours.init(4, was=scene.first) == (0, scene.epoch(1)), "nobody has taken its place"
+    assert scene.ours.init(4) == (0, scene.epoch(2))
+    assert scene.ours.init(4, was=scene.epoch(2)) == (0, scene.epoch(3))
+    assert scene.ours.init(4, was=scene.epoch(2)) == (0, scene.epoch(3)), "the answer was lost"
+    assert read_committed(scene.client, scene.topic) == []
+
+
+def test_offsets_count_when_the_transaction_is_committed(scene: Scene) -> None:
+    ours, who, version = scene.ours, scene.first, scene.dialect.offsets
+    group = f"group-of-{scene.topic}"
+    find_group_coordinator(scene.client, group)
+    assert [ours.commit_offset(who, old, group, scene.topic, 5) for old in (3, 4)] == [ILLEGAL_STATE, ABORTABLE]
+    if not scene.dialect.knows_v2:
+        assert ours.add_offsets(who, 3, group) == 0
+
+    assert ours.commit_offset(who, version, group, scene.topic, 5) == 0
+    assert ours.commit_offset(who, version, group, scene.topic, 6, generation=3) == UNKNOWN_MEMBER
+    assert ours.commit_offset(who, version, group, scene.topic, 6, generation=3, member="m") == UNKNOWN_MEMBER
+    assert ours.commit_offset(scene.epoch(1), version, group, scene.topic, 6) == STALE_EPOCH
+    assert committed_offset(scene.client, group, scene.topic) == (0, -1)
+    assert committed_offset(scene.client, group, scene.topic, stable=True) == (UNSTABLE, -1)
+    assert scene.end(who, commit=True)[0] == 0
+    patiently(lambda: CONCURRENT if committed_offset(scene.client, group, scene.topic, stable=True)[0] else 0)
+    assert committed_offset(scene.client, group, scene.topic, stable=True) == (0, 5)
+
+
+def test_nonsense_is_refused(scene: Scene) -> None:
+    nobody = TransactionClient(scene.client, "")
+    unknown = TransactionClient(scene.client, f"never-seen-{scene.topic}")
+    unknown.find_coordinator()
+    who = Who(scene.first.producer_id + 100_000, 0)
+
+    assert [scene.ours.init(4, timeout_ms=timeout)[0] for timeout in (0, -1, 900_001)] == [BAD_TIMEOUT] * 3
+    assert nobody.init(4)[0] == INVALID_REQUEST
+    assert nobody.end(who, 4, commit=True)[0] == INVALID_REQUEST
+    assert nobody.add(who, 3, scene.topic, 0) == [INVALID_REQUEST]
+    assert unknown.end(who, 4, commit=True)[0] == NO_MAPPING
+    assert unknown.add(who, 3, scene.topic, 0) == [NO_MAPPING]
+    assert unknown.add_offsets(who, 3, "group") == NO_MAPPING
+    assert unknown.produce(who, scene.dialect.produce, scene.topic, 0, "x", sequence=0) == NO_MAPPING

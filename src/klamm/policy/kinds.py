@@ -24,9 +24,9 @@ class PolicyMode(Enum):
     """It is counted and logged, and the request goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyKind:
-    """One kind of request that a policy decides on."""
+    """One kind of request that a policy decides on; compared by identity, there are four."""
 
     stem: str
     """What the properties of this kind begin with."""

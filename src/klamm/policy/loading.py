@@ -11,6 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from klamm.policy.errors import PolicyLoadError
+from klamm.policy.following import own_modules, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +27,8 @@ class LoadedPolicy:
     questions: Mapping[PolicyKind, Callable[[Any], None]]
     """By kind, the method to be called with the details."""
     files: tuple[Path, ...]
-    """What it was made of: its module, and what it names itself in ``watched_files``."""
+    """What it was made of: its module, those it imports from its own directory, and what it names in
+    ``watched_files``."""
 
     def close(self) -> None:
         """Close the policy when it can be closed; what it raises is raised."""
@@ -45,16 +47,22 @@ class FreshModules:
     _replaced: dict[str, ModuleType] = field(default_factory=dict)
 
     def get(self, name: str) -> ModuleType:
-        """Return the module as its source is now; raises whatever it raises."""
+        """Return the module as its source is now, and with it what it imports beside it; raises whatever they raise."""
         current = sys.modules.get(name)
         if current is None or name in self._replaced:
             return importlib.import_module(name)
+        for neighbour in own_modules(current):
+            if neighbour not in self._replaced:
+                self._run_anew(neighbour, sys.modules[neighbour])
+        return self._run_anew(name, current)
+
+    def _run_anew(self, name: str, current: ModuleType) -> ModuleType:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         module = importlib.util.module_from_spec(spec)
         self._replaced[name] = current
-        sys.modules[name] = module  # dataclasses and pickle look their module up there
+        _put(name, module)  # dataclasses and pickle look their module up there
         source = source_of(module)
         if source is None:
             spec.loader.exec_module(module)
@@ -65,8 +73,16 @@ class FreshModules:
 
     def undo(self) -> None:
         """Put the modules back that served before."""
-        sys.modules.update(self._replaced)
+        for name, module in self._replaced.items():
+            _put(name, module)
         self._replaced.clear()
+
+
+def _put(name: str, module: ModuleType) -> None:
+    sys.modules[name] = module
+    package, _, leaf = name.rpartition(".")
+    if package in sys.modules:
+        setattr(sys.modules[package], leaf, module)
 
 
 def load_policy(spec: PolicySpec, properties: Mapping[str, str], *, fresh: FreshModules | None = None) -> LoadedPolicy:
@@ -94,14 +110,8 @@ def load_policy(spec: PolicySpec, properties: Mapping[str, str], *, fresh: Fresh
     return LoadedPolicy(
         policy=policy,
         questions={kind: getattr(policy, method) for kind, method in methods.items()},
-        files=tuple(watched if source is None else [source, *watched]),
+        files=(*(() if source is None else (source,)), *own_modules(module).values(), *watched),
     )
-
-
-def source_of(module: ModuleType) -> Path | None:
-    """Return the file that a module is written in; None when there is none."""
-    origin = getattr(module, "__file__", None)
-    return Path(origin) if origin is not None and origin.endswith(".py") else None
 
 
 def _find_class(spec: PolicySpec, fresh: FreshModules | None) -> tuple[Any, ModuleType]:

@@ -146,3 +146,16 @@ def test_a_module_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     fresh.undo()
     # then
     assert sys.modules["house_rules"].Allow is type(old)
+
+
+def test_no_one_key_sets_a_policy_for_all_requests_and_no_config_stands_for_one() -> None:
+    """K108-26, K108-27: what the proposal rejected is not there."""
+    rejected = {
+        "admin.policy.class.name": "house:Rules",
+        "topic.policy.class.name": "house:Rules",
+        "max.partitions.per.topic": "1",
+        "max.replication.factor": "1",
+    }
+    assert read_specs(rejected) == ()
+    (spec,) = read_specs({**rejected, "create.topic.policy.class.name": "house:Rules"})
+    assert [kind.stem for kind in spec.keys] == ["create.topic"], "every kind has a config of its own"

@@ -27,12 +27,17 @@ from klamm.configs.values import parse_java_int
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.configs.image import ConfigImage
     from klamm.broker.context import RequestContext
 
 LegacyConfigs: TypeAlias = Sequence[tuple[str, str | None]]
+
+
+OPERATIONS_AT_ONCE: Final = 256
+"""What is decided and applied in one turn of the event loop, some milliseconds."""
 
 
 class LoggerLevels(Protocol):
@@ -104,8 +109,8 @@ class AlterConfigGuard(Protocol):
         """Return what is held from the decision until it is applied."""
         ...
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
-        """Raise a KafkaApiError to refuse."""
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+        """Raise a KafkaApiError to refuse; returns whether others were served meanwhile."""
         ...
 
 
@@ -194,6 +199,19 @@ def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tu
         for name, value in named
         if value is not None and current.get(name) == value and is_store_of_listener(name)
     )
+
+
+def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[ResourceAlteration]]:
+    """Divide a request into what is decided and applied at once."""
+    begin = size = 0
+    for end, alteration in enumerate(alterations):
+        operations = alteration.replacement if alteration.operations is None else alteration.operations
+        if size and size + len(operations) > OPERATIONS_AT_ONCE:
+            yield alterations[begin:end]
+            begin, size = end, 0
+        size += 1 + len(operations)
+    if begin < len(alterations):
+        yield alterations[begin:]
 
 
 def identity_of(alteration: ResourceAlteration) -> tuple[int, str]:

@@ -23,7 +23,7 @@ class _PolicyGuard:
     def turn(self) -> AbstractAsyncContextManager[object]:
         return self._policies.turn(ALTER_CONFIG)
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
         details = AlterConfigDetails(
             resource_type=decision.resource_type.name,
             resource_name=decision.resource_name,
@@ -34,7 +34,7 @@ class _PolicyGuard:
             listener=author.listener,
             validate_only=validate_only,
         )
-        await self._policies.check(ALTER_CONFIG, details)
+        return await self._policies.check(ALTER_CONFIG, details)
 
 
 def alter_config_guard(policies: Policies) -> AlterConfigGuard | None:

@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from klamm.broker.configs.deciding import (
     BROKER_ITSELF,
@@ -19,6 +19,7 @@ from klamm.broker.configs.deciding import (
     LoggerLevels,
     ResourceAlteration,
     identity_of,
+    parts,
 )
 from klamm.broker.configs.describing import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
@@ -34,14 +35,11 @@ from klamm.storage.changes import PutConfig, PutHistory
 from klamm.storage.history import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.configs.values import ConfigValue
     from klamm.storage.changes import Change, PutTopic
 
-
-OPERATIONS_AT_ONCE: Final = 256
-"""What is decided and applied in one turn of the event loop, some milliseconds."""
 
 _Errors: TypeAlias = "tuple[KafkaApiError | None, ...]"
 
@@ -202,7 +200,7 @@ class ConfigService:
         """
         copies = Counter(map(identity_of, alterations))
         begun: list[tuple[_Errors, asyncio.Future[None] | None]] = []
-        for part in _parts(alterations):
+        for part in parts(alterations):
             if begun:
                 await asyncio.sleep(0)
             repeated = [copies[identity_of(alteration)] > 1 for alteration in part]
@@ -255,17 +253,17 @@ class ConfigService:
         judged: dict[int, tuple[Decision, KafkaApiError | None]] = {}
         time_slice = TimeSlice()
         while True:
-            outcomes = decide()
-            is_settled = True
+            outcomes, is_settled, pauses = decide(), True, time_slice.pauses
             for index, decision in enumerate(outcomes):
                 if isinstance(decision, KafkaApiError) or decision.resource_type is ResourceType.BROKER_LOGGER:
                     continue
                 if index not in judged or judged[index][0] != decision:
-                    is_settled = False
                     await time_slice.give_way()
-                    judged[index] = decision, await _refusal(guard, decision, author, validate_only=validate_only)
+                    refusal, has_waited = await _ask(guard, decision, author, validate_only=validate_only)
+                    judged[index] = decision, refusal
+                    is_settled &= not has_waited
                 outcomes[index] = judged[index][1] or decision
-            if is_settled:
+            if is_settled and pauses == time_slice.pauses:
                 return outcomes
 
     def _replay(self, outcomes: Sequence[Decision | KafkaApiError], author: Author) -> asyncio.Future[None] | None:
@@ -360,19 +358,6 @@ class ConfigService:
                 return self._image.names_set(resource_type)
 
 
-def _parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[ResourceAlteration]]:
-    """Divide a request into what is decided and applied at once."""
-    begin = size = 0
-    for end, alteration in enumerate(alterations):
-        operations = alteration.replacement if alteration.operations is None else alteration.operations
-        if size and size + len(operations) > OPERATIONS_AT_ONCE:
-            yield alterations[begin:end]
-            begin, size = end, 0
-        size += 1 + len(operations)
-    if begin < len(alterations):
-        yield alterations[begin:]
-
-
 async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Errors:
     """Wait until what was begun is on disk; what is not has failed."""
     if commit is None:
@@ -384,14 +369,14 @@ async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Error
     return errors
 
 
-async def _refusal(
+async def _ask(
     guard: AlterConfigGuard, decision: Decision, author: Author, *, validate_only: bool
-) -> KafkaApiError | None:
+) -> tuple[KafkaApiError | None, bool]:
+    """Return why a guard refuses, and whether others may have been served meanwhile."""
     try:
-        await guard.check(decision, author, validate_only=validate_only)
+        return None, await guard.check(decision, author, validate_only=validate_only)
     except KafkaApiError as error:
-        return error
-    return None
+        return error, True
 
 
 def _is_secret(name: str) -> bool:

@@ -85,7 +85,8 @@ async def _grow(
             details = _details(asked, topic, context, validate_only=validate_only)
             if details == judged:
                 break
-            await policies.check(CREATE_PARTITIONS, details)
+            if not await policies.check(CREATE_PARTITIONS, details):
+                break
             judged = details
             topic, added = _decide(asked, context)  # others were served meanwhile
         return None if validate_only else context.services.topics.begin_grow(topic, added)

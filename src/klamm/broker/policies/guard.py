@@ -75,12 +75,15 @@ class PolicyGuard:
         """What the policy was made of."""
         return self._instance.loaded.files
 
-    async def ask(self, kind: PolicyKind, details: Details) -> BaseException | None:
+    async def ask(self, kind: PolicyKind, details: Details) -> tuple[BaseException | None, bool]:
         """Return what the policy raises, None when it allows; to be called by who has the turn.
+
+        Also returns whether others were served meanwhile: not when the policy was quick.
 
         Raises:
             PolicyTimeoutError: It took too long.
         """
+        has_waited = self._unfinished is not None
         if self._unfinished is not None:
             try:
                 await self._finish(self._unfinished)
@@ -91,9 +94,10 @@ class PolicyGuard:
         question = instance.loaded.questions[kind]
         outcome = instance.worker.begin(lambda: question(details))
         if outcome is None:
+            has_waited = True
             self._unfinished = instance.worker.rest(), asyncio.get_running_loop().time()
             outcome = await self._finish(self._unfinished)
-        return outcome.error
+        return outcome.error, has_waited
 
     async def _finish(self, unfinished: tuple[asyncio.Future[Outcome], float]) -> Outcome:
         """Wait for the call that runs; when it exceeds its time, another instance takes its place."""

@@ -87,11 +87,12 @@ class Policies:
         guard = self._by_kind.get(kind)
         return contextlib.nullcontext() if guard is None else guard.turn
 
-    async def check(self, kind: PolicyKind, details: Details) -> None:
+    async def check(self, kind: PolicyKind, details: Details) -> bool:
         """Ask the policy about something that has passed every other check; by who has the turn.
 
-        What was decided before may be void afterwards, since others were served meanwhile: deletions do not take turns
-        with creations.
+        Returns:
+            Whether others were served meanwhile. Then what was decided before may be void: deletions do not take turns
+            with creations.
 
         Raises:
             KafkaApiError: The policy refuses; code and message are those of what it raised.
@@ -100,11 +101,11 @@ class Policies:
         """
         guard = self._by_kind.get(kind)
         if guard is None:
-            return
+            return False
         refusal: KafkaApiError | None = None
-        action = "allow"
+        action, has_waited = "allow", True
         try:
-            error = await guard.ask(kind, details)
+            error, has_waited = await guard.ask(kind, details)
         except PolicyTimeoutError as timeout:
             refusal, action = timeout, "timeout"
         else:
@@ -114,6 +115,7 @@ class Policies:
                 refusal, action = PolicyFailedError(), "fail"
                 logger.error("%s policy failed on %s", kind.label, _subject(details), exc_info=error)
         self._conclude(kind, details, action, refusal)
+        return has_waited
 
     def _conclude(self, kind: PolicyKind, details: Details, action: str, refusal: KafkaApiError | None) -> None:
         mode = self._modes.get(kind, PolicyMode.ENFORCE)

@@ -78,7 +78,8 @@ async def begin_topic(spec: TopicSpec, context: RequestContext, *, validate_only
             details = _details(spec, placement, configs, context, validate_only=validate_only)
             if details == judged:
                 break
-            await policies.check(CREATE_TOPIC, details)
+            if not await policies.check(CREATE_TOPIC, details):
+                break
             judged = details
             placement, configs = _decide(spec, context)  # others were served meanwhile
         topics = context.services.topics

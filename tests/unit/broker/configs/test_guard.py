@@ -39,7 +39,7 @@ class SlowGuard:
     def turn(self) -> asyncio.Lock:
         return self.lock
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
         assert author is ANNA
         assert not validate_only
         self.seen.append((decision.resource_name, dict(decision.result)))
@@ -49,6 +49,7 @@ class SlowGuard:
             meanwhile()
         if decision.resource_name == self._refuses:
             raise PolicyViolationError("hands off")
+        return True
 
 
 async def alter(service: ConfigService, *alterations: ResourceAlteration) -> list[ErrorCode]:

@@ -447,12 +447,13 @@ def test_a_policy_sees_what_is_altered_and_what_it_leads_to() -> None:
         def turn(self) -> AbstractAsyncContextManager[None]:
             return nullcontext()
 
-        async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
+        async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
             assert not validate_only
             kind, name = decision.resource_type, decision.resource_name
             seen.append((kind, name, decision.altered, decision.result, author.principal))
             if name == "guarded":
                 raise PolicyViolationError("hands off")
+            return False
 
     store = MemoryConfigStore(topics=["t", "guarded"])
     service = make_service(store, guard=Guard())

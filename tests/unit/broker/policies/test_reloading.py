@@ -182,3 +182,23 @@ def test_an_interval_that_is_no_number_is_refused() -> None:
             PolicyReloader(Policies(), {"policy.reload.interval.ms": "often"})
 
     asyncio.run(run())
+
+
+def test_a_module_that_the_policy_imports_is_watched_and_a_broken_one_changes_nothing(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = house.path.with_name(f"{house.name}_limits.py")
+    limits.write_text('VERSION = "1"\n')
+    house.write("{limit}", "")
+    text = house.path.read_text().replace('"version {limit}"', '"version " + VERSION')
+    house.path.write_text(f"from {house.name}_limits import VERSION\n" + text)
+
+    async def use(policies: Policies, _: PolicyReloader) -> None:
+        assert await version(policies) == "version 1"
+        limits.write_text("this is no Python\n")
+        await until(lambda: "last good ones" in caplog.text)
+        assert await version(policies) == "version 1"
+        limits.write_text('VERSION = "of its neighbour"\n')
+        await eventually(policies, "version of its neighbour")
+
+    house.serve(use)

@@ -1,0 +1,63 @@
+"""A mirror whose target has a policy: the topic that is refused is told, the others go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import klamm
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.control import Assignment, FlowControl
+from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.settings import parse_settings
+from klamm.properties import parse_properties
+from tests.support.mirror import create_topic, properties, topic_configs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+RULES = """
+rules:
+  - name: no salaries here
+    topics: "A[.]salaries"
+    actions: [create]
+    partitions: {max: 1}
+    remedy: leave them where they are
+"""
+
+
+def test_a_topic_that_the_targets_policy_refuses_is_told_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """K108-23."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(RULES)
+    guarded = {
+        "create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(rules),
+    }
+    with klamm.Broker() as here, klamm.Broker(config=guarded) as there:
+        # given
+        create_topic(here.bootstrap_servers, "orders", 2)
+        create_topic(here.bootstrap_servers, "salaries", 3)
+        text = properties(here.bootstrap_servers, there.bootstrap_servers, topics="orders, salaries")
+        flow = parse_settings(parse_properties(text)).flows[0]
+        source = KafkaAdmin([here.bootstrap_servers], {}, timeout_ms=30_000)
+        target = KafkaAdmin([there.bootstrap_servers], {}, timeout_ms=30_000)
+        status = MirrorStatus([flow.name])
+        published: list[Assignment] = []
+        control = FlowControl(flow, source, target, status=status, publish=published.append)
+        # when
+        control.turn()
+        # then
+        assert published == [(("orders", "A.orders", 2),)]
+        assert topic_configs(there.bootstrap_servers, "A.orders") == {}
+        (progress,) = status.snapshot()
+        ((name, reason),) = progress.refused
+        assert name == "A.salaries"
+        assert reason.startswith("POLICY_VIOLATION")
+        assert "leave them where they are" in reason
+        assert "A.salaries" in caplog.text
+        source.close()
+        target.close()

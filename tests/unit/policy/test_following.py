@@ -1,0 +1,112 @@
+"""A policy's neighbours: what it imports from its own directory is read anew along with it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from klamm.policy.following import own_modules
+from klamm.policy.loading import FreshModules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Names that no other test has."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    word = f"t{uuid4().hex}"
+    yield word
+    for name in [name for name in sys.modules if word in name]:
+        del sys.modules[name]
+
+
+def write(directory: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def fresh(name: str) -> tuple[Any, FreshModules]:
+    modules = FreshModules()
+    return modules.get(name), modules
+
+
+def test_neighbours_are_found_with_their_own_neighbours_first(tmp_path: Path, tag: str) -> None:
+    write(
+        tmp_path,
+        {
+            f"{tag}_rules.py": f"import json, {tag}_limits\nfrom {tag}_names import PREFIX\n"
+            "from klamm.policy import Policy\n",
+            f"{tag}_limits.py": f"import {tag}_names\nimport {tag}_rules\nMOST = 1\n",
+            f"{tag}_names.py": "PREFIX = 'a'\n",
+        },
+    )
+    module = importlib.import_module(f"{tag}_rules")
+    assert list(own_modules(module)) == [f"{tag}_names", f"{tag}_limits"]
+    assert own_modules(module)[f"{tag}_limits"] == tmp_path / f"{tag}_limits.py"
+
+
+def test_a_changed_neighbour_is_read_anew_and_undone(tmp_path: Path, tag: str) -> None:
+    write(
+        tmp_path,
+        {
+            f"{tag}_rules.py": f"from {tag}_limits import MOST\n",
+            f"{tag}_limits.py": f"from {tag}_deep import MOST\n",
+            f"{tag}_deep.py": "MOST = 1\n",
+        },
+    )
+    old = importlib.import_module(f"{tag}_rules")
+    write(tmp_path, {f"{tag}_deep.py": "MOST = 22\n"})
+    new, modules = fresh(f"{tag}_rules")
+    assert (old.MOST, new.MOST) == (1, 22)
+    modules.undo()
+    assert sys.modules[f"{tag}_rules"] is old
+    assert sys.modules[f"{tag}_deep"].MOST == 1
+
+
+def test_modules_of_the_same_package_are_followed_in_every_form_of_import(tmp_path: Path, tag: str) -> None:
+    write(
+        tmp_path,
+        {
+            f"{tag}/__init__.py": "",
+            f"{tag}/rules/__init__.py": "",
+            f"{tag}/rules/topics.py": f"from . import sizes\nfrom ..common import NAME\nimport {tag}.other\n"
+            f"def all():\n    return sizes.MOST, NAME, {tag}.other.WORD\n",
+            f"{tag}/rules/sizes.py": "MOST = 1\n",
+            f"{tag}/common.py": "NAME = 'old'\n",
+            f"{tag}/other.py": "WORD = 'old'\n",
+        },
+    )
+    old: Any = importlib.import_module(f"{tag}.rules.topics")
+    write(
+        tmp_path,
+        {
+            f"{tag}/rules/sizes.py": "MOST = 22\n",
+            f"{tag}/common.py": "NAME = 'newer'\n",
+            f"{tag}/other.py": "WORD = 'newer'\n",
+        },
+    )
+    assert set(own_modules(old)) == {f"{tag}.rules.sizes", f"{tag}.common", f"{tag}.other"}
+    new, modules = fresh(f"{tag}.rules.topics")
+    assert new.all() == (22, "newer", "newer")
+    modules.undo()
+    assert old.all() == (1, "old", "old")
+
+
+def test_what_is_installed_and_klamm_itself_are_left_alone(tmp_path: Path, tag: str) -> None:
+    installed = tmp_path / "site-packages"
+    write(installed, {f"{tag}_rules.py": f"import {tag}_other\n", f"{tag}_other.py": ""})
+    sys.path.insert(0, str(installed))
+    try:
+        assert not own_modules(importlib.import_module(f"{tag}_rules"))
+    finally:
+        sys.path.remove(str(installed))
+    assert not own_modules(importlib.import_module("klamm.policy.rules"))

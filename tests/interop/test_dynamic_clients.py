@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, NewTopic
-from klamm.clients import KafkaConsumer, aio, confluent
+from klamm.clients import KafkaConsumer, KafkaProducer, aio, confluent
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest
 from klamm.protocol.messages.heartbeat import HeartbeatRequest
 from klamm.protocol.messages.join_group import JoinGroupRequest
@@ -223,3 +223,87 @@ def test_a_consumer_without_a_group_has_nothing_to_ask(admin: AdminClient, proxy
     asyncio.run(scenario())
     # then
     assert proxy.requests(50) == []
+
+
+HALF = 20
+
+
+def in_a_transaction_of_kafka_python(servers: str, client_id: str, name: str, meanwhile: Callable[[], None]) -> None:
+    with KafkaProducer(
+        bootstrap_servers=servers, client_id=client_id, transactional_id=client_id, metadata_max_age_ms=100
+    ) as client:
+        client.init_transactions()
+        client.begin_transaction()
+        for number in range(2 * HALF):
+            if number == HALF:
+                client.flush(30)
+                meanwhile()
+            client.send(name, b"%d" % number)
+        client.commit_transaction()
+
+
+def in_a_transaction_of_confluent(servers: str, client_id: str, name: str, meanwhile: Callable[[], None]) -> None:
+    with confluent_producer(servers, client_id, **{"transactional.id": client_id, "acks": "all"}) as client:
+        client.init_transactions(30)
+        client.begin_transaction()
+        for number in range(2 * HALF):
+            if number == HALF:
+                assert client.flush(30) == 0
+                meanwhile()
+            client.produce(name, b"%d" % number)
+        client.commit_transaction(30)
+
+
+def in_a_transaction_of_aiokafka(servers: str, client_id: str, name: str, meanwhile: Callable[[], None]) -> None:
+    async def scenario() -> None:
+        client = aio.AIOKafkaProducer(
+            bootstrap_servers=servers, client_id=client_id, transactional_id=client_id, metadata_max_age_ms=100
+        )
+        await client.start()
+        try:
+            async with client.transaction():
+                for number in range(2 * HALF):
+                    if number == HALF:
+                        await client.flush()
+                        await asyncio.to_thread(meanwhile)
+                    await client.send(name, b"%d" % number)
+        finally:
+            await client.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "produce",
+    [in_a_transaction_of_kafka_python, in_a_transaction_of_confluent, in_a_transaction_of_aiokafka],
+    ids=lambda produce: produce.__name__,
+)
+def test_a_transaction_goes_on_whatever_is_set_centrally(
+    produce: Callable[[str, str, str, Callable[[], None]], None],
+    admin: AdminClient,
+    proxy: FrameProxy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """K649-76."""
+    # given
+    name = topic(admin, f"transaction-{uuid4()}")
+
+    def set_acks() -> None:
+        put(admin, name, acks="0")
+        asked = len(proxy.requests(50))
+        proxy.wait_for(lambda: len(proxy.requests(50)) >= asked + 2, timeout_s=60)
+
+    # when
+    produce(proxy.bootstrap_servers, name, name, set_acks)
+    # then
+    assert set(proxy.produced_acks()) == {-1}
+    assert caplog.text.count("are rejected, the last good ones stay") == 1
+    properties = {"isolation.level": "read_committed", "enable.auto.commit": False}
+    with confluent_consumer(proxy.bootstrap_servers, "transaction-reader", name, **properties) as reader:
+        reader.subscribe([name])
+        read: list[bytes] = []
+        deadline = time.monotonic() + 60
+        while len(read) < 2 * HALF:
+            assert time.monotonic() < deadline, read
+            read += [message.value() for message in reader.consume(2 * HALF - len(read), 0.2)]
+    assert read == [b"%d" % number for number in range(2 * HALF)]

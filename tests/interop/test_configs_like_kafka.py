@@ -279,3 +279,20 @@ def test_defaults_are_described_as_kafka_describes_them(
     compared = [n for n in mine if theirs[n]["source"] == mine[n]["source"] == default or resource_type != BROKER]
     assert len(compared) > len(theirs) * 0.9
     assert {n: mine[n] for n in compared} == {n: theirs[n] for n in compared}
+
+
+def test_a_list_grows_as_long_as_a_response_can_carry_it(kafka: Asker, ours: Asker) -> None:
+    # given: what comes to more than 32,767 bytes in the third request
+    def append(asker: Asker, replica: int) -> tuple[int, str | None]:
+        value = ",".join(f"{partition}:{replica}" for partition in range(2_000))
+        configs = [{"name": "follower.replication.throttled.replicas", "op": APPEND, "value": value}]
+        resource = {"type": TOPIC, "name": "like-kafka", "configs": configs}
+        body = {"resources": [resource], "validate_only": False}
+        (answer,) = asker.connection.call("IncrementalAlterConfigs", 1, body)["responses"]
+        return answer["error"], answer["message"]
+
+    # when
+    of_kafka, of_klamm = ([append(asker, replica) for replica in range(3)] for asker in (kafka, ours))
+    # then
+    assert of_klamm == of_kafka
+    assert [code for code, _ in of_klamm] == [0, 0, 40]

@@ -7,14 +7,18 @@ docstrings say so.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from klamm.configs.kinds import ConfigOperation
 from klamm.configs.values import JAVA_BLANKS
-from klamm.protocol.errors import InvalidRequestError, KafkaApiError
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+MAX_VALUE_BYTES: Final = 32_767
+"""Java clients read no longer string, in no version of a message."""
+_MOST_BYTES_OF_A_CHARACTER: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,7 @@ def plan_incremental_alter(
     """
     check_operations(operations)
     touched = {operation.name: _outcome(current, operation, schema) for operation in operations}
+    check_lengths(touched.values())
     schema.validate(touched=touched, result=_merge(current, touched))
     return _differences(current, touched)
 
@@ -106,6 +111,7 @@ def plan_legacy_alter(
     """
     check_configs(configs)
     replaced = {name: value for name, value in configs if value is not None}
+    check_lengths(replaced.values())
     schema.validate(touched=replaced, result=replaced)
     removed = dict.fromkeys((name for name in current if name not in replaced), None)
     return _differences(current, {**replaced, **removed})
@@ -119,6 +125,24 @@ def check_configs(configs: Sequence[tuple[str, str | None]]) -> None:
     """
     _refuse_duplicates([name for name, _ in configs])
     _refuse_nulls(name for name, value in configs if value is None)
+
+
+def check_lengths(values: Iterable[str | None]) -> None:
+    """Refuse a value that no description could carry to a client, also one that grew by APPEND.
+
+    Raises:
+        InvalidConfigError: In Kafka's words, which do not name the config.
+    """
+    if any(value is not None and is_too_long(value) for value in values):
+        raise InvalidConfigError(
+            "The configuration value cannot be added because it exceeds the maximum value size of"
+            f" {MAX_VALUE_BYTES} bytes."
+        )
+
+
+def is_too_long(value: str) -> bool:
+    """Tell whether a value takes more bytes in UTF-8 than a string of Kafka's protocol may have."""
+    return len(value) > MAX_VALUE_BYTES // _MOST_BYTES_OF_A_CHARACTER and len(value.encode()) > MAX_VALUE_BYTES
 
 
 def apply_changes(current: Mapping[str, str], changes: Iterable[ConfigChange]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from klamm.configs.definitions import topic_configs
 from klamm.configs.kinds import ConfigOperation, ConfigType
 from klamm.configs.names import check_topic_name
+from klamm.configs.operations import check_lengths
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
@@ -113,5 +114,6 @@ def validate_topic_configs(
     if nulls:
         raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(nulls)}")
     texts = {name: value for name, value in given.items() if value is not None}
+    check_lengths(texts.values())
     TopicSchema(topic=topic, layers=layers).validate(touched=texts, result=texts)
     return texts

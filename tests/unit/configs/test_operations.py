@@ -196,9 +196,10 @@ def test_all_four_operations_work_in_one_resource() -> None:
 def test_operations_of_a_huge_list_are_decided_quickly() -> None:
     """A list of a million bytes is no reason to stall: the work grows with its length, not with its square."""
     replicas = ",".join(f"{partition}:1" for partition in range(100_000))
-    appended = after({THROTTLED: replicas}, operation(THROTTLED, APPEND, f"100000:1,{replicas}"))
-    assert appended[THROTTLED] == f"{replicas},100000:1"
-    assert after(appended, operation(THROTTLED, SUBTRACT, replicas)) == {THROTTLED: "100000:1"}
+    with pytest.raises(InvalidConfigError, match="exceeds the maximum value size"):
+        after({THROTTLED: replicas}, operation(THROTTLED, APPEND, f"100000:1,{replicas}"))
+    grown = {THROTTLED: f"{replicas},100000:1"}
+    assert after(grown, operation(THROTTLED, SUBTRACT, replicas)) == {THROTTLED: "100000:1"}
 
 
 def test_legacy_alter_replaces_everything() -> None:
@@ -274,3 +275,28 @@ def test_appends_of_different_writers_all_survive(first: list[str], second: list
         if v.strip() in {"compact", "delete", "compact,delete"}
     }
     assert appended <= set(current.get(CLEANUP, "").split(","))
+
+
+@pytest.mark.parametrize("value", ["x" * 32_768, "é" * 16_384, "\U0001f600" * 8_192])
+def test_a_value_that_no_response_could_carry_is_refused_however_it_comes_about(value: str) -> None:
+    # given: lists whose elements make the same length
+    half = ",".join(f"{number}:1" for number in range(3_000))
+    other = ",".join(f"{number}:2" for number in range(3_000))
+    # when, then
+    refusal = "exceeds the maximum value size of 32767 bytes"
+    with pytest.raises(InvalidConfigError, match=refusal):
+        plan_incremental_alter({}, [operation("flush.ms", SET, value)], topic_schema())
+    with pytest.raises(InvalidConfigError, match=refusal):
+        plan_legacy_alter({}, [("flush.ms", value)], topic_schema())
+    with pytest.raises(InvalidConfigError, match=refusal):
+        plan_incremental_alter({THROTTLED: half}, [operation(THROTTLED, APPEND, other)], topic_schema())
+
+
+def test_the_longest_value_that_fits_is_taken() -> None:
+    # given: 4,681 elements of six characters and their commas
+    longest = ",".join(f"{number:04}:1" for number in range(4_681))
+    assert len(longest) == 32_766
+    # when
+    changes = plan_incremental_alter({}, [operation(THROTTLED, SET, longest)], topic_schema())
+    # then
+    assert changes == (ConfigChange(name=THROTTLED, value=longest),)

@@ -14,6 +14,7 @@ from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import require_config_right
 from klamm.configs.kinds import ResourceType
+from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -35,6 +36,12 @@ _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
 )
+
+
+class _TooLongError(KafkaApiError):
+    """A value fits no response; Kafka fails all resources with the same code then."""
+
+    error_code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class _Result(NamedTuple):
@@ -75,7 +82,9 @@ class DescribeConfigsAnswer:
             # What was described is kept by the results: as long as this runs, nothing else has its id.
             found = written.get(id(config))
             if found is None:
-                found = written[id(config)] = encode(self._to_wire(kind, config), version, flexible=flexible)
+                wire = self._to_wire(kind, config)
+                _check_lengths(wire)
+                found = written[id(config)] = encode(wire, version, flexible=flexible)
             return found
 
         pieces = [with_items(encode(DescribeConfigsResponse(results=[]), version), len(self._results), (), flexible)]
@@ -83,7 +92,12 @@ class DescribeConfigsAnswer:
             configs, kind = result.configs, result.head.resource_type
             body = joined.get(id(configs))
             if body is None:
-                body = joined[id(configs)] = b"".join([write(kind, config) for config in configs])
+                try:
+                    body = b"".join([write(kind, config) for config in configs])
+                except _TooLongError as error:
+                    body, configs = b"", ()
+                    result.head.error_code, result.head.error_message = error.error_code, error.error_message
+                joined[id(configs)] = body
             head = encode(result.head, version, flexible=flexible)
             pieces.append(with_items(head, len(configs), (body, NO_TAGS if flexible else b""), flexible))
         if flexible:
@@ -136,6 +150,16 @@ def _refused(
         configs=[],
     )
     return _Result(head, ())
+
+
+def _check_lengths(config: DescribeConfigsResponse.DescribeConfigsResourceResult) -> None:
+    """Refuse what no client could read; only a properties file can hold such a value."""
+    for value in (config.value, *(synonym.value for synonym in config.synonyms)):
+        if value is not None and is_too_long(value):
+            raise _TooLongError(
+                f"A value of {config.name} has more than {MAX_VALUE_BYTES} bytes and fits no response: ask for other"
+                " keys only, or shorten it in the broker's properties"
+            )
 
 
 def _converter(request: DescribeConfigsRequest) -> _ToWire:

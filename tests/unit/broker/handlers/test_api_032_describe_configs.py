@@ -153,3 +153,25 @@ def test_what_is_written_piece_by_piece_is_what_the_codec_writes(version: int) -
     written = b"".join(answer.buffers(version))
     assert written == encode(answer.to_message(), version)
     assert len(decode(DescribeConfigsResponse, version, written).results) == 9
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_a_value_in_the_properties_that_fits_no_response_fails_its_resource_alone(version: int) -> None:
+    """Kafka fails all of them; the connection stays open."""
+    # given
+    service = make_service(static={"advertised.listeners": "x" * 40_000})
+    request = DescribeConfigsRequest(
+        resources=[
+            Resource(resource_type=4, resource_name="1", configuration_keys=None),
+            Resource(resource_type=2, resource_name="t", configuration_keys=["flush.ms"]),
+            Resource(resource_type=4, resource_name="1", configuration_keys=["node.id"]),
+        ]
+    )
+    # when
+    answer = asyncio.run(handle(request, make_context(service, api_version=version)))
+    long, topic_, short = decode(DescribeConfigsResponse, version, b"".join(answer.buffers(version))).results
+    # then
+    assert (long.error_code, long.configs) == (-1, [])
+    assert "advertised.listeners has more than 32767 bytes" in (long.error_message or "")
+    assert [(result.error_code, len(result.configs)) for result in (topic_, short)] == [(0, 1), (0, 1)]
+    assert answer.error_codes() == (-1, 0, 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import client_configs, configs, describe, mirror, registrations, startup, throughput
+from benchmarks import authorizer, client_configs, configs, describe, mirror, registrations, startup, throughput
 from benchmarks.goals import verdicts
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Plan
@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "startup": startup.run,
     "configs": configs.run,
     "describe": describe.run,
+    "authorizer": authorizer.run,
     "client-configs": client_configs.run,
     "throughput": throughput.run,
     "mirror": mirror.run,

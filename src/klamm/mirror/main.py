@@ -146,7 +146,7 @@ class Mirror:
         from klamm.mirror.watching.watch import status_server, watch  # noqa: PLC0415 - only who asks for it loads it
 
         try:
-            server = status_server(address, self.status)
+            server = status_server(address, self.status, self.groups)
         except OSError as error:
             raise SettingsError(f"{METRICS_LISTEN}={address[0]}:{address[1]}: {error.strerror}") from error
         return watch(server, self._settings.flows, self.status)

@@ -7,6 +7,7 @@ of it.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress import FlowState
@@ -15,21 +16,31 @@ from klamm.monitoring.exposition import Page
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from klamm.mirror.groups.status import FlowGroups, GroupOffset
     from klamm.mirror.progress import FlowProgress, PartitionStatus
     from klamm.mirror.watching.drift import ConfigDifference
     from klamm.mirror.wire.ages import Ages
 
 SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"
+CHECKPOINT_CONNECTOR: Final = "kafka_connect_mirror_mirrorcheckpointconnector_"
+
+_FIGURES: Final = (("", "newest", 0), ("_min", "least", 1), ("_max", "greatest", 2), ("_avg", "mean", 3))
+"""Of ``Ages``: suffix of the name, word, place."""
 
 _Sample = tuple["Mapping[str, str]", float]
 
 
-def metrics_page(flows: Sequence[FlowProgress], drift: Mapping[str, Sequence[ConfigDifference]]) -> Page:
+def metrics_page(
+    flows: Sequence[FlowProgress],
+    drift: Mapping[str, Sequence[ConfigDifference]],
+    groups: Mapping[str, FlowGroups] = MappingProxyType({}),
+) -> Page:
     """Return the metrics of all flows.
 
     Args:
         flows: how far they are.
         drift: what differs in the configs, by flow.
+        groups: where consumer groups stand, by flow.
     """
     page = Page()
     _source_connector(page, flows)
@@ -40,6 +51,7 @@ def metrics_page(flows: Sequence[FlowProgress], drift: Mapping[str, Sequence[Con
         "Configs of remote topics that the next sync would change.",
         [(_flow_labels(flow), sum(each.is_drift for each in rows)) for flow, rows in drift.items()],
     )
+    _groups(page, groups)
     return page
 
 
@@ -65,7 +77,7 @@ def _ages(
     description: str,
     ages: Callable[[PartitionStatus], Ages | None],
 ) -> None:
-    for suffix, which, at in (("", "newest", 0), ("_min", "least", 1), ("_max", "greatest", 2), ("_avg", "mean", 3)):
+    for suffix, which, at in _FIGURES:
 
         def figure(partition: PartitionStatus, at: int = at) -> float | None:
             found = ages(partition)
@@ -115,6 +127,33 @@ def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
         "When a position of the flow moved last.",
         [(_flow_labels(flow.flow), flow.progressed_at) for flow in flows if flow.progressed_at is not None],
     )
+
+
+def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
+    for suffix, which, at in _FIGURES:
+        page.family(
+            f"{CHECKPOINT_CONNECTOR}checkpoint_latency_ms{suffix}",
+            "gauge",
+            "From asking for a group's offset to the acknowledged checkpoint: "
+            f"the {which} of the last minute, in milliseconds.",
+            [
+                (_group_labels(flow, offset), offset.checkpoint_latency_ms[at])
+                for flow, found in groups.items()
+                for offset in found.offsets
+                if offset.checkpoint_latency_ms is not None
+            ],
+        )
+    page.family(
+        "klamm_mirror_groups_skipped",
+        "gauge",
+        "Groups of the source without any checkpoint; the status page says why.",
+        [(_flow_labels(flow), len(found.skipped)) for flow, found in groups.items()],
+    )
+
+
+def _group_labels(flow: str, offset: GroupOffset) -> dict[str, str]:
+    labels = _flow_labels(flow)
+    return labels | {"group": offset.group, "topic": offset.remote_topic, "partition": str(offset.partition)}
 
 
 def _flow_labels(flow: str) -> dict[str, str]:

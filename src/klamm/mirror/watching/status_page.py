@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress import FlowState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from klamm.mirror.groups.status import FlowGroups, GroupOffset
     from klamm.mirror.progress import FlowProgress, PartitionStatus
     from klamm.mirror.watching.drift import ConfigDifference
 
@@ -65,27 +67,29 @@ class _TopicLine:
 
 
 def render(
-    flows: Sequence[FlowProgress], drift: Mapping[str, Sequence[ConfigDifference]], *, sections: Iterable[str] = ()
+    flows: Sequence[FlowProgress],
+    drift: Mapping[str, Sequence[ConfigDifference]],
+    groups: Mapping[str, FlowGroups] = MappingProxyType({}),
 ) -> str:
     """Return the page.
 
     Args:
         flows: how far they are.
         drift: configs that differ, by flow; a flow that is missing was not looked at yet.
-        sections: more HTML behind the flows.
+        groups: where consumer groups stand, by flow; a flow that does nothing about groups is missing.
     """
-    body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow))]
+    body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow))]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>klamm mirror</title><style>{_STYLE}</style></head>\n<body>"
         '<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>\n'
-        + "\n".join([*body, *sections])
+        + "\n".join(body)
         + f"\n</main><script>{_SCRIPT % (REFRESH_S * 1000)}</script></body></html>\n"
     )
 
 
-def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None) -> list[str]:
+def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, groups: FlowGroups | None) -> list[str]:
     name = escape(flow.flow.replace("->", " \u2192 "))
     reason = f": {escape(flow.reason)}" if flow.reason else ""
     lag = "lag unknown" if flow.lag is None else f"lag {flow.lag:,}"
@@ -98,6 +102,7 @@ def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None) ->
         *_topics(flow),
         *_refused(flow),
         *_differences(differences),
+        *([] if groups is None else _groups(groups)),
     ]
 
 
@@ -178,6 +183,36 @@ def _differences(differences: Sequence[ConfigDifference] | None) -> list[str]:
         f"<tbody>{rows}</tbody></table>",
         *_more(len(differences)),
     ]
+
+
+def _groups(groups: FlowGroups) -> list[str]:
+    parts = ["<h3>Consumer groups</h3>"]
+    if groups.problem:
+        parts.append(f'<p class="WAITING">{escape(groups.problem)}</p>')
+    rows = [_group_row(row) for row in groups.offsets[:MAX_ROWS]]
+    rows += [
+        f'<tr><td>{escape(group)}</td><td colspan="4"></td><td class="soft">{escape(why)}</td></tr>'
+        for group, why in groups.skipped[:MAX_ROWS]
+    ]
+    if not rows:
+        return [*parts, '<p class="soft">No group has an offset on a mirrored topic.</p>']
+    return [
+        *parts,
+        '<table><thead><tr><th>Group</th><th>Topic on the target</th><th class="number">Partition</th>'
+        '<th class="number">Offset on the source</th><th class="number">Translated</th><th>Reason</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>",
+        *_more(max(len(groups.offsets), len(groups.skipped))),
+    ]
+
+
+def _group_row(row: GroupOffset) -> str:
+    translated = "-" if row.target_offset is None else f"{row.target_offset:,}"
+    reason = "; ".join(part for part in (row.reason, row.sync_reason) if part)
+    return (
+        f'<tr><td>{escape(row.group)}</td><td>{escape(row.remote_topic)}</td><td class="number">{row.partition}</td>'
+        f'<td class="number">{row.source_offset:,}</td><td class="number">{translated}</td>'
+        f'<td class="soft">{escape(reason)}</td></tr>'
+    )
 
 
 def _drift_first(row: ConfigDifference) -> tuple[bool, str, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.model import MirrorAdmin
     from klamm.mirror.progress import MirrorStatus
     from klamm.mirror.watching.drift import ConfigDifference
@@ -32,7 +33,7 @@ _FIRST_COMPARISON_S: Final = 3.0
 _JOIN_S: Final = 5.0
 
 
-def status_server(address: tuple[str, int], status: MirrorStatus) -> WatchServer:
+def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus) -> WatchServer:
     """Return the server of ``/``, ``/metrics`` and ``/status.json``, bound to its address.
 
     Raises:
@@ -41,9 +42,12 @@ def status_server(address: tuple[str, int], status: MirrorStatus) -> WatchServer
     return WatchServer(
         *address,
         {
-            "/": lambda: ("text/html; charset=utf-8", render(status.snapshot(), status.drift())),
-            "/metrics": lambda: (CONTENT_TYPE, metrics_page(status.snapshot(), status.drift()).text()),
-            "/status.json": lambda: ("application/json", _as_json(status)),
+            "/": lambda: ("text/html; charset=utf-8", render(status.snapshot(), status.drift(), groups.snapshot())),
+            "/metrics": lambda: (
+                CONTENT_TYPE,
+                metrics_page(status.snapshot(), status.drift(), groups.snapshot()).text(),
+            ),
+            "/status.json": lambda: ("application/json", _as_json(status, groups)),
         },
     )
 
@@ -69,10 +73,11 @@ def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStat
                 thread.join(_JOIN_S)
 
 
-def _as_json(status: MirrorStatus) -> str:
+def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
     drift = {flow: [asdict(row) for row in rows] for flow, rows in status.drift().items()}
     flows = [asdict(flow) | {"lag": flow.lag} for flow in status.snapshot()]
-    return json.dumps({"flows": flows, "config_differences": drift}, indent=1)
+    found = {flow: asdict(each) for flow, each in groups.snapshot().items()}
+    return json.dumps({"flows": flows, "config_differences": drift, "groups": found}, indent=1)
 
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.watching.drift import ConfigDifference
 from klamm.mirror.watching.metrics import metrics_page
+from klamm.mirror.wire.ages import Ages
 from tests.support.mirror_status import progress_row
 
 
@@ -84,6 +86,28 @@ def test_only_what_the_sync_would_change_is_drift() -> None:
     status.set_drift("A->B", tuple(_difference(is_drift=is_drift) for is_drift in (True, False, True)))
     # then
     assert _page(status)['klamm_mirror_config_drift_keys{source="A",target="B"}'] == 2
+
+
+def test_checkpoints_have_the_gauges_of_mirror_checkpoint_connector() -> None:
+    # given
+    offset = GroupOffset(
+        group="g",
+        topic="orders",
+        partition=3,
+        remote_topic="A.orders",
+        source_offset=5,
+        target_offset=5,
+        again_at_most=0,
+        checkpoint_latency_ms=Ages(4, 1, 9, 5),
+    )
+    groups = {"A->B": FlowGroups(offsets=(offset,), skipped=(("old", "all its topics are excluded"),))}
+    # when
+    samples = _samples(metrics_page((), {}, groups).text())
+    # then
+    name = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
+    tags = '{source="A",target="B",group="g",topic="A.orders",partition="3"}'
+    assert [samples[f"{name}{suffix}{tags}"] for suffix in ("", "_min", "_max", "_avg")] == [4, 1, 9, 5]
+    assert samples['klamm_mirror_groups_skipped{source="A",target="B"}'] == 1
 
 
 def _difference(*, is_drift: bool) -> ConfigDifference:

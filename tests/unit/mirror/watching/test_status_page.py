@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.watching.drift import TARGET_DEFAULT, ConfigDifference
 from klamm.mirror.watching.status_page import MAX_ROWS, render
@@ -79,6 +80,20 @@ def test_ten_thousand_topics_make_a_page_that_can_be_read() -> None:
     # then
     assert len([cells for cells in _cells(page) if cells]) == MAX_ROWS
     assert "and 9,500 more" in page
+
+
+def test_groups_stand_with_their_translated_offsets_and_reasons() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    offset = GroupOffset(
+        group="g", topic="orders", partition=1, remote_topic="A.orders", source_offset=7, target_offset=6,
+        again_at_most=1, sync_reason="it has members",
+    )  # fmt: skip
+    groups = {"A->B": FlowGroups(offsets=(offset,), skipped=(("old", "<all> excluded"),))}
+    # when
+    rows = [cells for cells in _cells(render(status.snapshot(), {}, groups)) if cells]
+    # then
+    assert rows == [["g", "A.orders", "1", "7", "6", "it has members"], ["old", "", "&lt;all&gt; excluded"]]
 
 
 def _difference(name: str, *, rule: str, is_drift: bool) -> ConfigDifference:

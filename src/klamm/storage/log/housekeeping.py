@@ -108,7 +108,8 @@ class Housekeeper:
             if flush_ms != NO_LIMIT:
                 self._flush_tick_s = min(self._flush_tick_s, flush_ms / 1000)
             rolled = log.recovery_point < log.segments[-1].base_offset
-            due = flush_ms != NO_LIMIT and now_ms - log.last_flush_ms >= flush_ms
+            # A clock that was set back must not put flushes off until it is where it was.
+            due = flush_ms != NO_LIMIT and not 0 <= now_ms - log.last_flush_ms < flush_ms
             if rolled or log.unflushed_bytes > _MAX_UNFLUSHED_BYTES or (due and log.recovery_point < log.end_offset):
                 await self._logs.flush(log)
                 flushed = True

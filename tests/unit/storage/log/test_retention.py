@@ -163,6 +163,18 @@ def test_closed_segments_and_overdue_logs_become_durable(tmp_path: Path) -> None
     assert house.log.recovery_point == 6
 
 
+def test_a_clock_that_is_set_back_does_not_put_flushes_off(tmp_path: Path) -> None:
+    house = filled(tmp_path, 1, flush_ms="1000")
+    house.clock.now_ms += 1000
+    asyncio.run(house.manager._housekeeper.tick())
+    house.log.append(batch("y"))
+
+    house.clock.now_ms -= 3_600_000
+    asyncio.run(house.manager._housekeeper.tick())
+
+    assert house.log.recovery_point == house.log.end_offset
+
+
 def test_producers_that_are_long_gone_are_forgotten(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))

@@ -65,16 +65,17 @@ class TlsRenewal:
         """Return what is held from the decision until it is applied."""
         return contextlib.nullcontext() if self._policy is None else self._policy.turn()
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> None:
-        """Refuse TLS that could not be had.
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+        """Refuse TLS that could not be had; returns whether others were served meanwhile.
 
         Raises:
             KafkaApiError: As said, or by the policy.
         """
+        has_waited = False
         if self._policy is not None:
-            await self._policy.check(decision, author, validate_only=validate_only)
+            has_waited = await self._policy.check(decision, author, validate_only=validate_only)
         if decision.resource_type is not ResourceType.BROKER or not decision.resource_name:
-            return
+            return has_waited
         node_id, configs = int(decision.resource_name), {**self._static, **decision.result}
         for name in self._concerned(change.name for change in decision.changes):
             key = node_id, name
@@ -88,6 +89,8 @@ class TlsRenewal:
                 raise InvalidRequestError(as_dynamic_error(message)) from None
             if not validate_only:
                 self._tried[key] = configs, made
+            has_waited = True
+        return has_waited
 
     def follow(self, change: ConfigsChanged, dynamic: Mapping[str, str]) -> None:
         """Take over what has been set on a broker; what cannot be had leaves everything as it is, and is logged."""

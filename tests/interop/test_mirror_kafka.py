@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.mirror import (
     MirrorProcess,
@@ -15,7 +14,6 @@ from tests.support.mirror import (
     produce,
     properties,
     read,
-    replica_counts,
     set_config,
     topic_configs,
 )
@@ -38,66 +36,6 @@ def numbered(count: int, partitions: int, first: int = 0) -> Iterator[tuple[int,
 
 def by_partition(records: list[tuple[int, Seen]], partitions: int) -> dict[int, list[Seen]]:
     return {at: [record for partition, record in records if partition == at] for at in range(partitions)}
-
-
-def test_every_kind_of_record_arrives_byte_for_byte_with_its_time_in_its_place(
-    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
-) -> None:
-    """K894-35, K894-37: partitions, order, keys, tombstones, headers, timestamps; all codecs; times of appending."""
-    # given
-    source, target = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
-    special = [
-        (0, Seen(None, b"no key", (), YEAR_2013)),
-        (0, Seen(b"k", None, (), YEAR_2013 - 5)),
-        (0, Seen(b"", b"", (), 1)),
-        (0, Seen(b"k", b"h", (("a", b"1"), ("a", b"2"), ("n", None), ("e", b"")), YEAR_2013)),
-    ]
-    wanted = {}
-    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        records = special + list(numbered(600, 3))
-        create_topic(source, f"kinds.{codec}", 3, FOREVER)
-        produce(source, f"kinds.{codec}", records, {"compression.type": codec})
-        wanted[f"kinds.{codec}"] = by_partition(records, 3)
-    create_topic(source, "kinds.appended", 1, {"message.timestamp.type": "LogAppendTime"})
-    produce(source, "kinds.appended", list(numbered(50, 1)))
-    wanted["kinds.appended"] = read(source, "kinds.appended", {0: 50})
-    # when
-    file = properties(source, target, topics=r"kinds\\..*", replication_factor=2)
-    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
-        code = mirror.wait()
-    # then
-    assert code == 0, mirror.text()[-4000:]
-    for topic, partitions in wanted.items():
-        counts = {partition: len(records) for partition, records in partitions.items()}
-        assert read(target, f"A.{topic}", counts) == partitions, topic
-    assert replica_counts(target, "A.kinds.zstd") == [2, 2, 2]
-    assert topic_configs(target, "A.kinds.zstd") == FOREVER
-
-
-def test_aborted_records_and_markers_stay_behind_under_read_committed(
-    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
-) -> None:
-    # given
-    source, target = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
-    create_topic(source, "tx", 1)
-    producer = Producer({"bootstrap.servers": source, "transactional.id": "tx-of-test", "linger.ms": 0})
-    producer.init_transactions(30)
-    for number in range(6):
-        producer.begin_transaction()
-        producer.produce("tx", value=b"%d" % number, partition=0)
-        producer.flush(30)
-        if number % 2:
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-    # when
-    file = properties(source, target, "A.consumer.isolation.level = read_committed\n", topics="tx")
-    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
-        code = mirror.wait()
-    # then
-    assert code == 0, mirror.text()[-4000:]
-    arrived = read(target, "A.tx", {0: 3}, read_committed=False)
-    assert [record.value for record in arrived[0]] == [b"0", b"2", b"4"]
 
 
 def test_a_mirror_that_is_killed_goes_on_where_its_positions_say(
@@ -126,31 +64,42 @@ def test_a_mirror_that_is_killed_goes_on_where_its_positions_say(
         assert arrived[partition][:10_000] == wanted[:10_000], "what was noted as mirrored came again"
 
 
-@pytest.mark.parametrize("mode", ["requested", "required", "never"])
 def test_configs_follow_the_source_and_excluded_ones_are_left_alone(
-    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path, mode: str
+    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
     """K894-04, K894-08, K894-10, K894-13, K894-23: only ``never`` clears what it does not sync."""
     # given
     source, target = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
-    topic = f"configs-{mode}"
-    create_topic(source, topic, 1, {"retention.ms": "1000000", "max.message.bytes": "2000000"})
-    file = properties(source, target, f"use.incremental.alter.configs = {mode}\n", topics=topic)
-    with MirrorProcess(file, tmp_path) as mirror:
-        mirror.wait_for(f"created topic A.{topic}")
-        set_config(target, f"A.{topic}", "follower.replication.throttled.replicas", "0:1")
-        # when
-        set_config(source, topic, "retention.ms", "2000000")
-        set_config(source, topic, "max.message.bytes", None)
-        # then
-        kept = {} if mode == "never" else {"follower.replication.throttled.replicas": "0:1"}
-        wait_until(
-            lambda: topic_configs(target, f"A.{topic}") == {"retention.ms": "2000000", **kept},
-            timeout_s=40,
-            what="the configs on the target",
-            interval_s=0.2,
+    modes = {"B": "requested", "C": "required", "D": "never"}
+    more = "clusters = A, B, C, D\n"
+    for alias, mode in modes.items():
+        create_topic(source, f"configs-{mode}", 1, {"retention.ms": "1000000", "max.message.bytes": "2000000"})
+        more += (
+            f"{alias}.bootstrap.servers = {target}\nA->{alias}.enabled = true\nA->{alias}.topics = configs-{mode}\n"
+            f"A->{alias}.use.incremental.alter.configs = {mode}\n"
         )
+    with MirrorProcess(properties(source, target, more, topics="none"), tmp_path) as mirror:
+        for mode in modes.values():
+            mirror.wait_for(f"created topic A.configs-{mode}")
+            set_config(target, f"A.configs-{mode}", "follower.replication.throttled.replicas", "0:1")
+        # when
+        for mode in modes.values():
+            set_config(source, f"configs-{mode}", "retention.ms", "2000000")
+            set_config(source, f"configs-{mode}", "max.message.bytes", None)
+        # then
+        for mode in modes.values():
+            kept = {} if mode == "never" else {"follower.replication.throttled.replicas": "0:1"}
+            _wait_for_configs(target, f"A.configs-{mode}", {"retention.ms": "2000000", **kept})
         assert mirror.stop() == 0
+
+
+def _wait_for_configs(address: str, topic: str, wanted: dict[str, str]) -> None:
+    wait_until(
+        lambda: topic_configs(address, topic) == wanted,
+        timeout_s=40,
+        what=f"the configs of {topic}",
+        interval_s=0.2,
+    )
 
 
 def test_a_topic_that_grows_and_one_that_comes_later_are_mirrored_too(

@@ -262,49 +262,6 @@ def test_a_remote_topic_of_unknown_origin_stops_loudly(
     assert ends(target.bootstrap_servers, "A.strange", 1) == [10]
 
 
-def test_records_larger_than_the_target_takes_are_split_and_one_that_can_not_be_stops_its_partition(
-    source: KlammBroker, target: KlammBroker, tmp_path: Path
-) -> None:
-    # given
-    large = [(0, Seen(b"k", b"x" * 3_000, (), YEAR_2013 + number)) for number in range(50)]
-    create_topic(source.bootstrap_servers, "large", 2, FOREVER)
-    create_topic(target.bootstrap_servers, "A.large", 2, {**FOREVER, "max.message.bytes": "10000"})
-    produce(source.bootstrap_servers, "large", large, {"linger.ms": 200, "batch.size": 1_000_000})
-    produce(source.bootstrap_servers, "large", [(1, Seen(b"k", b"x" * 20_000, (), YEAR_2013))])
-    more = "config.properties.exclude = max\\\\.message\\\\.bytes\n"
-    file = properties(source.bootstrap_servers, target.bootstrap_servers, more, topics="large")
-    # when
-    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
-        code = mirror.wait()
-    # then
-    assert code == 1
-    assert "1 partitions stopped" in mirror.text()
-    arrived = read(target.bootstrap_servers, "A.large", {0: 50, 1: 0})
-    assert arrived == {0: of(large, 0), 1: []}
-
-
-def test_records_that_were_purged_before_they_were_mirrored_stop_their_partition_loudly(
-    source: KlammBroker, target: KlammBroker, tmp_path: Path
-) -> None:
-    # given
-    create_topic(source.bootstrap_servers, "purged", 2, FOREVER)
-    records = numbered(20, 2)
-    produce(source.bootstrap_servers, "purged", records)
-    file = properties(source.bootstrap_servers, target.bootstrap_servers, topics="purged")
-    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
-        assert mirror.wait() == 0
-    more = numbered(20, 2, first=20)
-    produce(source.bootstrap_servers, "purged", more)
-    delete_records(source.bootstrap_servers, "purged", 1, before=15)
-    # when
-    with MirrorProcess(file, tmp_path, "--until-caught-up") as mirror:
-        code = mirror.wait()
-    # then
-    assert code == 1
-    assert "1 partitions stopped" in mirror.text()
-    assert "offset 10 is not there any more: the source holds 15 to 20" in mirror.text()
-    arrived = read(target.bootstrap_servers, "A.purged", {0: 20, 1: 10})
-    assert arrived == {0: of(records + more, 0), 1: of(records, 1)}
 
 
 def test_a_source_topic_that_was_created_again_stops_loudly(

@@ -25,6 +25,7 @@ def copy_settings(
     *,
     alias: str,
     shards: int = 0,
+    shard: int = 0,
     continue_after_loss: bool = False,
     interval_s: float = 0.05,
 ) -> CopySettings:
@@ -32,7 +33,7 @@ def copy_settings(
     transactions = None
     if shards:
         transactions = TransactionSettings(
-            id_prefix=f"{alias}-mm2-klamm-{alias}", shards=shards, shard=0, interval_s=interval_s, timeout_ms=60_000
+            id_prefix=f"{alias}-mm2-klamm-{alias}", shards=shards, shard=shard, interval_s=interval_s, timeout_ms=60_000
         )
     return CopySettings(
         flow=f"{alias}->B",

@@ -237,6 +237,8 @@ class KafkaCluster:
             # After a SIGKILL the controller refuses the same id until this has passed (9 s as shipped).
             "broker.heartbeat.interval.ms": "500",
             "broker.session.timeout.ms": "4000",
+            # Tests that want compaction do not want to wait 15 s for it.
+            "log.cleaner.backoff.ms": "500",
             **self._properties,
         }
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT: Final = 5
 """A broker remembers the last five batches of a producer in a partition; with more a retry could be taken twice."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
+_NEVER: Final = float("-inf")
+_KNOWN_FOR_MS: Final = 600_000
+"""Brokers forget a producer after a day without a batch (``producer.id.expiration.ms``), or what they are set to."""
 
 
 class CopyState(StrEnum):
@@ -84,6 +87,7 @@ class PartitionCopy:
 
     __slots__ = (
         "_ahead_offset",
+        "_proven_at_ms",
         "_put_back_count",
         "acked_offset",
         "bytes_copied",
@@ -123,6 +127,8 @@ class PartitionCopy:
         self.pending_bytes = 0
         self.producer: ProducerIdentity | None = None
         self.sequence = 0
+        self._proven_at_ms = _NEVER
+        """When the target last acknowledged a batch of this producer: it knows then which sequence is due."""
         self.retrying = False
         """A batch failed: nothing new goes out until all in flight are answered, so that the order stays."""
         self.retry_at = 0.0
@@ -214,11 +220,19 @@ class PartitionCopy:
         """Tell whether the next batch may go out."""
         return (
             bool(self.pending)
-            and len(self.in_flight) < MAX_IN_FLIGHT
+            and len(self.in_flight) < self._max_in_flight()
             and self.state is not CopyState.STOPPED
             and (not self.retrying or not self.in_flight)
             and now >= self.retry_at
         )
+
+    def _max_in_flight(self) -> int:
+        """Send one batch alone while the target may not know the producer.
+
+        A broker takes any sequence of a producer that it does not know. Were the first batch refused because the
+        broker does not lead the partition yet, it could take the second, and the first after it.
+        """
+        return MAX_IN_FLIGHT if _now_ms() - self._proven_at_ms < _KNOWN_FOR_MS else 1
 
     def next_batch(self, fresh: ProducerIdentity) -> Outgoing:
         """Return the next batch, stamped and counted as in flight.
@@ -228,6 +242,7 @@ class PartitionCopy:
         """
         if self.producer is None:
             self.producer, self.sequence = fresh, 0
+            self._proven_at_ms = _NEVER
         self.retrying = False
         outgoing = self.pending.popleft()
         self._put_back_count = max(0, self._put_back_count - 1)
@@ -249,6 +264,8 @@ class PartitionCopy:
     def acknowledge(self, outgoing: Outgoing) -> None:
         """Count a batch as done."""
         self.in_flight.remove(outgoing)
+        if outgoing.producer == self.producer:
+            self._proven_at_ms = _now_ms()
         self._ahead_offset = max(self._ahead_offset, outgoing.next_offset)
         if not self._put_back_count:
             self.acked_offset = self._ahead_offset

@@ -63,9 +63,29 @@ def test_what_is_acknowledged_moves_the_position() -> None:
     assert (copy.acked_offset, copy.records_copied) == (5, 5)
 
 
+def test_the_first_batch_of_a_producer_goes_alone() -> None:
+    """A broker takes any sequence of a producer it does not know: refused first, taken second would change places."""
+    copy = partition()
+    fetch(copy, 1, 1, 1)
+    (first,) = send(copy)
+    assert not copy.can_send(0.0)
+    copy.put_back(first, "does not lead the partition yet", retry_at=0.0)
+    assert send(copy) == [first]
+    assert not copy.can_send(0.0)
+    copy.acknowledge(first)
+    send(copy)
+    assert copy.can_send(0.0)
+    copy.acknowledge(copy.in_flight[0])
+    copy.renew_producer()
+    copy.next_batch(ProducerIdentity(8, 0))
+    fetch(copy, 1)
+    assert not copy.can_send(0.0), "the new one is not known either"
+
+
 def test_no_more_than_five_batches_are_in_flight() -> None:
     copy = partition()
-    fetch(copy, *[1] * 7)
+    fetch(copy, *[1] * 8)
+    copy.acknowledge(send(copy)[0])
     send(copy, MAX_IN_FLIGHT)
     assert not copy.can_send(0.0)
     copy.acknowledge(copy.in_flight[0])

@@ -1,0 +1,149 @@
+"""Who may write a shard: predecessors that still live, that died in a transaction, or that had other shards."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from klamm.mirror.positions import shard_of
+from klamm.mirror.wire.copier import Copier
+from klamm.mirror.wire.partition_copy import PartitionId
+from tests.support.copiers import copy_all, copy_settings
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import Seen, create_topic, produce, read
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.mirror.wire.copier import CopySettings
+
+YEAR_2013 = 1_356_998_400_000
+LONG_S = 3_600.0
+"""A transaction that does not end by itself while a test lasts."""
+
+
+@pytest.fixture(scope="module", params=["kafka", "klamm"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One cluster that is source and target."""
+    if request.param == "kafka":
+        yield request.getfixturevalue("real_kafka").bootstrap_servers
+        return
+    with KlammBroker() as broker:
+        yield broker.bootstrap_servers
+
+
+class Flow:
+    """A topic with one partition, its remote topic, and copiers of it."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._topic = f"once-{uuid4().hex[:6]}"
+        self._alias = f"A{self._topic}"
+        self.partition = PartitionId(self._topic, 0, f"{self._alias}.{self._topic}")
+        for name in (self._topic, self.partition.remote_topic):
+            create_topic(address, name, 1, {"retention.ms": "-1"})
+        create_topic(address, f"mm2-offsets.{self._alias}.internal", 5, {"cleanup.policy": "compact"})
+        self.written: list[Seen] = []
+        self._copied = 0
+
+    def write(self, count: int) -> None:
+        first = len(self.written)
+        more = [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(first, first + count)]
+        produce(self._address, self._topic, [(0, record) for record in more])
+        self.written += more
+
+    def settings(self, *, shards: int = 1, interval_s: float = 0.05) -> CopySettings:
+        shard = shard_of(self._topic, 0, shards)
+        return copy_settings(
+            self._address, self._address, alias=self._alias, shards=shards, shard=shard, interval_s=interval_s
+        )
+
+    def copy(self, *, shards: int = 1) -> None:
+        copy_all(self.settings(shards=shards), self.partition)
+        self._copied = len(self.written)
+
+    @contextlib.contextmanager
+    def caught_in_a_transaction(self, *, shards: int = 1) -> Iterator[Copier]:
+        """A copier in a thread that has written everything and not committed; it is shut at the end, not ended."""
+        copier = Copier(self.settings(shards=shards, interval_s=LONG_S), [self.partition])
+        gone = threading.Event()
+        new = len(self.written) - self._copied
+
+        def stop_when_gone() -> None:
+            if gone.is_set():
+                raise _GoneError
+
+        def run() -> None:
+            with contextlib.suppress(_GoneError):
+                copier.run(lambda: False, stop_when_gone)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            wait_until(
+                lambda: any(row.records >= new for row in copier.progress()),
+                timeout_s=60,
+                what="records in an open transaction",
+            )
+            yield copier
+        finally:
+            gone.set()
+            thread.join()
+            copier.close()
+
+    def assert_everything_is_there_once(self) -> None:
+        arrived = read(self._address, self.partition.remote_topic, {0: len(self.written)})
+        assert arrived == {0: self.written}
+
+
+class _GoneError(Exception):
+    """Ends a copier's thread as a SIGKILL would: nothing is said to the target."""
+
+
+@pytest.fixture
+def flow(address: str) -> Flow:
+    return Flow(address)
+
+
+def test_what_a_dead_predecessor_left_open_is_decided_before_its_successor_reads_positions(flow: Flow) -> None:
+    """K894-39: it does not wait for the transaction to time out either."""
+    flow.write(50)
+    with flow.caught_in_a_transaction():
+        pass
+    flow.copy()
+    flow.assert_everything_is_there_once()
+
+
+def test_a_predecessor_that_still_lives_is_fenced_and_what_it_had_written_never_shows(flow: Flow) -> None:
+    """K894-39: it learns of it when it writes again, and begins where its successor ended."""
+    flow.write(50)
+    with flow.caught_in_a_transaction() as predecessor:
+        flow.copy()
+        flow.assert_everything_is_there_once()
+        flow.write(10)
+        wait_until(lambda: _records(predecessor) == 60, timeout_s=60, what="the predecessor to begin again")
+    flow.copy()
+    flow.assert_everything_is_there_once()
+
+
+def _records(copier: Copier) -> int:
+    return sum(row.records for row in copier.progress())
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+def test_a_change_of_the_number_of_shards_fences_those_of_before(flow: Flow, before: int, after: int) -> None:
+    """K894-39: their transactional ids are others, so they are fenced by name."""
+    flow.write(20)
+    flow.copy(shards=before)
+    flow.write(20)
+    with flow.caught_in_a_transaction(shards=before):
+        flow.copy(shards=after)
+        flow.assert_everything_is_there_once()
+    flow.write(5)
+    flow.copy(shards=after)
+    flow.assert_everything_is_there_once()

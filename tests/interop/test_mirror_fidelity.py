@@ -1,0 +1,292 @@
+"""Every kind of record between two real Apache Kafka 4.1 clusters: what is on the target is what was on the source.
+
+One mirror copies all of them, by two flows: at least once to ``A.<topic>``, exactly once to ``A-<topic>``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+from klamm.mirror.positions import SourcePartition, key_bytes, partition_for_key, value_bytes
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.records import Record, RecordBatch, encode_batch
+from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_records, produce, read, replica_counts
+from tests.support.processes import wait_until
+from tests.support.wire import RefusedError, WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.kafka import KafkaCluster
+
+YEAR_2013: Final = 1_356_998_400_000
+FOREVER: Final = {"retention.ms": "-1"}
+POSITIONS: Final = {"A.": "mm2-offsets.A.internal", "A-": "mm2-offsets.A.exact.internal"}
+"""The topic of positions by how remote topics begin."""
+TOO_LARGE: Final = "stopped: the record at offset 0 is larger than the target's max.message.bytes"
+
+Partitions = dict[int, list[Seen]]
+
+
+class Clusters(NamedTuple):
+    """Addresses, comma separated."""
+
+    source: str
+    target: str
+
+
+def stored(cluster: str, topic: str) -> list[RecordBatch]:
+    """The batches of partition 0 as they are stored, whoever leads it."""
+    for node in cluster.split(","):
+        with contextlib.suppress(RefusedError), WireClient(node) as client:
+            return list(client.read_to_end(topic, 0))
+    raise AssertionError(f"Nobody leads {topic}")
+
+
+def seen(record: Record) -> Seen:
+    headers = tuple((name, None if value is None else bytes(value)) for name, value in record.headers)
+    key, value = record.key, record.value
+    return Seen(None if key is None else bytes(key), None if value is None else bytes(value), headers, record.timestamp)
+
+
+def write_batches(clusters: Clusters, topic: str, *batches: bytes | bytearray) -> None:
+    with WireClient(clusters.source) as client:
+        for batch in batches:
+            client.produce(topic, 0, batch)
+
+
+def records(first: int, *values: bytes | None, timestamp: int = YEAR_2013, key: str = "k") -> list[Record]:
+    return [
+        Record(key=b"%s%d" % (key.encode(), at), value=value, timestamp=timestamp + at, offset=at)
+        for at, value in enumerate(values, first)
+    ]
+
+
+def all_of(codec: str) -> Callable[[Clusters, str], Partitions]:
+    """Keys, values, nulls, empty ones, headers that repeat or are null, in three partitions."""
+
+    def write(clusters: Clusters, topic: str) -> Partitions:
+        special = [
+            Seen(None, b"no key", (), YEAR_2013),
+            Seen(b"k", None, (), YEAR_2013 - 5),
+            Seen(b"", b"", (), 1),
+            Seen(None, None, (), YEAR_2013),
+            Seen(b"k", b"h", (("a", b"1"), ("a", b"2"), ("n", None), ("e", b""), ("a", b"1")), YEAR_2013),
+        ]
+        wanted = {0: list(special), 1: [], 2: []}
+        for number in range(600):
+            wanted[number % 3].append(Seen(b"k%d" % number, b"v%d" % number, (), YEAR_2013 + number))
+        create_topic(clusters.source, topic, 3, FOREVER)
+        pairs = [(partition, record) for partition, of_it in wanted.items() for record in of_it]
+        produce(clusters.source, topic, pairs, {"compression.type": codec})
+        return wanted
+
+    return write
+
+
+def times(clusters: Clusters, topic: str) -> Partitions:
+    """Out of order, none at all, 1970, 2013, and as far ahead as brokers accept."""
+    soon = int(time.time() * 1000) + 50 * 60_000
+    stamps = [YEAR_2013, 0, soon, 1, YEAR_2013 - 1, -1, YEAR_2013]
+    given = [Record(key=None, value=b"%d" % at, timestamp=stamp, offset=at) for at, stamp in enumerate(stamps)]
+    create_topic(clusters.source, topic, 1, FOREVER)
+    write_batches(clusters, topic, encode_batch(given), encode_batch(given[::-1], base_offset=0, last_offset=6))
+    return read(clusters.source, topic, {0: 14})
+
+
+def appended(clusters: Clusters, topic: str) -> Partitions:
+    """LogAppendTime: the source's broker has given the times."""
+    create_topic(clusters.source, topic, 1, {"message.timestamp.type": "LogAppendTime"})
+    produce(clusters.source, topic, [(0, seen(record)) for record in records(0, b"a", b"b", b"c")])
+    return read(clusters.source, topic, {0: 3})
+
+
+def compacted(clusters: Clusters, topic: str) -> Partitions:
+    """Gaps, a batch that compaction has emptied, tombstones with a delete horizon."""
+    configs = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
+    create_topic(clusters.source, topic, 1, configs)
+    with WireClient(clusters.source) as client:
+        (first_id, first_epoch), (second_id, second_epoch) = client.new_producer_id(), client.new_producer_id()
+    emptied = encode_batch(
+        records(0, b"old", b"old"), producer_id=first_id, producer_epoch=first_epoch, base_sequence=0
+    )
+    gaps = encode_batch(
+        records(0, b"1", b"1", b"gone", b"1", b"gone", None),
+        producer_id=second_id,
+        producer_epoch=second_epoch,
+        base_sequence=0,
+    )
+    again = encode_batch([records(2, b"2")[0]._replace(offset=0), records(4, b"2")[0]._replace(offset=1)])
+    # Records so much newer end the segment: what stands before it is compacted.
+    newer = [encode_batch(records(0, b"n", timestamp=YEAR_2013 + at, key=f"n{at}-")) for at in (10_000, 20_000)]
+    write_batches(clusters, topic, emptied, gaps, again, *newer)
+    wait_until(lambda: _is_compacted(stored(clusters.source, topic)), timeout_s=60, what="compaction", interval_s=0.2)
+    return read(clusters.source, topic, {0: 8})
+
+
+def _is_compacted(batches: list[RecordBatch]) -> bool:
+    empty = any(batch.record_count == 0 for batch in batches)
+    gaps = any(0 < batch.record_count < batch.last_offset_delta + 1 for batch in batches)
+    return empty and gaps and any(batch.has_delete_horizon for batch in batches)
+
+
+def transactions(clusters: Clusters, topic: str) -> Partitions:
+    """Two producers in turns, of whose transactions some are aborted, and one without transactions."""
+    create_topic(clusters.source, topic, 1, FOREVER)
+    writers = [
+        Producer({"bootstrap.servers": clusters.source, "transactional.id": f"{topic}-{at}", "linger.ms": 0})
+        for at in range(2)
+    ]
+    for writer in writers:
+        writer.init_transactions(30)
+    wanted = []
+    for number in range(6):
+        for at, writer in enumerate(writers):
+            writer.begin_transaction()
+            writer.produce(topic, value=b"%d of %d" % (number, at), partition=0, timestamp=YEAR_2013)
+            writer.flush(30)
+        produce(clusters.source, topic, [(0, Seen(None, b"plain %d" % number, (), YEAR_2013))])
+        order = (b"%d of 0" % number, b"%d of 1" % number)
+        kept = [value for at, value in enumerate(order) if (number + at) % 3]
+        for at, writer in enumerate(writers):
+            if (number + at) % 3:
+                writer.commit_transaction(30)
+            else:
+                writer.abort_transaction(30)
+        wanted += [*kept, b"plain %d" % number]
+    return {0: [Seen(None, value, (), YEAR_2013) for value in wanted]}
+
+
+def straddling(clusters: Clusters, topic: str) -> Partitions:
+    """The position lies in the middle of a batch."""
+    create_topic(clusters.source, topic, 1, FOREVER)
+    given = records(0, *(b"%d" % at for at in range(10)))
+    write_batches(clusters, topic, encode_batch(given))
+    for positions in POSITIONS.values():
+        position = Seen(key_bytes(SourcePartition("A", topic, 0)), value_bytes(4), (), YEAR_2013)
+        with contextlib.suppress(KafkaApiError):  # another test may have mirrored before
+            create_topic(clusters.target, positions, 25, {"cleanup.policy": "compact"})
+        produce(clusters.target, positions, [(partition_for_key(position.key or b"", 25), position)])
+    return {0: [seen(record) for record in given[5:]]}
+
+
+def large(clusters: Clusters, topic: str) -> Partitions:
+    """A batch larger than the target takes is split; a record larger than that stops its partition (see below)."""
+    create_topic(clusters.source, topic, 2, FOREVER)
+    for prefix in POSITIONS:
+        create_topic(clusters.target, f"{prefix}{topic}", 2, {**FOREVER, "max.message.bytes": "10000"})
+    given = records(0, *(b"%04d" % at * 750 for at in range(50)))
+    write_batches(clusters, topic, encode_batch(given))
+    produce(clusters.source, topic, [(1, Seen(b"k", b"x" * 20_000, (), YEAR_2013))])
+    return {0: [seen(record) for record in given], 1: []}
+
+
+def purged(clusters: Clusters, topic: str) -> Partitions:
+    """What the source has purged before the first round is nothing that is missing."""
+    create_topic(clusters.source, topic, 1, FOREVER)
+    given = records(0, *(b"%d" % at for at in range(10)))
+    write_batches(clusters, topic, encode_batch(given))
+    delete_records(clusters.source, topic, 0, before=3)
+    return {0: [seen(record) for record in given[3:]]}
+
+
+KINDS: Final[dict[str, Callable[[Clusters, str], Partitions]]] = {
+    **{codec: all_of(codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")},
+    "times": times,
+    "appended": appended,
+    "compacted": compacted,
+    "transactions": transactions,
+    "straddling": straddling,
+    "large": large,
+    "purged": purged,
+}
+
+
+class Mirrored(NamedTuple):
+    """What was on the source before one mirror has copied it all, and what that mirror wrote."""
+
+    clusters: Clusters
+    family: str
+    """How the names of the topics begin: a second run in the same clusters has topics of its own."""
+    wanted: dict[str, Partitions]
+    arrived: dict[str, Partitions]
+    """By remote topic."""
+    log: str
+
+
+@pytest.fixture(scope="module")
+def mirrored(
+    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Mirrored:
+    clusters = Clusters(real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers)
+    family = f"kinds-{uuid4().hex[:6]}"
+    wanted = {kind: write(clusters, f"{family}.{kind}") for kind, write in KINDS.items()}
+    file = f"""
+clusters = A, B, C
+A.bootstrap.servers = {clusters.source}
+B.bootstrap.servers = {clusters.target}
+C.bootstrap.servers = {clusters.target}
+A->B.enabled = true
+A->C.enabled = true
+A->C.klamm.exactly.once = true
+A->C.replication.policy.separator = -
+C.offset.storage.topic = {POSITIONS["A-"]}
+A.consumer.isolation.level = read_committed
+topics = {family}\\\\..*
+replication.factor = 2
+offset.storage.replication.factor = 2
+offset-syncs.topic.replication.factor = 1
+emit.heartbeats.enabled = false
+emit.checkpoints.enabled = false
+config.properties.exclude = max\\\\.message\\\\.bytes, message\\\\.timestamp\\\\.type
+"""
+    with MirrorProcess(file, tmp_path_factory.mktemp("mirror"), "--until-caught-up") as mirror:
+        code = mirror.wait(180)
+        text = mirror.text()
+    assert code == 1, text[-4000:]
+    return Mirrored(clusters, family, wanted, _arrived(clusters, family, wanted), text)
+
+
+def _arrived(clusters: Clusters, family: str, wanted: dict[str, Partitions]) -> dict[str, Partitions]:
+    """Read all remote topics, some at a time: a reader mostly waits for what should not come."""
+
+    def read_one(name: str) -> Partitions:
+        partitions = wanted[name.rpartition(".")[2]]
+        return read(clusters.target, name, {at: len(of_it) for at, of_it in partitions.items()})
+
+    names = [f"{prefix}{family}.{kind}" for prefix in POSITIONS for kind in wanted]
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(names, pool.map(read_one, names), strict=True))
+
+
+@pytest.mark.parametrize("prefix", POSITIONS, ids=["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_of_every_kind_arrive_as_they_are(mirrored: Mirrored, kind: str, prefix: str) -> None:
+    """K894-37: partitions, order, keys, tombstones, headers, timestamps; no aborted record, no marker."""
+    assert mirrored.arrived[f"{prefix}{mirrored.family}.{kind}"] == mirrored.wanted[kind]
+
+
+def test_the_target_has_neither_markers_nor_transactions_of_the_source(mirrored: Mirrored) -> None:
+    """K894-37: at least once, nothing of the source's transactions is left but its records."""
+    for kind in ("transactions", "compacted"):
+        batches = stored(mirrored.clusters.target, f"A.{mirrored.family}.{kind}")
+        assert batches
+        assert not any(batch.is_control or batch.is_transactional for batch in batches), kind
+
+
+def test_a_record_larger_than_the_target_takes_stops_its_partition_and_no_other(mirrored: Mirrored) -> None:
+    """K894-38: nothing is left out silently."""
+    assert mirrored.log.count(f"{mirrored.family}.large-1 {TOO_LARGE}") == 2, "once for each flow"
+    assert mirrored.log.count("1 partitions stopped") >= 2
+
+
+def test_remote_topics_have_the_replicas_that_were_asked_for(mirrored: Mirrored) -> None:
+    """K894-35."""
+    assert replica_counts(mirrored.clusters.target, f"A.{mirrored.family}.zstd") == [2, 2, 2]

@@ -6,7 +6,6 @@ import os
 import random
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.support.transaction_wire import (
@@ -14,11 +13,10 @@ from tests.support.transaction_wire import (
     Who,
     committed_offset,
     find_group_coordinator,
-    latest,
-    patiently,
     read_committed,
+    wait_for_markers,
 )
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import WireClient
 from tests.support.workers import Worker
 
 if TYPE_CHECKING:
@@ -134,15 +132,7 @@ def _settle(client: WireClient, ledgers: list[_Ledger]) -> None:
         assert ours.init(4)[0] == 0
         find_group_coordinator(client, ledger.group)
     for partition in range(_PARTITIONS):
-        assert patiently(partial(_is_held_up, client, partition)) == 0, "Readers wait for ever"
-
-
-def _is_held_up(client: WireClient, partition: int) -> int:
-    try:
-        ends = [latest(client, _TOPIC, partition, committed=committed) for committed in (True, False)]
-    except RefusedError as error:
-        return error.error_code
-    return 0 if ends[0] == ends[1] else 51
+        wait_for_markers(client, _TOPIC, partition)
 
 
 def _verify(client: WireClient, ledgers: list[_Ledger]) -> None:

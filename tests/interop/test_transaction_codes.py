@@ -20,6 +20,7 @@ from tests.support.transaction_wire import (
     latest,
     patiently,
     read_committed,
+    wait_for_markers,
 )
 from tests.support.wire import WireClient
 
@@ -64,7 +65,8 @@ class Scene:
         self.dialect = dialect
         self.topic = f"codes-{uuid.uuid4().hex[:8]}"
         client.create_topic(self.topic, partitions=2)
-        patiently(lambda: 0 if self.topic in client.topic_ids() else UNKNOWN_TOPIC)
+        for partition in range(2):
+            latest(client, self.topic, partition, committed=False)
         self.ours = TransactionClient(client, f"id-of-{self.topic}")
         self.ours.find_coordinator()
         code, self.first = self.ours.init(4)
@@ -119,6 +121,7 @@ def test_an_end_can_be_repeated_but_not_turned_round(scene: Scene) -> None:
     assert scene.end(scene.first, commit=True) == (0, following)
     assert scene.end(scene.first, commit=True) == (0, following)
     assert scene.end(scene.first, commit=False) == (ILLEGAL_STATE, NOBODY)
+    wait_for_markers(scene.client, scene.topic)
     assert read_committed(scene.client, scene.topic) == ["x"]
 
 
@@ -155,7 +158,7 @@ def test_an_open_transaction_is_aborted_for_the_next_producer(scene: Scene) -> N
     scene.begin(scene.first)
 
     assert scene.ours.init(4, is_patient=False)[0] == CONCURRENT
-    patiently(lambda: 0 if latest(scene.client, scene.topic, committed=True) > 0 else CONCURRENT)
+    wait_for_markers(scene.client, scene.topic)
     if scene.dialect.knows_v2:
         assert scene.end(scene.first, commit=True) == (ILLEGAL_STATE, NOBODY)
         assert scene.end(scene.first, commit=False) == (0, scene.epoch(1))

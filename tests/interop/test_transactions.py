@@ -15,7 +15,9 @@ from tests.support.transaction_wire import (
     TransactionClient,
     committed_offset,
     find_group_coordinator,
+    latest,
     read_committed,
+    wait_for_markers,
 )
 from tests.support.transactional_clients import FAMILIES, READERS
 from tests.support.wire import WireClient
@@ -42,6 +44,7 @@ def topic(cluster: Cluster) -> str:
     name = f"transactions-{uuid.uuid4().hex[:8]}"
     with WireClient(cluster.bootstrap_servers, timeout_s=60) as client:
         client.create_topic(name)
+        latest(client, name, committed=False)  # it is there
     return name
 
 
@@ -135,6 +138,7 @@ def test_kafkas_transactional_message_copier_copies_each_message_once(cluster: C
         # then
         last = json.loads(said.strip().splitlines()[-1])
         assert (last["stage"], last["remaining"]) == ("ShutdownComplete", 0)
+        wait_for_markers(client, output)
         assert read_committed(client, output) == [str(number) for number in range(count)]
         assert _settled_offset(client, f"copier-{topic}", topic) == (0, count)
 
@@ -160,4 +164,5 @@ def test_kafkas_tool_shows_transactions_and_aborts_one(cluster: Cluster, topic: 
         assert f"{topic}-0" in described
         assert producers.splitlines()[-1].split()[:4] == [str(who.producer_id), str(who.epoch), "-1", "0"]
         client.produce(topic, 0, encode_batch([Record(None, b"behind", (), 1, 0)]))
+        wait_for_markers(client, topic)
         assert read_committed(client, topic) == ["behind"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.support.wire import WireClient
 
-NOT_YET = frozenset({3, 14, 15, 16, 51})
+NOT_YET = frozenset({5, 6, 14, 15, 16, 51})
 """What a broker answers while it makes its internal topics, or is ending the last transaction."""
 PATIENCE_S = 60.0
 _GROUP, _TRANSACTION = 0, 1
@@ -229,9 +229,27 @@ def latest(client: WireClient, topic: str, partition: int = 0, *, committed: boo
         isolation_level=int(committed),
         topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])],
     )
-    ((result,),) = (found.partitions for found in client.ask(request, ListOffsetsResponse, 7).topics)
-    assert result.error_code == 0
-    return int(result.offset)
+    offset = -1
+
+    def ask() -> int:
+        nonlocal offset
+        ((result,),) = (found.partitions for found in client.ask(request, ListOffsetsResponse, 7).topics)
+        offset = int(result.offset)
+        return int(result.error_code)
+
+    code = patiently(ask, NOT_YET | {3})
+    assert code == 0, f"The end of {topic}-{partition}: error code {code}"
+    return offset
+
+
+def wait_for_markers(client: WireClient, topic: str, partition: int = 0) -> None:
+    """Wait until nothing is open in a partition: Kafka answers EndTxn before the markers are written."""
+
+    def ask() -> int:
+        ends = [latest(client, topic, partition, committed=committed) for committed in (True, False)]
+        return 0 if ends[0] == ends[1] else 51
+
+    assert patiently(ask) == 0, f"Readers of {topic}-{partition} wait for ever"
 
 
 def read_committed(client: WireClient, topic: str, partition: int = 0, offset: int = 0) -> list[str]:

@@ -1,0 +1,284 @@
+"""The coordinator over real logs and a real store: what is decided is done, whatever comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
+from klamm.broker.transactions.coordinator import TransactionCoordinator
+from klamm.broker.transactions.errors import ConcurrentTransactionsError, ProducerFencedError
+from klamm.broker.transactions.model import ProducerIdentity, TransactionPartition, TransactionState
+from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError
+from klamm.storage.metadata import MetadataStore
+from tests.support.data_path import TRANSACTION_CONFIG, NoOffsets, ProducerIds
+from tests.support.logs import TOPIC_ID, LogHouse
+from tests.support.transactions import ABORT, committed_values, end, write
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+PARTITION = TransactionPartition(TOPIC_ID, 0)
+
+
+@dataclass
+class World:
+    """A data directory with a coordinator over it, which may be started again and again."""
+
+    directory: Path
+    config: dict[str, object] = field(default_factory=lambda: dict(TRANSACTION_CONFIG))
+
+    def __post_init__(self) -> None:
+        logs = self.directory / "logs"
+        logs.mkdir()
+        self.house = LogHouse(logs)
+        self.ids = ProducerIds()
+
+    async def start(self) -> None:
+        """Open everything, as after a crash."""
+        self.store = MetadataStore.open(self.directory / "metadata.sqlite")
+        self.coordinator = TransactionCoordinator(
+            self.store,
+            self.config.__getitem__,
+            producer_ids=self.ids,
+            logs=self.house.open(),
+            offsets=NoOffsets(),
+            now_ms=self.house.clock,
+        )
+        self.house.manager.recover()
+        await self.coordinator.start()
+
+    async def stop(self) -> None:
+        """Close the store; logs are left as a crash would."""
+        await self.coordinator.stop()
+        await self.store.close()
+
+    async def restart(self) -> None:
+        """Begin again."""
+        await self.stop()
+        await self.start()
+
+    async def begin(self, *values: str, transactional_id: str = "x") -> ProducerIdentity:
+        """Begin a transaction with some records."""
+        who = await self.coordinator.initialize(transactional_id, timeout_ms=1000, expected=None)
+        await self.coordinator.add(transactional_id, who, partitions={PARTITION})
+        if values:
+            write(self.house.log, who.producer_id, *values, sequence=0, epoch=who.producer_epoch)
+        return who
+
+    async def finish(self, who: ProducerIdentity, *, commit: bool = True) -> ProducerIdentity:
+        """End it."""
+        return await self.coordinator.end("x", who, is_commit=commit, bumps_epoch=True)
+
+    def state(self) -> TransactionState:
+        """The state of the transactional id."""
+        return self.coordinator.describe("x").state
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def run(world: World, story: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await world.start()
+        try:
+            await story()
+        finally:
+            await world.stop()
+
+    asyncio.run(whole())
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_an_end_is_written_to_the_partitions(world: World, commit: bool) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        assert await world.finish(who, commit=commit) == (who.producer_id, 1)
+        assert committed_values(world.house.log) == (["a"] if commit else [])
+        await world.restart()
+        assert world.state() is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
+
+    run(world, story)
+
+
+def test_an_open_transaction_goes_on_after_a_restart(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        await world.restart()
+        assert world.state() is TransactionState.ONGOING
+        world.coordinator.verify("x", who, PARTITION)
+        await world.finish(who)
+        assert committed_values(world.house.log) == ["a"]
+
+    run(world, story)
+
+
+def test_a_start_completes_what_was_decided(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        # when: the broker dies between the decision and the first marker
+        with monkeypatch.context() as patch:
+            patch.setattr(world.coordinator, "_on_decided", lambda *_: None)
+            await world.finish(who)
+        assert committed_values(world.house.log) == []
+        await world.restart()
+        # then
+        assert committed_values(world.house.log) == ["a"]
+        assert world.state() is TransactionState.COMPLETE_COMMIT
+        # and: also when the markers were there and only this was not noted
+        end_offset = world.house.log.end_offset
+        await world.restart()
+        assert world.house.log.end_offset == end_offset
+
+    run(world, story)
+
+
+def test_markers_that_a_power_cut_took_are_written_again(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        await world.finish(who)
+        log = world.house.log
+        log.segments[-1].truncate(log.segments[-1].size - 78)  # the marker, which was not on disk yet
+        write(log, 99, "of nobody", sequence=0)
+        await world.restart()
+        assert committed_values(world.house.log) == ["a"]
+        assert world.house.log.last_stable_offset == world.house.log.end_offset
+
+    run(world, story)
+
+
+def test_a_full_disk_delays_the_markers_and_nothing_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
+
+    async def story() -> None:
+        who = await world.begin("a")
+        world.house.pool.room = 0
+        assert await world.finish(who) == (who.producer_id, 1)
+        assert world.state() is TransactionState.PREPARE_COMMIT
+        with pytest.raises(ConcurrentTransactionsError):
+            await world.coordinator.add("x", ProducerIdentity(who.producer_id, 1), partitions={PARTITION})
+        world.house.pool.room = None
+        await _until(lambda: world.state() is TransactionState.COMPLETE_COMMIT)
+        assert committed_values(world.house.log) == ["a"]
+
+    run(world, story)
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_may_go_on(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        world.house.clock.now_ms += 1001
+        await world.restart()
+        world.coordinator.abort_timed_out()
+        assert world.state() is TransactionState.ONGOING, "the time for which the broker was away does not count"
+        world.house.clock.now_ms += 1001
+        world.coordinator.abort_timed_out()
+        assert world.state() is TransactionState.PREPARE_ABORT
+        await _until(lambda: world.state() is TransactionState.COMPLETE_ABORT)
+        assert committed_values(world.house.log) == []
+        assert world.house.log.last_stable_offset == world.house.log.end_offset
+        with pytest.raises(InvalidTxnStateError):
+            await world.finish(who)
+        again = await world.coordinator.initialize("x", timeout_ms=1000, expected=who)
+        assert again == (who.producer_id, 1)
+
+    run(world, story)
+
+
+def test_the_next_producer_waits_until_the_transaction_before_is_aborted(world: World) -> None:
+    async def story() -> None:
+        zombie = await world.begin("a")
+        with pytest.raises(ConcurrentTransactionsError):
+            await world.coordinator.initialize("x", timeout_ms=1000, expected=None)
+        following = await world.begin("b")
+        assert following == (zombie.producer_id, 2)
+        with pytest.raises(ProducerFencedError):
+            await world.coordinator.add("x", zombie, partitions={PARTITION})
+        await world.finish(following)
+        assert committed_values(world.house.log) == ["b"]
+
+    run(world, story)
+
+
+def test_a_deleted_topic_is_in_nobodys_way(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        world.house.manager.delete_topic(TOPIC_ID)
+        await world.finish(who)
+        assert world.state() is TransactionState.COMPLETE_COMMIT
+
+    run(world, story)
+
+
+def test_ids_that_nobody_uses_are_forgotten(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin()
+        await world.begin(transactional_id="open")
+        await world.finish(who)
+        world.house.clock.now_ms += int(str(TRANSACTION_CONFIG["transactional.id.expiration.ms"]))
+        world.coordinator.forget_expired()
+        await world.restart()
+        assert [item.transactional_id for item in world.coordinator.all()] == ["open"]
+
+    run(world, story)
+
+
+def test_what_could_not_be_stored_did_not_happen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def story() -> None:
+        world.store.on_failure = lambda _: world.coordinator.reload()
+        who = await world.begin("a")
+        with monkeypatch.context() as patch:
+            patch.setattr("klamm.storage.writer.CommitWriter._commit", refuse)
+            with pytest.raises(NotCoordinatorError):
+                await world.finish(who)
+        assert (world.state(), committed_values(world.house.log)) == (TransactionState.ONGOING, [])
+        await world.finish(who)
+        assert committed_values(world.house.log) == ["a"]
+
+    run(world, story)
+
+
+def test_a_coordinator_that_stops_says_so(world: World) -> None:
+    async def story() -> None:
+        await world.coordinator.stop()
+        with pytest.raises(CoordinatorNotAvailableError):
+            await world.begin()
+
+    run(world, story)
+
+
+def test_an_unknown_id_has_no_transaction(world: World) -> None:
+    async def story() -> None:
+        with pytest.raises(InvalidProducerIdMappingError):
+            world.coordinator.verify("x", ProducerIdentity(1, 0), PARTITION)
+
+    run(world, story)
+
+
+def test_an_administrators_marker_stays_the_last_word(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        end(world.house.log, who.producer_id, ABORT, epoch=5)
+        await world.finish(who)
+        assert committed_values(world.house.log) == []
+        assert world.state() is TransactionState.COMPLETE_COMMIT
+
+    run(world, story)

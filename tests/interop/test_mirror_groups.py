@@ -80,7 +80,7 @@ def test_a_group_goes_on_where_it_stood(source: klamm.Broker, target: klamm.Brok
     )
     assert (row.again_at_most, row.reason, row.sync_reason) == (0, "", "")
     assert row.checkpoint_latency_ms is not None
-    assert dict(groups.skipped).keys() == {"console-consumer-1", "elsewhere"}
+    assert dict(groups.skipped).keys() >= {"console-consumer-1", "elsewhere"}
 
 
 def test_a_group_is_moved_once_it_is_idle_on_both_sides(

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import klamm
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.heartbeats import Heartbeats, write_heartbeats
+from klamm.mirror.main import run
 from klamm.mirror.model import AdminRefusedError
 from klamm.mirror.settings import parse_settings
 from klamm.mirror.wire.connection import ConnectionLostError
-from tests.support.mirror import topic_configs, wait_for_records
+from tests.support.mirror import properties, topic_configs, wait_for_records
 from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import pytest
 
@@ -25,13 +27,13 @@ NOON = 1_700_000_000.0
 
 
 def pair(target: str = "b:1", **more: str) -> HeartbeatSettings:
-    properties = {
+    file = {
         "clusters": "A,B",
         "A.bootstrap.servers": "a:1",
         "B.bootstrap.servers": target,
         "A->B.enabled": "true",
     }
-    found = parse_settings(properties | {key.replace("_", "."): value for key, value in more.items()}).heartbeats
+    found = parse_settings(file | {key.replace("_", "."): value for key, value in more.items()}).heartbeats
     return next(each for each in found if each.name == "A->B")
 
 
@@ -110,3 +112,29 @@ def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:
         assert first.key == second.key == bytes.fromhex("000141 000142")
         assert Heartbeat.parse(first.key or b"", first.value or b"").timestamp == first.timestamp < second.timestamp
         assert topic_configs(there.bootstrap_servers, "heartbeats") == {"cleanup.policy": "compact"}
+
+
+def test_a_file_without_a_flow_writes_heartbeats_for_every_pair(tmp_path: Path) -> None:
+    """K894-44: as MirrorMaker does; neither Spark nor Java are needed for it."""
+    with klamm.Broker() as here, klamm.Broker() as there:
+        # given
+        file = tmp_path / "mm2.properties"
+        text = properties(here.bootstrap_servers, there.bootstrap_servers, topics=".*")
+        file.write_text(text.replace("A->B.enabled = true", "A->B.enabled = false"))
+        stop = threading.Event()
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(run(file, stop=stop)))
+        # when
+        thread.start()
+        try:
+            pairs = [
+                record.key
+                for broker in (here, there)
+                for record in wait_for_records(broker.bootstrap_servers, "heartbeats", 1)[:1]
+            ]
+        finally:
+            stop.set()
+            thread.join(30)
+        # then
+        assert pairs == [bytes.fromhex("000142 000141"), bytes.fromhex("000141 000142")]
+        assert codes == [0]

@@ -1,0 +1,54 @@
+"""Offsets that wait for the end of a transaction."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from klamm.broker.groups.pending import PendingOffsets
+from klamm.storage.changes import DropPendingOffset, PutGroupOffset, PutPendingOffset
+
+TOPIC, OTHER = UUID(int=1), UUID(int=2)
+
+
+def commit(offset: int, *, group_id: str = "g", topic_id: UUID = TOPIC) -> PutGroupOffset:
+    return PutGroupOffset(
+        group_id=group_id, topic_id=topic_id, partition=0, offset=offset, leader_epoch=-1, metadata="",
+        commit_timestamp_ms=1,
+    )  # fmt: skip
+
+
+def test_the_last_offset_of_a_transaction_counts_and_is_taken_once() -> None:
+    pending = PendingOffsets([PutPendingOffset(producer_id=7, commit=commit(1))])
+    pending.put(7, commit(2))
+    pending.put(8, commit(3, group_id="h"))
+
+    assert pending.is_pending("g", TOPIC, 0)
+    assert pending.take(7) == (commit(2),)
+    assert pending.take(7) == ()
+    assert not pending.is_pending("g", TOPIC, 0)
+    assert pending.has_group("h")
+
+
+def test_a_commit_outside_of_transactions_is_the_last_word() -> None:
+    pending = PendingOffsets()
+    pending.put(7, commit(1))
+    pending.put(8, commit(1, topic_id=OTHER))
+
+    removals = pending.overtake(commit(5))
+
+    assert removals == [DropPendingOffset(producer_id=7, group_id="g", topic_id=TOPIC, partition=0)]
+    assert pending.take(7) == ()
+    assert pending
+
+
+def test_what_belongs_to_a_topic_or_group_that_is_gone_goes_too() -> None:
+    pending = PendingOffsets()
+    pending.put(7, commit(1))
+    pending.put(7, commit(1, topic_id=OTHER))
+    pending.put(7, commit(1, group_id="h"))
+
+    pending.drop_topic(TOPIC)
+    assert pending.take(7) == (commit(1, topic_id=OTHER),)
+    pending.put(7, commit(1, group_id="h"))
+    pending.drop_group("h")
+    assert not pending

@@ -1,0 +1,64 @@
+"""Transactions in the metadata database: stored, replaced, removed, and migrated to."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from klamm.storage.changes import (
+    DropGroup,
+    DropPendingOffset,
+    DropTransaction,
+    PutGroupOffset,
+    PutPendingOffset,
+    PutTransaction,
+)
+from klamm.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPIC = UUID(int=1)
+
+
+def pending(offset: int, *, group_id: str = "g", producer_id: int = 7) -> PutPendingOffset:
+    commit = PutGroupOffset(
+        group_id=group_id, topic_id=TOPIC, partition=0, offset=offset, leader_epoch=3, metadata="note",
+        commit_timestamp_ms=1,
+    )  # fmt: skip
+    return PutPendingOffset(producer_id=producer_id, commit=commit)
+
+
+def test_what_was_stored_last_is_there(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        await store.submit([PutTransaction(transactional_id=name, payload=b"1") for name in "ab"])
+        await store.submit([PutTransaction(transactional_id="a", payload=b"2"), DropTransaction(transactional_id="b")])
+        assert store.load_transactions() == [PutTransaction(transactional_id="a", payload=b"2")]
+        await store.submit([pending(1), pending(2), pending(3, producer_id=8), pending(4, group_id="h")])
+        assert store.load_pending_offsets() == [pending(2), pending(4, group_id="h"), pending(3, producer_id=8)]
+        await store.submit(
+            [DropPendingOffset(producer_id=8, group_id="g", topic_id=TOPIC, partition=0), DropGroup(group_id="h")]
+        )
+        assert store.load_pending_offsets() == [pending(2)]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_database_without_transactions_gets_room_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+
+    async def run() -> None:
+        await MetadataStore.open(path).close()
+        with sqlite3.connect(path) as database:
+            database.executescript("DROP TABLE transactions; DROP TABLE pending_offsets; PRAGMA user_version = 4;")
+        database.close()
+        store = MetadataStore.open(path)
+        await store.submit([PutTransaction(transactional_id="a", payload=b"1")])
+        assert len(store.load_transactions()) == 1
+        await store.close()
+
+    asyncio.run(run())

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from klamm.broker.configs.deciding import AlterConfigGuard, Author, ResourceAlteration
+from klamm.broker.author import Author
+from klamm.broker.configs.deciding import AlterConfigGuard, ResourceAlteration
 from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.network.session import Session

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from klamm.broker.author import Author
 from klamm.broker.time_slice import TimeSlice
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ class RequestContext:
     """From the request header; None when the client sent null."""
     time_slice: TimeSlice = field(default_factory=TimeSlice)
     """What a request with thousands of parts gives way by."""
+
+    @property
+    def author(self) -> Author:
+        """Who sent the request."""
+        session = self.session
+        return Author(principal=session.principal, client_id=self.client_id, listener=session.listener)
 
     @property
     def node_id(self) -> int:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
 
+    from klamm.broker.author import Author
     from klamm.broker.configs.image import ConfigImage
-    from klamm.broker.context import RequestContext
 
 LegacyConfigs: TypeAlias = Sequence[tuple[str, str | None]]
 
@@ -50,26 +50,6 @@ class LoggerLevels(Protocol):
     def apply(self, changes: Sequence[ConfigChange]) -> None:
         """Set levels."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
-    """Who asks for a change."""
-
-    principal: str
-    client_id: str | None
-    """None when the client sent none."""
-    listener: str | None = None
-    """The name of the listener it came through; None when the broker itself is the author."""
-
-
-BROKER_ITSELF: Final = Author(principal="User:ANONYMOUS", client_id=None)
-
-
-def author_of(context: RequestContext) -> Author:
-    """Return who sent a request."""
-    session = context.session
-    return Author(principal=session.principal, client_id=context.client_id, listener=session.listener)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from klamm.policy.kinds import ALTER_CONFIG
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.configs.deciding import AlterConfigGuard, Author, Decision
+    from klamm.broker.author import Author
+    from klamm.broker.configs.deciding import AlterConfigGuard, Decision
     from klamm.broker.policies import Policies
 
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from klamm.broker.author import BROKER_ITSELF, Author
 from klamm.broker.configs.deciding import (
-    BROKER_ITSELF,
     AlterConfigGuard,
-    Author,
     ConfigDecider,
     Decision,
     LegacyConfigs,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.configs.deciding import ResourceAlteration, author_of
+from klamm.broker.configs.deciding import ResourceAlteration
 from klamm.broker.route import Route
 from klamm.broker.security.checks import config_denials
 from klamm.configs.operations import AlterOperation
@@ -36,7 +36,7 @@ async def handle(request: IncrementalAlterConfigsRequest, context: RequestContex
         await context.services.configs.alter(
             [_alteration(resource) async for resource in context.time_slice.over(allowed)],
             node_id=context.node_id,
-            author=author_of(context),
+            author=context.author,
             validate_only=request.validate_only,
         )
     )

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.configs.deciding import AlterConfigGuard, Author, Decision
+    from klamm.broker.author import Author
+    from klamm.broker.configs.deciding import AlterConfigGuard, Decision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.security.listeners import Listener
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-from klamm.broker.configs.deciding import BROKER_ITSELF, Author
+from klamm.broker.author import BROKER_ITSELF, Author
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.storage.changes import DropTopic, PutTopic
 

@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.configs.deciding import author_of
 from klamm.broker.topics.catalog import Topic
 from klamm.broker.topics.placement import UNSET, Placement, place_new_topic
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
@@ -86,8 +85,7 @@ async def begin_topic(spec: TopicSpec, context: RequestContext, *, validate_only
         if validate_only:
             topic = Topic(name=spec.name, topic_id=topics.new_topic_id(), partitions=placement.partitions)
             return NewTopic(topic=topic, configs=configs)
-        author = author_of(context)
-        topic, durable = topics.begin_create(spec.name, placement.partitions, configs=configs, author=author)
+        topic, durable = topics.begin_create(spec.name, placement.partitions, configs=configs, author=context.author)
     return NewTopic(topic=topic, configs=configs, durable=durable)
 
 

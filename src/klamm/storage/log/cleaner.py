@@ -6,16 +6,15 @@ import asyncio
 import logging
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.storage.log.compaction import compact
 from klamm.storage.log.rewriting import Pace, StoppedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from klamm.storage.log.config import HousekeepingSettings
-    from klamm.storage.log.manager import LogManager
     from klamm.storage.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -25,6 +24,18 @@ _SLICE: Final = 256
 """Logs that are looked at before others have their turn."""
 
 
+class CompactableLogs(Protocol):
+    """The part of the log manager that compaction needs."""
+
+    def loaded(self) -> Iterator[PartitionLog]:
+        """Return the logs that are open."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """Write durably how far logs are compacted, among others."""
+        ...
+
+
 class Cleaner:
     """Compacts one log after the other, in a thread that rests between batches. Owned by the log manager.
 
@@ -32,7 +43,7 @@ class Cleaner:
     """
 
     def __init__(
-        self, logs: LogManager, *, now_ms: Callable[[], int], settings: Callable[[], HousekeepingSettings]
+        self, logs: CompactableLogs, *, now_ms: Callable[[], int], settings: Callable[[], HousekeepingSettings]
     ) -> None:
         self._logs = logs
         self._now_ms = now_ms

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.storage.log.config import NO_LIMIT
 from klamm.storage.log.retention import apply_retention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from uuid import UUID
 
     from klamm.storage.log.config import HousekeepingSettings
-    from klamm.storage.log.manager import LogManager
     from klamm.storage.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -28,11 +28,43 @@ _MAX_UNFLUSHED_BYTES: Final = 256 * 1024 * 1024
 """What a start after a crash has to check of a log at most, about (Kafka: up to a segment)."""
 
 
+class KeptLogs(Protocol):
+    """The part of the log manager that keeping house needs."""
+
+    def loaded(self) -> Iterator[PartitionLog]:
+        """Return the logs that are open."""
+        ...
+
+    def known(self) -> Sequence[tuple[UUID, int]]:
+        """Return all partitions."""
+        ...
+
+    def has_directory(self, topic_id: UUID, partition: int) -> bool:
+        """Tell whether a partition had a directory when the broker started."""
+        ...
+
+    def get(self, topic_id: UUID, partition: int) -> PartitionLog | None:
+        """Return the log of a partition, opened now if need be."""
+        ...
+
+    async def flush(self, log: PartitionLog) -> None:
+        """Make a log durable up to its present end."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """Write recovery points and log start offsets durably."""
+        ...
+
+    async def remove_doomed(self, now_ms: int) -> None:
+        """Remove files whose time is over."""
+        ...
+
+
 class Housekeeper:
     """One task that goes round all logs, in slices: nobody who is served waits for it. Owned by the log manager."""
 
     def __init__(
-        self, logs: LogManager, *, now_ms: Callable[[], int], settings: Callable[[], HousekeepingSettings]
+        self, logs: KeptLogs, *, now_ms: Callable[[], int], settings: Callable[[], HousekeepingSettings]
     ) -> None:
         self._logs = logs
         self._now_ms = now_ms

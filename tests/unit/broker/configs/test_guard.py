@@ -21,7 +21,8 @@ from tests.support.configs import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.configs.deciding import Author, Decision, ResourceAlteration
+    from klamm.broker.author import Author
+    from klamm.broker.configs.deciding import Decision, ResourceAlteration
     from klamm.broker.configs.service import ConfigService
 
 TOPIC = ResourceType.TOPIC

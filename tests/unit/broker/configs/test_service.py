@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.broker.configs.deciding import Author, Decision, ResourceAlteration
+from klamm.broker.author import Author
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
@@ -26,6 +27,9 @@ from tests.support.configs import (
     replacement,
     topic,
 )
+
+if TYPE_CHECKING:
+    from klamm.broker.configs.deciding import Decision, ResourceAlteration
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = (
     ResourceType.TOPIC,

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from klamm.broker.author import BROKER_ITSELF
 from klamm.broker.cluster import ClusterInfo, Node
-from klamm.broker.configs.deciding import BROKER_ITSELF
 from klamm.broker.handlers import (
     api_003_metadata,
     api_019_create_topics,

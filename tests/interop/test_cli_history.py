@@ -101,3 +101,31 @@ def test_a_wrong_flag_is_named(
 def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["configs", "history", "--data-dir", str(tmp_path)]) == 1
     assert "is no data directory of a klamm broker" in capsys.readouterr().err
+
+
+def test_a_broker_on_this_machine_tells_itself_where_its_history_is(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moment = make_changes(broker)
+    capsys.readouterr()
+    # when: the type in any case
+    server = ["--bootstrap-server", broker.bootstrap_servers]
+    assert main(["configs", "history", *server, "--resource", "topic:orders", "--limit", "1"]) == 0
+    assert main(["configs", "revert", *server, "--resource", "topic:orders", "--to", moment]) == 0
+    # then
+    told = capsys.readouterr().out.splitlines()
+    assert "TOPIC:orders" in told[0]
+    assert told[-1] == "TOPIC:orders: 3 config(s) reverted."
+
+
+def test_a_resource_without_a_type_is_refused_and_not_just_found_unchanged(
+    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_changes(broker)
+    assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "orders"]) == 1
+    assert "--resource orders: expected TYPE:NAME" in (told := capsys.readouterr().err)
+    assert "a topic is TOPIC:orders" in told
+    # users and clients are spelled as the history spells them
+    assert configs(broker, "--alter", "--user", "una", "--add-config", "acks=1") == 0
+    assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "user 'una'"]) == 0
+    assert "acks: unset -> 1" in capsys.readouterr().out

@@ -83,7 +83,8 @@ def _read(path: Path) -> tuple[DeclaredTopic, ...]:
     try:
         return parse_document(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(f"{path}: cannot be read: {reason}") from error
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
 

@@ -1,6 +1,7 @@
 """``klamm configs history`` and ``klamm configs revert``: who changed what, and the way back.
 
-Kafka has no request for the history, so both read it in the broker's data directory, also while the broker runs.
+Kafka has no request for the history, so both read it in the broker's data directory, also while the broker runs. Where
+that is, a broker on this machine tells itself (``log.dirs``).
 ``revert`` sends one incremental change with the values of then; what was not changed since stays untouched.
 """
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from klamm.storage.changes import PutHistory
     from klamm.storage.history import Reversal
 
+_LOG_DIRS: Final = "log.dirs"
 ALL_LINES: Final = 1_000_000
 _KINDS: Final = {kind.name: kind for kind in ResourceType if kind is not ResourceType.BROKER_LOGGER}
 
@@ -35,9 +37,13 @@ def parser(action: str) -> ToolParser:
         if action == "history"
         else "Bring the configs of a resource back to how they were; only what was changed since is sent.",
         epilog="A resource is TOPIC:name, BROKER:id, BROKER: (the default of all brokers), GROUP:id"
-        " or CLIENT_METRICS:name.",
+        " or CLIENT_METRICS:name; for users and clients what the history says, e.g. \"user 'alice'\".",
     )
-    found.add_value("--data-dir", metavar="DIR", required=True, help="the broker's data directory; the broker may run")
+    found.add_value(
+        "--data-dir",
+        metavar="DIR",
+        help="the broker's data directory; the broker may run (default: what the broker at --bootstrap-server says)",
+    )
     add_common(found)
     found.add_value("--resource", metavar="TYPE:NAME", required=action == "revert", help="only this resource")
     if action == "history":
@@ -57,11 +63,13 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse_args(list(arguments[1:]))
     if action == "revert" and options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
+    if options.data_dir is None and options.bootstrap_server is None:
+        flags.error("--data-dir or --bootstrap-server must be specified")
     return guarded(flags.prog, lambda: _history(options) if action == "history" else _revert(options))
 
 
 def _history(options: argparse.Namespace) -> int:
-    lines = _read(options, limit=options.limit)
+    lines = _read(options, _as_in_history(options.resource), limit=options.limit)
     document = [
         {
             "at": _time(line.at_ms),
@@ -82,7 +90,8 @@ def _revert(options: argparse.Namespace) -> int:
     from klamm.storage.history import plan_revert  # noqa: PLC0415  # wrong flags need no database
 
     kind, name = _resource(options.resource)
-    plan = plan_revert(_read(options, limit=ALL_LINES), resource=options.resource, to_ms=_to_ms(options.to))
+    resource = f"{kind.name}:{name}"
+    plan = plan_revert(_read(options, resource, limit=ALL_LINES), resource=resource, to_ms=_to_ms(options.to))
     unknown = [reversal.name for reversal in plan if not reversal.is_known]
     if unknown:
         raise RefusedError(f"{', '.join(unknown)}: a secret whose old value nobody knows; set it by hand")
@@ -90,7 +99,7 @@ def _revert(options: argparse.Namespace) -> int:
         _send(plan, kind, name, options)
     document = [{"name": reversal.name, "old": reversal.replaces, "new": reversal.value} for reversal in plan]
     verb = "would be reverted" if options.validate_only else "reverted"
-    write(options.output, document, lambda: [*map(_change, plan), f"{options.resource}: {len(plan)} config(s) {verb}."])
+    write(options.output, document, lambda: [*map(_change, plan), f"{resource}: {len(plan)} config(s) {verb}."])
     return 0
 
 
@@ -115,21 +124,48 @@ def _send(plan: Sequence[Reversal], kind: ResourceType, name: str, options: argp
         admin.incremental_alter_configs({ConfigResource(Kind(kind), name): operations}, asked).all().result()
 
 
-def _read(options: argparse.Namespace, *, limit: int) -> Sequence[PutHistory]:
+def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[PutHistory]:
     from klamm.storage.errors import DataDirectoryError  # noqa: PLC0415  # wrong flags need no database
     from klamm.storage.history import read_config_history  # noqa: PLC0415
 
     try:
-        return read_config_history(Path(options.data_dir), resource=options.resource, limit=limit)
+        return read_config_history(_data_dir(options), resource=resource, limit=limit)
     except DataDirectoryError as error:
         raise RefusedError(str(error)) from error
 
 
+def _data_dir(options: argparse.Namespace) -> Path:
+    """Return where the history is: the flag, or what the first broker was started with."""
+    if options.data_dir is not None:
+        return Path(options.data_dir)
+    from klamm.admin import ConfigResource  # noqa: PLC0415  # with the flag this needs no network library
+    from klamm.admin import ResourceType as Kind  # noqa: PLC0415
+
+    with connect(options) as admin:
+        broker = ConfigResource(Kind.BROKER, str(admin.describe_cluster().result().nodes[0].id))
+        entry = admin.describe_configs({broker: [_LOG_DIRS]}).all().result()[broker].get(_LOG_DIRS)
+    if entry is None or entry.value is None or not Path(entry.value).is_dir():
+        raise RefusedError(
+            "The broker's data directory is not on this machine, or the broker does not tell where it is: name it with"
+            " --data-dir"
+        )
+    return Path(entry.value)
+
+
+def _as_in_history(text: str | None) -> str | None:
+    """Return a resource as the history spells it."""
+    if text is None or "'" in text or text.startswith("the default"):  # users and clients
+        return text
+    kind, name = _resource(text)
+    return f"{kind.name}:{name}"
+
+
 def _resource(text: str) -> tuple[ResourceType, str]:
     kind, colon, name = text.partition(":")
-    if not colon or kind not in _KINDS:
-        raise SettingsError(f"--resource {text}: expected TYPE:NAME with a type of {', '.join(_KINDS)}")
-    return _KINDS[kind], name
+    if not colon or kind.upper() not in _KINDS:
+        example = f"; a topic is TOPIC:{text}" if not colon else ""
+        raise SettingsError(f"--resource {text}: expected TYPE:NAME with a type of {', '.join(_KINDS)}{example}")
+    return _KINDS[kind.upper()], name
 
 
 def _to_ms(text: str) -> int:

@@ -33,6 +33,11 @@ class RunSync(NamedTuple):
         """The target offset of the run's first record."""
         return self.pair.downstream - (self.pair.upstream - self.first_upstream)
 
+    def before(self, upstream: int) -> RunSync:
+        """Return what of the run stands before a source offset, which is after its first one."""
+        last = min(self.pair.upstream, upstream - 1)
+        return RunSync(SyncPair(last, self.pair.downstream - (self.pair.upstream - last)), self.first_upstream)
+
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """Return the headers of the sync's record."""
         if self.first_upstream < 0:
@@ -113,10 +118,16 @@ class PartitionTranslation:
     def add(self, sync: RunSync) -> None:
         """Take a newer sync.
 
-        One that goes back on either side forgets all others: the topic there was emptied or made anew.
+        One that goes back on the target forgets all others: the topic there was emptied or made anew. So does one that
+        goes back on the source, but for the runs before it: a mirror that was killed copies some records again.
         """
-        if sync.pair.upstream < self._newest.upstream or sync.pair.downstream < self._newest.downstream:
+        if sync.pair.downstream < self._newest.downstream:
             self._begin(sync)
+            return
+        if sync.pair.upstream < self._newest.upstream:
+            kept = [run.before(sync.first_upstream) for run in self._runs if run.first_upstream < sync.first_upstream]
+            self._begin(sync)
+            self._runs = deque([*kept, *self._runs], maxlen=_RUNS_KEPT)
             return
         self._newest = sync.pair
         self._history.add(sync.pair)

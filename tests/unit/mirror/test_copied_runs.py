@@ -85,14 +85,36 @@ def test_a_gap_on_either_side_ends_a_run() -> None:
     assert tracker.sync(SyncPair(50, 40)) == sync(50, 40)
 
 
+def test_a_mirror_that_was_killed_keeps_what_is_known_of_the_records_before() -> None:
+    """K894-41: it copies some records again, behind what is there."""
+    translation = PartitionTranslation(sync(999, 999, first=0))
+    translation.add(sync(949, 1049, first=900))
+    assert translation.translate(500) == Translation(500, 0)
+    assert translation.translate(899) == Translation(899, 0)
+    assert translation.translate(900) == Translation(1000, 0)
+    assert translation.translate(980) == Translation(1050, 30)
+
+
+def test_a_source_that_was_made_anew_forgets_what_was_known() -> None:
+    """K894-41."""
+    translation = PartitionTranslation(sync(999, 999, first=0))
+    translation.add(sync(9, 1009, first=0))
+    assert translation.translate(5) == Translation(1005, 0)
+    assert translation.translate(500) == Translation(1010, 490)
+
+
 class Step(NamedTuple):
     records: int
     source_gap: int
     target_gap: int
+    again: int
+    """The mirror was killed before: so many source offsets are copied again."""
     is_written: bool
 
 
-steps = st.builds(Step, st.integers(1, 20), st.integers(0, 3), st.integers(0, 2), st.booleans())
+steps = st.builds(
+    Step, st.integers(1, 20), st.integers(0, 3), st.integers(0, 2), st.sampled_from([0, 0, 0, 1, 7]), st.booleans()
+)
 
 
 @given(st.lists(steps, min_size=1, max_size=40), st.booleans())
@@ -101,7 +123,10 @@ def test_no_group_ever_skips_a_record(batches: list[Step], with_runs: bool) -> N
     upstream = downstream = 0
     where: dict[int, int] = {}
     tracker, translation = RunTracker(), None
+    killed = False
     for step in batches:
+        if step.again:
+            upstream, tracker, killed = max(0, upstream - step.again), RunTracker(), True
         upstream, downstream = upstream + step.source_gap, downstream + step.target_gap
         where |= {upstream + at: downstream + at for at in range(step.records)}
         tracker.extend(SyncPair(upstream, downstream), step.records)
@@ -117,8 +142,8 @@ def test_no_group_ever_skips_a_record(batches: list[Step], with_runs: bool) -> N
         return
     for offset in range(upstream + 5):
         translated = translation.translate(offset)
-        true = min((there for at, there in where.items() if at >= offset), default=downstream)
-        assert translated is None or translated.downstream <= true
-        if translated is not None and translated.again_at_most == 0:
-            read_again = sum(1 for at, there in where.items() if at < offset and there >= translated.downstream)
-            assert read_again == 0
+        if translated is None:
+            continue
+        assert all(there >= translated.downstream for at, there in where.items() if at >= offset), "a record is skipped"
+        if translated.again_at_most == 0 and not killed:
+            assert all(there < translated.downstream for at, there in where.items() if at < offset), "one comes again"

@@ -30,7 +30,8 @@ def report(servers: str) -> dict[str, Any]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "plain", "enable.auto.commit": False})
     partitions = consumer.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
     where = [TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in partitions]
-    left = {one.partition: consumer.get_watermark_offsets(one, timeout=30)[1] for one in where}
+    bounds = {one.partition: consumer.get_watermark_offsets(one, timeout=30) for one in where}
+    left = {partition: end if end > first else 0 for partition, (first, end) in bounds.items()}
     consumer.assign(where)
     # by client: software version -> (when, configs), and by window and version the clients that were seen
     standing: dict[tuple[str, str], dict[str, tuple[int, set[str]]]] = defaultdict(dict)

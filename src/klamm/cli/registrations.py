@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,8 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     if options.checkpoint is not None and not options.follow:
         parser.error("--checkpoint needs --follow: only what goes on has something to keep")
-    if options.every <= 0:
+    if not 0 < options.every < math.inf:
         parser.error(f"--every {options.every:g}: expected a number of seconds above 0")
+    if options.html is not None and not options.html.parent.is_dir():
+        parser.error(f"--html {options.html}: there is no directory {options.html.parent}")
 
     def complain(line: str) -> None:
         sys.stderr.write(f"klamm registrations: {options.bootstrap_server}: {line}\n")
@@ -33,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from klamm.dataframes.errors import ReadingError  # noqa: PLC0415 - --help needs none of it
     from klamm.registrations.report import Following, Scope, run_report  # noqa: PLC0415 - --help needs none of it
 
     # Spark takes seconds to start; a wrong address is told before.
@@ -52,7 +56,7 @@ def _report(options: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt:
         return 0  # that is how following ends
-    except JavaNotFoundError as error:
+    except (JavaNotFoundError, ReadingError) as error:
         sys.stderr.write(f"klamm registrations: {error}\n")
         return 1
 

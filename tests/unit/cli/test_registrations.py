@@ -9,7 +9,9 @@ import pytest
 
 import klamm.admin
 from klamm.cli import registrations
+from klamm.dataframes.errors import ReadingError
 from klamm.registrations import report
+from klamm.registrations.spark.job import reason_of
 
 
 def test_the_report_is_asked_for_the_cluster_and_the_form(
@@ -66,9 +68,31 @@ def test_a_cluster_that_is_away_is_named(
         ["report", "--bootstrap-server", "a:1", "-o", "yaml"],
         ["report", "--bootstrap-server", "a:1", "--checkpoint", "c"],
         ["report", "--bootstrap-server", "a:1", "--follow", "--every", "0"],
+        ["report", "--bootstrap-server", "a:1", "--follow", "--every", "nan"],
+        ["report", "--bootstrap-server", "a:1", "--html", "no/such/directory/page.html"],
     ],
 )
 def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         registrations.main(words)
     assert exit_info.value.code == 2
+
+
+def test_records_that_cannot_be_read_are_one_line(
+    klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    def run(*_: object, **__: object) -> int:
+        raise ReadingError("t-0: reading it is not allowed")
+
+    monkeypatch.setattr(report, "run_report", run)
+    # when
+    code = registrations.main(["report", "--bootstrap-server", klamm_broker.bootstrap_servers])
+    # then
+    assert (code, capsys.readouterr().err) == (1, "klamm registrations: t-0: reading it is not allowed\n")
+
+
+def test_of_a_failed_task_its_own_error_is_told() -> None:
+    trace = "Job aborted\nTraceback:\n  File x\nklamm.dataframes.errors.ReadingError: t-0: gone\n\tat org.apache.spark"
+    assert reason_of(trace) == "t-0: gone"
+    assert reason_of("Out of something\n at y") == "Out of something"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from klamm.client_configs.registrations import TOPIC
+from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.spark import FORMAT, register
 from klamm.java import require_java
 from klamm.properties import SettingsError
@@ -85,6 +87,7 @@ class Job:
         Raises:
             JavaNotFoundError: There is no Java for Spark.
             SettingsError: The window is none.
+            ReadingError: Records cannot be read, or Spark failed for another reason.
         """
         with self._session() as spark:
             _check_duration(spark, "window", self._scope.window)
@@ -102,6 +105,7 @@ class Job:
         Raises:
             JavaNotFoundError: There is no Java for Spark.
             SettingsError: A duration that is none, or a checkpoint that belongs to another report.
+            ReadingError: Records cannot be read, or Spark failed for another reason.
         """
         with self._session(_STREAM_DEFAULTS) as spark:
             _check_duration(spark, "window", self._scope.window)
@@ -118,6 +122,8 @@ class Job:
         register(spark)
         try:
             yield spark
+        except PySparkException as error:
+            raise ReadingError(reason_of(str(error))) from error
         finally:
             if running is None:
                 spark.stop()
@@ -146,6 +152,12 @@ def report_over(records: DataFrame, *, scope: Scope, parquet: Path | None = None
     # Rows of one client side by side: one exchange serves all that follows.
     by_client = compatibility.parsed(records).repartition(*compatibility.ENTITY)
     return summarise(compatibility.latest(by_client, scope.window), scope=scope, parquet=parquet)
+
+
+def reason_of(text: str) -> str:
+    """Return the line of a failed task's trace that names our own error, or else the first line."""
+    ours = re.findall(r"^(?:klamm\.[\w.]+: )(.+)$", text, re.MULTILINE)
+    return str(ours[-1]) if ours else text.strip().partition("\n")[0]
 
 
 def _check_duration(spark: SparkSession, flag: str, text: str) -> None:

@@ -57,4 +57,10 @@ def decode_by_shape(
         body = skip_tagged_fields(rest, 0, len(rest))
     except IndexError as error:
         raise ProtocolError("Request header ends in its tagged fields") from error
-    return decode(scram, api_version, rest, body, is_whole=True)
+    try:
+        return decode(scram, api_version, rest, body, is_whole=True)
+    except ProtocolError:
+        if rest[-1:] != b"\x00":
+            raise
+        # librdkafka ends AlterUserScramCredentials with one empty section of tagged fields more than there is.
+        return decode(scram, api_version, rest[:-1], body, is_whole=True)

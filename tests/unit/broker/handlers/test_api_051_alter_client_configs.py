@@ -205,6 +205,11 @@ def test_a_user_that_is_altered_twice_is_not_altered_at_all(broker: Broker) -> N
     assert [int(mechanism) for mechanism, _ in broker.credentials.describe("bob")] == [1]
 
 
+def test_the_empty_section_that_librdkafka_adds_is_passed_over() -> None:
+    frame = memoryview(b"\x00" + encode(AlterUserScramCredentialsRequest(), 0) + b"\x00")
+    assert isinstance(decode_raw(0, frame, 0), AlterUserScramCredentialsRequest)
+
+
 @pytest.mark.parametrize(
     "data",
     [

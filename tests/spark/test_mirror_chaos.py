@@ -14,9 +14,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import psutil  # type: ignore[import-untyped]
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tests.support.kafka import KafkaCluster
+from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, create_topic
 from tests.support.processes import wait_until
 
@@ -121,8 +123,9 @@ def read_numbers(address: str, topic: str, partition: int) -> Iterator[int]:
 class Chaos:
     """A mirror of two flows, its target, and how to kill either."""
 
-    def __init__(self, source: str, target: KafkaCluster, directory: Path) -> None:
+    def __init__(self, source: str, target: KafkaCluster | KlammBroker, directory: Path) -> None:
         self._target = target
+        self._port = int(target.bootstrap_servers.rpartition(":")[2])
         self._directory = directory
         self._random = random.Random(SEED)
         self._properties = f"""
@@ -193,10 +196,9 @@ spark.master = local[2,4]
         elif what == "target":
             self._target.restart(kill=True)
         else:
-            port = self._target.nodes[1].port
-            wait_until(lambda: bool(self.mirror.workers(port)), timeout_s=60, what="a task", interval_s=0.1)
+            wait_until(lambda: bool(self.mirror.workers(self._port)), timeout_s=60, what="a task", interval_s=0.1)
             with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-                self._random.choice(self.mirror.workers(port)).kill()
+                self._random.choice(self.mirror.workers(self._port)).kill()
 
     def more_kills(self) -> Iterator[str]:
         """What to kill in the long form."""
@@ -214,15 +216,27 @@ spark.master = local[2,4]
         self.mirror.__exit__(None, None, None)
 
 
+@pytest.fixture(params=["kafka", "klamm"] if IS_SOAK else ["kafka"])
+def clusters(request: pytest.FixtureRequest) -> Iterator[tuple[str, KafkaCluster | KlammBroker]]:
+    """The address of the source, and the target, which may be killed."""
+    if request.param == "kafka":
+        source_cluster: KafkaCluster = request.getfixturevalue("real_kafka")
+        with KafkaCluster() as target:
+            yield source_cluster.bootstrap_servers, target
+    else:
+        with KlammBroker() as source, KlammBroker() as target_broker:
+            yield source.bootstrap_servers, target_broker
+
+
 def test_whatever_is_killed_committed_records_arrive_once_and_in_order(
-    real_kafka: KafkaCluster, tmp_path: Path
+    clusters: tuple[str, KafkaCluster | KlammBroker], tmp_path: Path
 ) -> None:
     """K894-39, K894-38: exactly once, every record once; at least once, every record, and in order at first sight."""
     # given
-    source = real_kafka.bootstrap_servers
+    source, target = clusters
     for topic in (EXACT, LEAST):
         create_topic(source, topic, PARTITIONS, {"retention.ms": "-1"})
-    with KafkaCluster() as target, Source(source) as written:
+    with Source(source) as written:
         chaos = Chaos(source, target, tmp_path)
         try:
             # when

@@ -162,11 +162,13 @@ class Copier:
 
     def _turn(self, now: float, *, ending: bool) -> None:
         try:
+            if now >= self._not_before:
+                # First, so that what is complete is committed even while the source is away.
+                self._drive_transactions(now, ending=ending)
             if now >= self._not_before and not ending:
                 self._start_more(now)
                 self._fetcher.send(now)
             if now >= self._not_before:
-                self._drive_transactions(now, ending=ending)
                 self._producer.send(now)
             self._poll()
             self._fetcher.sweep(now)

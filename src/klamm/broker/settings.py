@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.configs.own_settings import METRICS_LISTEN, OWN_SETTINGS
+from klamm.broker.security.authorizer import AUTHORIZER_SETTINGS
 from klamm.broker.security.listeners import Address, Listener, parse_listeners
 from klamm.configs.brokers import check_broker_settings
 from klamm.configs.definitions import find_broker_config, parse_broker_settings
@@ -140,4 +141,5 @@ def _check(configs: Mapping[str, str]) -> None:
 
 def unknown_names(configs: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names that are no config of Kafka's or ours: passed over, as Kafka does, and said in the log."""
-    return tuple(sorted(name for name in configs if find_broker_config(name) is None and name not in OWN_SETTINGS))
+    known = AUTHORIZER_SETTINGS.union(OWN_SETTINGS)
+    return tuple(sorted(name for name in configs if find_broker_config(name) is None and name not in known))

@@ -60,7 +60,7 @@ def decode_by_shape(
     try:
         return decode(scram, api_version, rest, body, is_whole=True)
     except ProtocolError:
-        if rest[-1:] != b"\x00":
+        if bytes(rest[-1:]) != b"\x00":
             raise
         # librdkafka ends AlterUserScramCredentials with one empty section of tagged fields more than there is.
         return decode(scram, api_version, rest[:-1], body, is_whole=True)

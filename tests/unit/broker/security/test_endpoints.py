@@ -8,6 +8,7 @@ import pytest
 
 from klamm.broker.security.endpoints import open_endpoint
 from klamm.broker.security.listeners import parse_listeners
+from klamm.broker.settings import unknown_names
 from klamm.properties import SettingsError
 from tests.support.tokens import Issuer, key_set
 
@@ -59,6 +60,12 @@ def opened(configs: dict[str, str]) -> Endpoint:
 def test_logins_that_cannot_work_are_refused_at_the_start(configs: dict[str, str], reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         opened(configs)
+
+
+def test_what_an_authorizer_is_set_up_with_is_not_told_to_be_unknown() -> None:
+    assert unknown_names({"super.users": "User:a", "allow.everyone.if.no.acl.found": "true", "made.up": "x"}) == (
+        "made.up",
+    )
 
 
 def test_a_file_of_keys_is_read_at_the_start(tmp_path: Path) -> None:

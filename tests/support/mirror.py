@@ -117,7 +117,7 @@ class MirrorProcess:
                     out.append(child)
         return out
 
-    def wait_for(self, text: str, timeout_s: float = 60) -> None:
+    def wait_for(self, text: str, timeout_s: float = 120) -> None:
         """Wait until it wrote something."""
         wait_until(lambda: text in self.text(), timeout_s=timeout_s, what=repr(text), alive=self._check_alive)
 

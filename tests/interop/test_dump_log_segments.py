@@ -11,6 +11,7 @@ import pytest
 from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.java import java_tool
 from tests.support.logs import NOON_MS, LogHouse, batch
+from tests.support.transactions import ABORT, COMMIT, end, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,3 +76,19 @@ def test_kafkas_tool_reads_a_log_that_was_cut_and_rebuilt(tmp_path: Path) -> Non
     found = dump(log, log.with_suffix(".index"), log.with_suffix(".timeindex"))
     assert found.count("isvalid: true") == 99
     assert "ismatch" not in found
+
+
+def test_kafkas_tool_reads_markers_and_the_index_of_aborted_transactions(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    write(house.log, 5, "no", sequence=0)
+    end(house.log, 5, ABORT)
+    write(house.log, 6, "yes", sequence=0)
+    end(house.log, 6, COMMIT)
+    asyncio.run(house.manager.close())
+    directory = tmp_path / "t-0"
+
+    output = dump(directory / f"{0:020d}.log", directory / f"{0:020d}.txnindex", options=("--print-data-log",))
+
+    assert "endTxnMarker: ABORT coordinatorEpoch: 0" in output
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 0" in output
+    assert re.search(r"producerId: 5 firstOffset: 0 lastOffset: 1 lastStableOffset: 2", output)

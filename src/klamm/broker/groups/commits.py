@@ -106,9 +106,10 @@ class OffsetService:
         """
 
         async def record(commits: Sequence[PutGroupOffset]) -> None:
-            self._admit_transactional(by)
+            self._check_transactional(by)
             await admit()
-            entry = self._admit_transactional(by)  # others were served meanwhile
+            self._check_transactional(by)  # others were served meanwhile
+            entry = self._registry.entry_or_new(by.group_id)
             for commit in commits:
                 self._registry.pending.put(producer_id, commit)
             if commits:
@@ -261,15 +262,14 @@ class OffsetService:
         entry.group.admit_commit(by.member_id, by.group_instance_id, by.generation_id, self._registry.now())
         return entry
 
-    def _admit_transactional(self, by: Committer) -> Entry:
+    def _check_transactional(self, by: Committer) -> None:
         try:
             entry = self._registry.entry(by.group_id)
         except GroupIdNotFoundError:
-            if by.generation_id < 0:
-                return self._registry.entry_or_new(by.group_id)
-            raise IllegalGenerationError from None
-        entry.group.admit_transactional_commit(by.member_id, by.group_instance_id, by.generation_id)
-        return entry
+            if by.generation_id >= 0:
+                raise IllegalGenerationError from None
+        else:
+            entry.group.admit_transactional_commit(by.member_id, by.group_instance_id, by.generation_id)
 
     async def _record(self, entry: Entry, commits: Sequence[PutGroupOffset]) -> None:
         changes: list[Change] = []

@@ -34,6 +34,8 @@ from klamm.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+MAX_GROUPS = 1_000
+"""A client that only ever adds groups cannot fill the disk."""
 _ENDED = {
     TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
     TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
@@ -184,9 +186,12 @@ def add(
         InvalidProducerIdMappingError: The transactional id belongs to another producer id.
         ProducerFencedError: Another epoch is the present one.
         ConcurrentTransactionsError: The last transaction is just being ended.
+        InvalidRequestError: More groups than a transaction may have.
     """
     check_producer(known, producer)
     is_ongoing = known.state is TransactionState.ONGOING
+    if len(known.groups | groups) > MAX_GROUPS:
+        raise InvalidRequestError(f"A transaction commits offsets of at most {MAX_GROUPS} groups")
     if is_ongoing and partitions <= known.partitions and groups <= known.groups:
         return known
     return replace(

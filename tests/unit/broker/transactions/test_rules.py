@@ -24,7 +24,12 @@ from klamm.broker.transactions.model import (
     TransactionState,
 )
 from klamm.broker.transactions.snapshot import from_payload, to_payload
-from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError, KafkaApiError
+from klamm.protocol.errors import (
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    KafkaApiError,
+)
 
 NOON_MS = 1_600_000_000_000
 PARTITION = TransactionPartition(UUID(int=1), 0)
@@ -107,8 +112,19 @@ def test_a_transaction_begins_with_its_first_partition_and_grows() -> None:
     grown = rules.add(known, known.identity, partitions={OTHER}, groups={"g"}, now_ms=NOON_MS + 5)
 
     assert (known.state, known.started_ms) == (TransactionState.ONGOING, NOON_MS)
-    assert (grown.partitions, grown.groups, grown.started_ms) == (frozenset({PARTITION, OTHER}), frozenset({"g"}), NOON_MS)
+    assert (grown.partitions, grown.groups, grown.started_ms) == (
+        frozenset({PARTITION, OTHER}),
+        frozenset({"g"}),
+        NOON_MS,
+    )
     assert rules.add(grown, grown.identity, partitions={OTHER}, now_ms=NOON_MS) is grown
+
+
+def test_a_transaction_has_no_more_groups_than_anybody_needs() -> None:
+    known = rules.add(ongoing(), ProducerIdentity(7, 0), groups={f"g{number}" for number in range(1000)}, now_ms=1)
+
+    with pytest.raises(InvalidRequestError, match="at most 1000 groups"):
+        rules.add(known, known.identity, groups={"one more"}, now_ms=1)
 
 
 def test_only_the_present_producer_adds_and_writes() -> None:

@@ -28,7 +28,7 @@ from klamm.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAlreadyExistsError
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -53,8 +53,11 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def prepare(address: str) -> None:
+    """Make the topic unless it is there, and wait until the broker knows of it."""
     with AdminClient(address) as client:
-        client.create_topics([NewTopic(name=TOPIC, num_partitions=2)]).all().result()
+        made = client.create_topics([NewTopic(name=TOPIC, num_partitions=2)]).values()[TOPIC].exception(60)
+        assert made is None or isinstance(made, TopicAlreadyExistsError)
+        until(lambda: TOPIC in client.list_topics().result())
 
 
 @pytest.fixture

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from klamm.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tests.support.transaction_wire import (
     NOBODY,
     TransactionClient,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 INVALID_REQUEST, UNKNOWN_TOPIC, ILLEGAL_STATE, UNKNOWN_MEMBER = 42, 3, 48, 25
 STALE_EPOCH, NO_MAPPING, BAD_TIMEOUT, CONCURRENT, FENCED = 47, 49, 50, 51, 90
-NOT_ATTEMPTED, UNSTABLE, ABORTABLE = 55, 88, 120
+NOT_ATTEMPTED, UNSTABLE, NOT_FOUND, ABORTABLE = 55, 88, 105, 120
 
 
 @dataclass(frozen=True)
@@ -204,3 +207,77 @@ def test_nonsense_is_refused(scene: Scene) -> None:
     assert unknown.add(who, 3, scene.topic, 0) == [NO_MAPPING]
     assert unknown.add_offsets(who, 3, "group") == NO_MAPPING
     assert unknown.produce(who, scene.dialect.produce, scene.topic, 0, "x", sequence=0) == NO_MAPPING
+
+
+def test_brokers_ask_for_several_transactions_at_once_and_may_only_look(scene: Scene) -> None:
+    def ask(*partitions: int, verify_only: bool) -> tuple[int, list[int]]:
+        transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+            transactional_id=scene.ours.transactional_id,
+            producer_id=scene.first.producer_id,
+            producer_epoch=scene.first.epoch,
+            verify_only=verify_only,
+            topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=scene.topic, partitions=list(partitions))],
+        )
+        request = AddPartitionsToTxnRequest(transactions=[transaction])
+        answer = scene.client.ask(request, AddPartitionsToTxnResponse, 5)
+        found = {
+            partition.partition_index: partition.partition_error_code
+            for result in answer.results_by_transaction
+            for topic in result.topic_results
+            for partition in topic.results_by_partition
+        }
+        return answer.error_code, [found[index] for index in partitions]
+
+    assert ask(0, verify_only=True) == (0, [ABORTABLE])
+    assert ask(0, verify_only=False) == (0, [0])
+    assert ask(0, 1, verify_only=True) == (0, [0, ABORTABLE])
+
+
+def test_transactions_are_listed_by_state_producer_duration_and_name(scene: Scene) -> None:
+    scene.begin(scene.first)
+    name = scene.ours.transactional_id
+
+    def names(**filters: Any) -> list[str]:
+        request = ListTransactionsRequest(**({"duration_filter": -1, "transactional_id_pattern": None} | filters))
+        answer = scene.client.ask(request, ListTransactionsResponse, 2)
+        assert answer.error_code == 0
+        return [item.transactional_id for item in answer.transaction_states if item.transactional_id == name]
+
+    passing: list[dict[str, Any]] = [
+        {},
+        {"state_filters": ["Ongoing", "Empty"]},
+        {"producer_id_filters": [scene.first.producer_id]},
+        {"transactional_id_pattern": "id-of-.*"},
+        {"duration_filter": 0},
+    ]
+    others: list[dict[str, Any]] = [
+        {"state_filters": ["CompleteCommit"]},
+        {"producer_id_filters": [scene.first.producer_id + 1]},
+        {"transactional_id_pattern": "of-"},
+        {"duration_filter": 3_600_000},
+    ]
+    assert [names(**filters) for filters in passing] == [[name]] * len(passing)
+    assert [names(**filters) for filters in others] == [[]] * len(others)
+    unknown = scene.client.ask(
+        ListTransactionsRequest(state_filters=["Nonsense"], duration_filter=-1), ListTransactionsResponse, 1
+    )
+    assert unknown.unknown_state_filters == ["Nonsense"]
+    assert scene.end(scene.first, commit=True)[0] == 0
+
+
+def test_a_described_transaction_names_its_partitions_and_those_of_its_groups(scene: Scene) -> None:
+    group = f"group-of-{scene.topic}"
+    find_group_coordinator(scene.client, group)
+    scene.begin(scene.first)
+    assert scene.ours.add_offsets(scene.first, 3, group) == 0
+
+    request = DescribeTransactionsRequest(transactional_ids=[scene.ours.transactional_id, "never-seen", ""])
+    known, unknown, empty = scene.client.ask(request, DescribeTransactionsResponse, 0).transaction_states
+
+    assert (known.error_code, known.transaction_state, known.transaction_timeout_ms) == (0, "Ongoing", 60_000)
+    assert (known.producer_id, known.producer_epoch) == scene.first
+    topics = {topic.topic: topic.partitions for topic in known.topics}
+    assert topics[scene.topic] == [0]
+    assert len(topics["__consumer_offsets"]) == 1
+    assert (unknown.error_code, empty.error_code) == (NOT_FOUND, INVALID_REQUEST)
+    assert scene.end(scene.first, commit=False)[0] == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.support.mirror import (
     MirrorProcess,
     Seen,
@@ -126,29 +124,63 @@ def test_a_topic_that_grows_and_one_that_comes_later_are_mirrored_too(
         assert mirror.stop() == 0
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
 def test_leaders_move_and_a_broker_dies_and_comes_back_in_the_middle(
-    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path, side: str
+    real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
+    """K894-37, K894-39: a source and a target of three nodes; transactions whose coordinator moves, too."""
     # given
     one, three = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers
-    source, target = (three, one) if side == "source" else (one, three)
-    replicas = {"source": 1, "target": 1, side: 3}
-    topic = f"moves-{side}"
-    create_topic(source, topic, 6, FOREVER, replication=replicas["source"])
+    create_topic(one, "moves-target", 6, FOREVER)
+    create_topic(three, "moves-source", 6, FOREVER, replication=3)
     batches = [list(numbered(3_000, 6, first=first)) for first in (0, 3_000, 6_000)]
-    produce(source, topic, batches[0])
-    file = properties(source, target, topics=topic, replication_factor=replicas["target"])
-    with MirrorProcess(file, tmp_path) as mirror:
-        mirror.wait_for("3,000/3,000 records")
+
+    def write(batch: list[tuple[int, Seen]]) -> None:
+        produce(one, "moves-target", batch)
+        produce(three, "moves-source", batch)
+
+    def wait_for(count: str) -> None:
+        for flow in ("A->B", "A->C", "B->A"):
+            mirror.wait_for(f"{flow} RUNNING: {count}/{count} records", timeout_s=120)
+
+    write(batches[0])
+    with MirrorProcess(_there_and_back(one, three), tmp_path) as mirror:
+        wait_for("3,000")
         # when
         real_kafka_3.nodes[2].kill()
-        produce(source, topic, batches[1])
-        mirror.wait_for("6,000/6,000 records")
+        write(batches[1])
+        wait_for("6,000")
         real_kafka_3.nodes[2].start(expected_nodes=3)
-        produce(source, topic, batches[2])
-        mirror.wait_for("9,000/9,000 records")
+        write(batches[2])
+        wait_for("9,000")
         # then
         assert mirror.stop() == 0
     wanted = by_partition([record for batch in batches for record in batch], 6)
-    assert read(target, f"A.{topic}", dict.fromkeys(wanted, 1_500)) == wanted
+    counts = dict.fromkeys(wanted, 1_500)
+    assert read(one, "B.moves-source", counts) == wanted
+    assert read(three, "A.moves-target", counts) == wanted
+    assert read(three, "A-moves-target", counts) == wanted
+
+
+def _there_and_back(one: str, three: str) -> str:
+    """From one node to three, at least once and exactly once, and from three nodes to one."""
+    return f"""
+clusters = A, B, C
+A.bootstrap.servers = {one}
+B.bootstrap.servers = {three}
+C.bootstrap.servers = {three}
+A->B.enabled = true
+A->C.enabled = true
+B->A.enabled = true
+topics = moves-target
+B->A.topics = moves-source
+A->C.klamm.exactly.once = true
+A->C.replication.policy.separator = -
+C.offset.storage.topic = mm2-offsets.A.exact.internal
+replication.factor = 3
+offset.storage.replication.factor = 3
+offset-syncs.topic.replication.factor = 1
+B->A.replication.factor = 1
+A.offset.storage.replication.factor = 1
+emit.heartbeats.enabled = false
+emit.checkpoints.enabled = false
+"""

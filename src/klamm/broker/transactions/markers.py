@@ -95,13 +95,17 @@ def end_hanging(logs: Logs, transactions: Mapping[str, Transaction], now_ms: int
     for log in logs.loaded():
         for producer_id, epoch in log.producers.open_producers():
             known = by_producer.get(producer_id)
-            if known is not None and known.state is TransactionState.ONGOING and _holds(known, log):
+            if known is not None and (known.state.is_ending or _is_open_in(known, log)):
                 continue
-            _end_hanging(log, known, producer_id, epoch, now_ms)
+            try:
+                _end_hanging(log, known, producer_id, epoch, now_ms)
+            except StorageError as error:
+                logger.warning("Readers of %s wait until the next start: %s", log.name, error)
 
 
-def _holds(transaction: Transaction, log: PartitionLog) -> bool:
-    return (log.topic_id, log.partition) in transaction.partitions
+def _is_open_in(transaction: Transaction, log: PartitionLog) -> bool:
+    is_ongoing = transaction.state is TransactionState.ONGOING
+    return is_ongoing and (log.topic_id, log.partition) in transaction.partitions
 
 
 def _end_hanging(log: PartitionLog, known: Transaction | None, producer_id: int, epoch: int, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from klamm.broker.transactions.model import ProducerIdentity, TransactionPartiti
 from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError
 from klamm.storage.metadata import MetadataStore
 from tests.support.data_path import TRANSACTION_CONFIG, NoOffsets, ProducerIds
-from tests.support.logs import TOPIC_ID, LogHouse
+from tests.support.logs import TOPIC_ID, FailingPool, LogHouse
 from tests.support.transactions import ABORT, committed_values, end, write
 
 if TYPE_CHECKING:
@@ -174,6 +174,27 @@ def test_a_full_disk_delays_the_markers_and_nothing_else(world: World, monkeypat
             await world.coordinator.add("x", ProducerIdentity(who.producer_id, 1), partitions={PARTITION})
         world.house.pool.room = None
         await _until(lambda: world.state() is TransactionState.COMPLETE_COMMIT)
+        assert committed_values(world.house.log) == ["a"]
+
+    run(world, story)
+
+
+def test_a_disk_that_is_full_at_the_start_takes_no_decision_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
+
+    async def story() -> None:
+        who = await world.begin("a")
+        write(world.house.log, 99, "of nobody", sequence=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.coordinator, "_on_decided", lambda *_: None)
+            await world.finish(who)
+        await world.stop()
+        with monkeypatch.context() as patch:
+            patch.setattr(FailingPool, "room", 0)
+            await world.start()
+            assert world.state() is TransactionState.PREPARE_COMMIT
+        await _until(lambda: world.state() is TransactionState.COMPLETE_COMMIT)
+        await world.restart()
         assert committed_values(world.house.log) == ["a"]
 
     run(world, story)

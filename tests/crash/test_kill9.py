@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import random
 import time
@@ -28,6 +29,7 @@ from tests.support.crash_load import (
     identified,
 )
 from tests.support.klamm import KlammBroker
+from tests.support.processes import wait_until
 from tests.support.wire import RefusedError, WireClient
 
 if TYPE_CHECKING:
@@ -37,13 +39,17 @@ if TYPE_CHECKING:
     from tests.support.workers import Worker
 
 AnyResult = TypeVar("AnyResult")
+logger = logging.getLogger(__name__)
 
-_KILLS: Final = 100 if os.environ.get("KLAMM_SOAK") else 20
+_IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
+_KILLS: Final = 100 if _IS_SOAK else 20
+_KILLS_OF_CONFIG_CHANGES: Final = 300
 _PARTITIONS: Final = 4
 _RECORDS: Final = "crash-records"
 _CONFIGS: Final = "crash-configs"
 _MOMENTS_S: Final = (0.2, 1.2)
 """The broker dies after a time between these, so that it is caught at anything from its first request on."""
+_SHORT_MOMENTS_S: Final = (0.02, 0.4)
 
 
 def test_what_was_acknowledged_survives_twenty_kills(crashing: Cluster) -> None:
@@ -66,6 +72,34 @@ def test_what_was_acknowledged_survives_twenty_kills(crashing: Cluster) -> None:
         story.verify(readers=[worker for worker in workers if isinstance(worker, LoadReader)])
     story.verify_everything_again()
     assert story.did_enough_to_mean_something()
+
+
+@pytest.mark.skipif(not _IS_SOAK, reason="minutes: KLAMM_SOAK=1")
+def test_config_changes_survive_three_hundred_kills(crashing: Cluster) -> None:
+    """All or nothing per resource, and nothing acknowledged is lost."""
+    # given
+    story = _Story(address=crashing.bootstrap_servers)
+    with WireClient(story.address) as client:
+        client.create_topic(_CONFIGS)
+    moments = random.Random()
+    for kill in range(_KILLS_OF_CONFIG_CHANGES):
+        # when
+        workers = story.start_alterers()
+        if kill == 0:
+            wait_until(story.has_acknowledged_changes, timeout_s=30, what="values that are no defaults")
+        time.sleep(moments.uniform(*_SHORT_MOMENTS_S))
+        for worker in workers:
+            worker.check()
+        crashing.restart(kill=True)
+        for worker in workers:
+            worker.stop()
+        # then
+        with WireClient(story.address) as client:
+            story.verify_configs(client)
+    changes = [write for ledger in story.alterers for write in ledger.writes]
+    acknowledged = sum(write.acknowledged for write in changes)
+    logger.info("%d kills, %d of %d changes acknowledged", _KILLS_OF_CONFIG_CHANGES, acknowledged, len(changes))
+    assert acknowledged > 5 * _KILLS_OF_CONFIG_CHANGES
 
 
 @pytest.mark.parametrize(
@@ -129,16 +163,24 @@ class _Story:
         """Start four producers, four config alterers, a reader per partition and one who creates topics."""
         return [
             *(LoadProducer(self.address, _RECORDS, _PARTITIONS, ledger) for ledger in self.producers),
-            *(LoadAlterer(self.address, _CONFIGS, ledger, self.numbers) for ledger in self.alterers),
+            *self.start_alterers(),
             *(LoadReader(self.address, _RECORDS, partition, end) for partition, end in self.ends.items()),
             LoadCreator(self.address, self.topics, self.numbers),
         ]
+
+    def start_alterers(self) -> list[Worker]:
+        """Start four who change configs of one topic."""
+        return [LoadAlterer(self.address, _CONFIGS, ledger, self.numbers) for ledger in self.alterers]
+
+    def has_acknowledged_changes(self) -> bool:
+        """Tell whether any change of a config was acknowledged."""
+        return any(write.acknowledged for ledger in self.alterers for write in ledger.writes)
 
     def verify(self, readers: list[LoadReader]) -> None:
         """Compare the broker with every ledger."""
         with WireClient(self.address) as client:
             self._verify_records(client, readers)
-            self._verify_configs(client)
+            self.verify_configs(client)
             self._verify_topics(client)
         ids = [producer_id for ledger in self.producers for producer_id in ledger.producer_ids]
         assert len(ids) == len(set(ids)), "A producer id was given out twice"
@@ -163,7 +205,8 @@ class _Story:
             }
         assert again == self.places
 
-    def _verify_configs(self, client: WireClient) -> None:
+    def verify_configs(self, client: WireClient) -> None:
+        """Compare the three configs that are changed at once with every ledger."""
         now = time.monotonic()
         configs = client.topic_configs(_CONFIGS)
         writes = {write.number: write for ledger in self.alterers for write in ledger.writes}

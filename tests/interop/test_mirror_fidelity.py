@@ -248,7 +248,7 @@ emit.checkpoints.enabled = false
 config.properties.exclude = max\\\\.message\\\\.bytes, message\\\\.timestamp\\\\.type
 """
     with MirrorProcess(file, tmp_path_factory.mktemp("mirror"), "--until-caught-up") as mirror:
-        code = mirror.wait(180)
+        code = mirror.wait(300)
         text = mirror.text()
     assert code == 1, text[-4000:]
     return Mirrored(clusters, family, wanted, _arrived(clusters, family, wanted), text)

@@ -4,6 +4,8 @@ WITH_JAVA := $(PYTHON_BIN)/python scripts/with_tools.py java --
 WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
 DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
+# Two files of tests at a time: most of the time they wait for processes they have started.
+PYTEST_AT_ONCE ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench bench-quick soak generate lock clean
@@ -33,7 +35,7 @@ check: setup
 	$(PYTHON_BIN)/lint-imports --no-cache
 
 test: check
-	$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS)
+	$(WITH_JAVA_AND_MAVEN) pytest -n $(PYTEST_AT_ONCE) --dist loadfile $(PYTEST_FLAGS)
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .

@@ -11,7 +11,7 @@ from hypothesis import settings
 from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
 from tests.support.second_chance import grant_second_chances, report_second_chances
-from tests.support.skips import report_skips, skip_loudly
+from tests.support.skips import in_ci, report_skips, skip_loudly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
-settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "dev")
+# A change is judged by the same examples twice; new ones are looked for at home and in the soak.
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
+settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci() else "dev")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

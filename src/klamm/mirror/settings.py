@@ -15,12 +15,15 @@ from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, parse_bool, p
 from klamm.properties import SettingsError, with_prefix
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Mapping, Sequence
 
 Role = Literal["producer", "consumer", "admin"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
 _SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 METRICS_LISTEN: Final = "klamm.metrics.listen"
+MASTER: Final = "spark.master"
+CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _LEASE: Final = "klamm.lease.seconds"
 _FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\.(?P<key>.+)")
 
@@ -49,12 +52,22 @@ class MirrorSettings:
     """``klamm.lease.seconds``: how long Spark's tasks copy before they are dealt anew; a key of klamm's own."""
     metrics_listen: tuple[str, int] | None = None
     """``klamm.metrics.listen``: where metrics and a status page are served; a key of klamm's own."""
+    checkpoint_dir: str | None = None
+    """``klamm.checkpoint.dir``: where Spark keeps the numbers of leases, a path or an address; None means: a
+    directory that goes with the mirror. Positions are on the target, not here. A key of klamm's own."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Keys ``spark.*``, for the Spark session."""
     notes: tuple[str, ...] = ()
     """Keys that have no effect here, with the reason; to be logged once."""
     warnings: tuple[str, ...] = ()
     """Deprecated keys that the file sets."""
+
+    def tell(self, logger: logging.Logger) -> None:
+        """Log, once, what of the file has no effect or will go away."""
+        for note in self.notes:
+            logger.info("%s", note)
+        for warning in self.warnings:
+            logger.warning("%s", warning)
 
 
 def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[str] = ()) -> MirrorSettings:
@@ -98,6 +111,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         heartbeats=heartbeats,
         lease=parse_seconds(_LEASE, properties.get(_LEASE, "300")),
         metrics_listen=_address(METRICS_LISTEN, properties.get(METRICS_LISTEN, "")),
+        checkpoint_dir=properties.get(CHECKPOINT_DIR, "").strip() or None,
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
         notes=_without_effect(properties),
         warnings=tuple(warnings),

@@ -40,8 +40,16 @@ def main(arguments: Sequence[str]) -> int:
             plan=options.plan,
             until_caught_up=options.until_caught_up,
             on_progress=display.show,
-            metrics_listen=options.metrics,
+            overrides=_overrides(options),
         )
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, str]:
+    """Return the keys of the file that the command line sets instead."""
+    from klamm.mirror.settings import CHECKPOINT_DIR, MASTER, METRICS_LISTEN  # noqa: PLC0415 - --help needs none of it
+
+    said = {METRICS_LISTEN: options.metrics, MASTER: options.master, CHECKPOINT_DIR: options.checkpoint}
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,6 +71,16 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics",
         metavar="HOST:PORT",
         help="serve a status page, /status.json and /metrics for Prometheus there (klamm.metrics.listen)",
+    )
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help="where Spark runs, such as spark://host:7077 (spark.master)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="Spark's checkpoint directory (klamm.checkpoint.dir)",
     )
     parser.add_argument("--until-caught-up", action="store_true", help="end when everything is copied")
     return parser

@@ -55,22 +55,36 @@ class ServerConnection:
 
 
 class ChannelServer:
-    """Listens on the driver."""
+    """Listens on the driver, from when it is told where."""
 
-    def __init__(self, dispatcher: Dispatcher, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._listener = socket.create_server((host, 0))
-        self.address: tuple[str, int] = (host, self._listener.getsockname()[1])
+        self._listener: socket.socket | None = None
+        self.address: tuple[str, int] = ("", 0)
+        """Where tasks reach it."""
         self.token = secrets.token_hex(16)
         self._connections: set[ServerConnection] = set()
         self._lock = threading.Lock()
-        self._closed = False
-        threading.Thread(target=self._accept, name="mirror-channel", daemon=True).start()
 
-    def _accept(self) -> None:
+    def listen(self, host: str = "127.0.0.1", *, advertised: str | None = None) -> None:
+        """Begin to listen on a free port.
+
+        Args:
+            host: the address to listen on.
+            advertised: what tasks connect to; None means: ``host``.
+
+        Raises:
+            OSError: this machine has no such address.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = self._listener = socket.create_server((host, 0), family=family)
+        self.address = (advertised or host, listener.getsockname()[1])
+        threading.Thread(target=self._accept, args=(listener,), name="mirror-channel", daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                connected, _ = self._listener.accept()
+                connected, _ = listener.accept()
             except OSError:
                 return
             threading.Thread(target=self._serve, args=(connected,), name="mirror-channel", daemon=True).start()
@@ -105,9 +119,10 @@ class ChannelServer:
 
     def close(self) -> None:
         """Stop listening and close all connections."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
         with self._lock:
             connections = list(self._connections)
         for connection in connections:

@@ -28,7 +28,6 @@ class Coordinator:
         *,
         lease_s: float,
         tasks_max: Mapping[str, int],
-        host: str = "127.0.0.1",
     ) -> None:
         self._status = status
         self._slots = 1
@@ -49,12 +48,28 @@ class Coordinator:
         self._sessions: dict[int, str] = {}
         """Sessions that ended the newest lease in order, by group."""
         self._ending = False
-        self.server = ChannelServer(self, host=host)
+        self.failure: str | None = None
+        """Why nothing will be copied any more, until somebody changes something."""
+        self.server = ChannelServer(self)
 
     def set_slots(self, slots: int) -> None:
-        """Say how many tasks can run at once: no more groups are dealt."""
+        """Say how many tasks can run at once: no more groups are dealt, and what runs is dealt anew.
+
+        A task that waits for a slot would wait until the lease of the others is over.
+        """
         with self._changed:
+            if slots == self._slots:
+                return
             self._slots = slots
+            self._version += 1 if self._lease else 0
+            lease = self._lease
+        self.server.broadcast({"end": lease})
+
+    def fail(self, reason: str) -> None:
+        """Let Spark's query fail with this reason when it asks for the next lease."""
+        with self._changed:
+            self.failure = reason
+        self.end()
 
     def publish(self, flow: str, share: Share | None) -> None:
         """Say what a flow copies from now on; running leases end so that it takes effect."""
@@ -86,7 +101,8 @@ class Coordinator:
             case {"progress": list(rows), "session": str(session)}:
                 self._status.update(session, rows)
             case {"ask": "next", "after": int(after)}:
-                connection.send({"lease": self._next_lease(after)})
+                lease = self._next_lease(after)
+                connection.send({"lease": lease} if self.failure is None else {"failed": self.failure})
             case {"ask": "groups", "lease": int(lease)}:
                 connection.send(self._plan(lease))
             case {"task": int(group), "lease": int(lease)}:
@@ -95,6 +111,8 @@ class Coordinator:
                 self._end_if_stale(connection, lease)
             case {"finished": int(group), "lease": int(lease), "session": str(session)}:
                 self._finish(group, lease, session)
+            case {"unable": str(reason)}:
+                self.fail(reason)
             case _:
                 pass
 

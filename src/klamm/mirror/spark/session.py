@@ -7,9 +7,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from klamm.java import require_java
+from klamm.mirror.settings import MASTER
 from klamm.mirror.spark.interpreter import write_interpreter
 from klamm.properties import SettingsError
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER: Final = "local[*,4]"
 """``local[N]`` alone never retries a task."""
+
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit: the JVM runs already."""
+_PYTHON: Final = "spark.pyspark.python"
 
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "klamm-mirror",
@@ -49,29 +55,77 @@ _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
 def start_session(properties: Mapping[str, str], directory: Path) -> SparkSession:
     """Return the running session, or start one.
 
+    Under spark-submit the launcher has said where to run, and what it was told wins over the defaults here.
+
     Args:
-        properties: ``spark.*`` keys of the mirror's file; they win over the mirror's defaults.
+        properties: ``spark.*`` keys of the mirror's file; they win over everything but spark-submit's master.
         directory: a private one that lives as long as the session.
 
     Raises:
         SettingsError: speculation is on: two copies of a task would write records twice.
     """
-    os.environ.setdefault("JAVA_HOME", str(require_java()))
-    # Under spark-submit the launcher has said where to run; a default of ours would win over it.
-    submitted = "SPARK_ENV_LOADED" in os.environ
-    master = properties.get("spark.master", os.environ.get("MASTER", DEFAULT_MASTER))
+    session = _submitted_session(properties) if _GATEWAY in os.environ else _own_session(properties, directory)
+    check_session(session)
+    return session
+
+
+def _submitted_session(properties: Mapping[str, str]) -> SparkSession:
+    SparkContext._ensure_initialized()  # else what was said is not seen
+    said = dict(SparkConf().getAll())
     builder = SparkSession.builder
-    defaults = dict(_DEFAULTS) | (dict(_LOCAL_DEFAULTS) if master.startswith("local") and not submitted else {})
-    for key, value in (defaults | dict(properties)).items():
+    for key, value in (dict(_DEFAULTS) | said | dict(properties)).items():
+        if key != MASTER:
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _own_session(properties: Mapping[str, str], directory: Path) -> SparkSession:
+    os.environ.setdefault("JAVA_HOME", str(require_java()))
+    master = properties.get(MASTER, os.environ.get("MASTER", DEFAULT_MASTER))
+    here = is_local(master)
+    builder = SparkSession.builder.master(master)
+    for key, value in (dict(_DEFAULTS) | (dict(_LOCAL_DEFAULTS) if here else {}) | dict(properties)).items():
         builder = builder.config(key, value)
-    if not submitted:
-        builder = builder.master(master)
-    on_this_machine = master.startswith("local")
-    with _worker_python(str(write_interpreter(directory)) if on_this_machine else sys.executable):
-        session = builder.getOrCreate()
+    python = properties.get(_PYTHON) or (str(write_interpreter(directory)) if here else sys.executable)
+    with _worker_python(python):
+        return builder.getOrCreate()
+
+
+def check_session(session: SparkSession) -> None:
+    """Refuse a session on which records would be written twice.
+
+    Raises:
+        SettingsError: speculation is on.
+    """
     if session.sparkContext.getConf().get("spark.speculation", "false") == "true":
         raise SettingsError("spark.speculation=true: expected false; two copies of a task would write records twice")
-    return session
+
+
+def is_local(master: str | None) -> bool:
+    """Tell whether tasks run in the driver's own process, as with ``local[2,4]``; ``local-cluster`` is a cluster."""
+    return (master or "").partition("[")[0] == "local"
+
+
+def slots(session: SparkSession) -> int:
+    """Return how many tasks can run at once now, at least 1."""
+    context = session.sparkContext
+    if is_local(context.master):
+        return max(1, context.defaultParallelism)
+    # defaultParallelism is at least 2 on a cluster, also when one slot is left: the second task would wait for it
+    # until the lease of the first is over.
+    scala_context = context._jsc.sc()  # not offered in Python
+    profile = scala_context.resourceProfileManager().defaultResourceProfile()
+    return max(1, int(scala_context.maxNumConcurrentTasks(profile)))
+
+
+def channel_addresses(session: SparkSession) -> tuple[str, str]:
+    """Return where the driver is to listen for tasks, and where they find it: as for Spark's own ports."""
+    context = session.sparkContext
+    if is_local(context.master):
+        return "127.0.0.1", "127.0.0.1"
+    conf = context.getConf()
+    advertised = conf.get("spark.driver.host", "127.0.0.1").strip("[]")
+    return conf.get("spark.driver.bindAddress", advertised).strip("[]"), advertised
 
 
 @contextlib.contextmanager

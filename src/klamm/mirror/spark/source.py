@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from klamm.mirror.spark import leases, worker
+from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.spark.channel import ChannelClient
 
 if TYPE_CHECKING:
@@ -74,6 +77,8 @@ class MirrorReader(DataSourceStreamReader):
         answer = self._channel.receive(timeout_s=_PLAN_TIMEOUT_S)
         if answer is None:
             raise TimeoutError("The driver does not answer")
+        if "failed" in answer:
+            raise FlowFailedError(answer["failed"])
         return answer
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -96,6 +101,12 @@ class MirrorReader(DataSourceStreamReader):
         """Copy until the lease is over, then yield progress."""
         if not isinstance(partition, LeasePartition):
             raise TypeError(f"{partition!r} is no lease")
+        try:
+            # What the driver needs not, and a worker on another machine may not have.
+            from klamm.mirror.spark import leases, worker  # noqa: PLC0415
+        except ImportError as error:
+            self._tell_what_is_missing(error)
+            raise
         rows = worker.serve(
             leases.from_json(partition.group),
             lease=partition.lease,
@@ -105,6 +116,17 @@ class MirrorReader(DataSourceStreamReader):
         )
         for row in rows:
             yield tuple(row.values())
+
+    def _tell_what_is_missing(self, error: ImportError) -> None:
+        """Let the driver end in clear words: trying again would change nothing."""
+        reason = (
+            f"Spark's Python on {socket.gethostname()} ({sys.executable}) can not run the mirror: {error}. Install "
+            "klamm with its dependencies there (pip install klamm), or let PYSPARK_PYTHON name a Python that has them"
+        )
+        with contextlib.suppress(OSError):
+            channel = ChannelClient(self._address, self._token)
+            channel.send({"unable": reason})
+            channel.close()
 
     def stop(self) -> None:
         """Close the connection to the driver."""

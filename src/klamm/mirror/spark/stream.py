@@ -7,7 +7,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.spark.session import channel_addresses, slots
+from klamm.mirror.spark.shipping import ship
 from klamm.mirror.spark.source import FORMAT, MirrorSource
+from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,12 +29,16 @@ class MirrorStream:
     """Runs the leases of a coordinator in Spark; starts the query again when it fails. Confined to one thread."""
 
     def __init__(self, spark: SparkSession, coordinator: Coordinator, *, checkpoint: str) -> None:
-        """Register the source.
+        """Give the workers what they need, register the source, and listen where tasks come from.
 
         Args:
             spark: where to run.
             coordinator: what to run.
-            checkpoint: Spark's directory. It may go when the mirror ends: positions are on the target.
+            checkpoint: Spark's directory, a path or an address. It may go when the mirror ends: positions are on the
+                target.
+
+        Raises:
+            SettingsError: this machine has no address ``spark.driver.bindAddress``.
         """
         self._spark = spark
         self._coordinator = coordinator
@@ -39,7 +46,14 @@ class MirrorStream:
         self._query: StreamingQuery | None = None
         self._restarts: deque[float] = deque(maxlen=_MAX_RESTARTS + 1)
         """When the query was started again, by the monotonic clock."""
+        ship(spark)
         spark.dataSource.register(MirrorSource)
+        host, advertised = channel_addresses(spark)
+        try:
+            coordinator.server.listen(host, advertised=advertised)
+        except OSError as error:
+            raise SettingsError(f"spark.driver.bindAddress={host}: {error.strerror or error}") from error
+        self.count_slots()
 
     def start(self) -> StreamingQuery:
         """Start the query."""
@@ -52,12 +66,19 @@ class MirrorStream:
         self._query = writer.queryName("klamm-mirror").start()
         return self._query
 
+    def count_slots(self) -> None:
+        """Let as many tasks be dealt as can run now: executors come and go."""
+        self._coordinator.set_slots(slots(self._spark))
+
     def check(self) -> None:
         """Start the query again if it ended.
 
         Raises:
+            SettingsError: no worker can run the mirror as things are.
             RuntimeError: it ended more than ten times within ten minutes.
         """
+        if self._coordinator.failure is not None:
+            raise SettingsError(self._coordinator.failure)
         if self._query is None or self._query.isActive:
             return
         error = self._query.exception()

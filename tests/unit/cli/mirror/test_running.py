@@ -46,6 +46,19 @@ def test_the_file_and_the_clusters_reach_the_mirror_and_its_exit_code_comes_back
     assert asked[0][0] == (properties, ["B", "C"])
 
 
+def test_what_the_command_line_says_wins_over_the_file(
+    properties: Path, asked: list[tuple[Any, dict[str, Any]]]
+) -> None:
+    # when
+    mirror.main([str(properties), "--master", "spark://h:7077", "--checkpoint", "/here", "--metrics", "h:1"])
+    # then
+    assert asked[0][1]["overrides"] == {
+        "spark.master": "spark://h:7077",
+        "klamm.checkpoint.dir": "/here",
+        "klamm.metrics.listen": "h:1",
+    }
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert mirror.main([str(tmp_path / "none.properties")]) == 2
     assert "none.properties: no such file" in capsys.readouterr().err

@@ -1,21 +1,30 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import klamm.mirror.spark
+from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.spark.channel import ChannelClient
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import Share
+from klamm.mirror.spark.shipping import write_archive
+from klamm.mirror.spark.source import LeasePartition, MirrorReader
 from klamm.mirror.wire.copier import CopySettings
 from klamm.mirror.wire.fetch_frames import FetchLimits
 from klamm.mirror.wire.partition_copy import PartitionId
 from klamm.mirror.wire.transport import ConnectionSettings
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 WAIT_S = 5.0
 
@@ -24,6 +33,7 @@ WAIT_S = 5.0
 def coordinator() -> Iterator[Coordinator]:
     made = Coordinator(MirrorStatus(["A->B"]), lease_s=60.0, tasks_max={})
     made.set_slots(2)
+    made.server.listen()
     yield made
     made.close()
 
@@ -150,3 +160,52 @@ def test_a_second_attempt_at_a_group_ends_the_first(coordinator: Coordinator) ->
     assert first.receive(timeout_s=WAIT_S) == {"end": lease}
     assert other.receive(timeout_s=0.2) is None
     assert second.receive(timeout_s=0.2) is None
+
+
+def test_a_slot_that_is_lost_ends_the_lease_so_that_no_task_waits_for_it(coordinator: Coordinator) -> None:
+    # given
+    coordinator.publish("A->B", share(4))
+    planner, task = client(coordinator), client(coordinator)
+    lease = ask(planner, ask="next", after=0)["lease"]
+    assert len(ask(planner, ask="groups", lease=lease)["groups"]) == 2
+    task.send({"task": 0, "lease": lease, "pid": 1})
+    # when
+    _until_known(coordinator)
+    coordinator.set_slots(1)
+    # then
+    assert task.receive(timeout_s=WAIT_S) == {"end": lease}
+    after = ask(planner, ask="next", after=lease)["lease"]
+    assert len(ask(planner, ask="groups", lease=after)["groups"]) == 1
+
+
+def _until_known(coordinator: Coordinator) -> None:
+    wait_until(lambda: any(each.is_task for each in coordinator.server._connections), timeout_s=WAIT_S, what="a task")
+
+
+def test_a_worker_that_lacks_a_module_ends_the_mirror_in_clear_words(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setitem(sys.modules, "klamm.mirror.spark.worker", None)
+    monkeypatch.delattr(klamm.mirror.spark, "worker", raising=False)
+    host, port = coordinator.server.address
+    reader = MirrorReader({"host": host, "port": str(port), "token": coordinator.server.token})
+    # when
+    with pytest.raises(ImportError):
+        next(reader.read(LeasePartition(1, 60.0, {"number": 0})))
+    # then
+    wait_until(lambda: coordinator.failure is not None, timeout_s=WAIT_S, what="the reason")
+    with pytest.raises(FlowFailedError, match=r"can not run the mirror: .*Install klamm with its dependencies"):
+        reader.latestOffset({"lease": 0}, None)
+    reader.stop()
+
+
+def test_what_is_shipped_can_be_imported_from_its_archive(tmp_path: Path) -> None:
+    # given
+    archive = write_archive(tmp_path / "klamm.zip")
+    # when
+    code = "import klamm.mirror.spark.worker as it, klamm.mirror.main; print(it.__file__)"
+    environ = {**os.environ, "PYTHONPATH": str(archive)}
+    told = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, check=True)
+    # then
+    assert told.stdout.decode().startswith(str(archive))

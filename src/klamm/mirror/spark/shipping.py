@@ -1,0 +1,46 @@
+"""klamm itself for Spark's workers on other machines, as an archive of modules.
+
+``python -m klamm.mirror.spark.shipping klamm.zip`` writes one for ``spark-submit --py-files klamm.zip``.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import klamm
+from klamm.mirror.spark.session import is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PACKAGE = Path(klamm.__file__).parent
+
+
+def ship(spark: SparkSession) -> None:
+    """Send this klamm to workers on other machines, so that driver and tasks are of one version.
+
+    Nothing is sent to workers on this machine, nor when klamm itself came in an archive: ``--py-files`` sent that one.
+    """
+    context = spark.sparkContext
+    if is_local(context.master) or not _PACKAGE.is_dir():
+        return
+    # Spark serves the file itself to executors that come later: it lives as long as the session.
+    directory = Path(tempfile.mkdtemp(prefix="klamm-shipped-", dir=context._temp_dir))
+    context.addPyFile(str(write_archive(directory / f"{directory.name}.zip")))
+
+
+def write_archive(path: Path) -> Path:
+    """Write an archive of the package that is running, as ``--py-files`` takes it, and return its path."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for module in sorted(_PACKAGE.rglob("*")):
+            if module.is_file() and module.suffix != ".pyc":
+                archive.write(module, Path(_PACKAGE.name) / module.relative_to(_PACKAGE))
+    return path
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{write_archive(Path(sys.argv[1] if sys.argv[1:] else 'klamm.zip'))}\n")

@@ -1,0 +1,114 @@
+"""``klamm.mirror.spark.start``: a mirror as a query of a session that runs already."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from klamm.mirror.progress import FlowState
+from klamm.mirror.spark import start
+from klamm.mirror.spark.interpreter import write_interpreter
+from klamm.properties import SettingsError, parse_properties
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import Seen, create_topic, produce, properties, read
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+# Source and target are one cluster here: a heartbeat would be mirrored as one more topic for ever.
+NO_HEARTBEATS = "heartbeats.replication.enabled = false\n"
+FOREVER = {"retention.ms": "-1"}
+YEAR_2013 = 1_356_998_400_000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KlammBroker]:
+    """Source and target in one: remote topics have the source's name before them."""
+    with KlammBroker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Spark waits ten seconds for a worker, and those of a busy machine compile an archive of pyspark first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", str(write_interpreter(tmp_path_factory.mktemp("python"))))
+        yield
+
+
+class BrokenFilter:
+    """A filter of the user's own that cannot do its work."""
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        raise ValueError(f"a filter of the user's own does not like {topic}")
+
+
+def listening() -> set[int]:
+    return {each.laddr.port for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+
+
+def mirror_threads() -> set[str]:
+    names = {thread.name for thread in threading.enumerate()}
+    return {name for name in names if "->" in name or name.startswith("mirror-")}
+
+
+def test_a_query_mirrors_until_it_is_stopped_and_leaves_nothing_behind(
+    spark: SparkSession, broker: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    records = [(number % 2, Seen(b"k", b"%d" % number, (), YEAR_2013 + number)) for number in range(40)]
+    create_topic(broker.bootstrap_servers, "noted", 2, FOREVER)
+    produce(broker.bootstrap_servers, "noted", records)
+    file = tmp_path / "mm2.properties"
+    file.write_text(properties(broker.bootstrap_servers, broker.bootstrap_servers, NO_HEARTBEATS, topics="noted"))
+    ports = listening()
+    # when
+    query = start(spark, file)
+    try:
+        wait_until(lambda: query.flows[0].copied == 40, timeout_s=150, what="40 records", alive=lambda: check(query))
+        assert query.isActive
+        assert query.flows[0].state is FlowState.RUNNING
+    finally:
+        query.stop()
+    # then
+    arrived = read(broker.bootstrap_servers, "A.noted", {0: 20, 1: 20})
+    assert arrived == {at: [record for partition, record in records if partition == at] for at in (0, 1)}
+    assert not query.isActive
+    assert query.exception() is None
+    assert listening() <= ports
+    wait_until(lambda: not mirror_threads(), timeout_s=30, what="the end of all threads")
+
+
+def check(query: object) -> None:
+    failed = query.exception()  # type: ignore[attr-defined]
+    assert failed is None, failed
+
+
+def test_a_query_whose_flows_have_all_failed_fails_and_says_why(spark: SparkSession, broker: KlammBroker) -> None:
+    # given
+    address = broker.bootstrap_servers
+    keys = parse_properties(properties(address, address, NO_HEARTBEATS, topics="noted"))
+    # when
+    query = start(spark, keys | {"topic.filter.class": f"{__name__}:BrokenFilter"})
+    # then
+    with pytest.raises(StreamingQueryException, match="A->B: ValueError: a filter of the user's own"):
+        query.awaitTermination(90)
+    assert query.flows[0].state is FlowState.FAILED
+    wait_until(lambda: not mirror_threads(), timeout_s=30, what="the end of all threads")
+
+
+def test_what_can_not_be_is_refused_before_anything_starts(spark: SparkSession) -> None:
+    # given
+    before = mirror_threads()
+    # then
+    with pytest.raises(SettingsError, match=r"A\.bootstrap\.servers: expected host:port"):
+        start(spark, {"clusters": "A,B", "A->B.enabled": "true"})
+    assert mirror_threads() == before

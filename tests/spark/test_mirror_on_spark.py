@@ -262,8 +262,6 @@ def test_a_remote_topic_of_unknown_origin_stops_loudly(
     assert ends(target.bootstrap_servers, "A.strange", 1) == [10]
 
 
-
-
 def test_a_source_topic_that_was_created_again_stops_loudly(
     source: KlammBroker, target: KlammBroker, tmp_path: Path
 ) -> None:

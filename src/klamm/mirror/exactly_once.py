@@ -91,8 +91,9 @@ def parse_delivery(
     if own and given is None:
         isolation = IsolationLevel.READ_COMMITTED
     _check(own=own, required=required, support=support, isolation=isolation, isolation_key=isolation_key)
+    exactly_once = _exactly_once(reader, source_alias, producer)  # also when it is off: wrong values are told at once
     if isolation is IsolationLevel.READ_COMMITTED and (own or support is WorkerSupport.ENABLED):
-        exactly_once = _exactly_once(reader, source_alias, producer)
+        _check_times(exactly_once)
         return Delivery(exactly_once=exactly_once, isolation_level=isolation)
     warnings = []
     if support is WorkerSupport.ENABLED:
@@ -133,10 +134,6 @@ def _exactly_once(reader: KeyReader, source_alias: str, producer: Mapping[str, s
     timeout_ms = keys.parse_int(
         "producer.transaction.timeout.ms", producer.get("transaction.timeout.ms", "60000"), at_least=1
     )
-    if timeout_ms <= interval_ms:
-        raise SettingsError(
-            f"{_BOUNDARY_MS}={interval_ms}: expected less than the producer's transaction.timeout.ms={timeout_ms}"
-        )
     group = reader.text("group.id", f"{source_alias}-mm2", worker=True)
     return ExactlyOnce(
         id_prefix=f"{group}-klamm-{source_alias}",
@@ -144,3 +141,12 @@ def _exactly_once(reader: KeyReader, source_alias: str, producer: Mapping[str, s
         interval=timedelta(milliseconds=interval_ms),
         timeout=timedelta(milliseconds=timeout_ms),
     )
+
+
+def _check_times(exactly_once: ExactlyOnce) -> None:
+    interval, timeout = exactly_once.interval, exactly_once.timeout
+    if timeout <= interval:
+        raise SettingsError(
+            f"{_BOUNDARY_MS}={interval // timedelta(milliseconds=1)}: expected less than the producer's "
+            f"transaction.timeout.ms={timeout // timedelta(milliseconds=1)}"
+        )

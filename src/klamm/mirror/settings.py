@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import permutations
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from klamm.mirror.flow_settings import FlowSettings, client_properties, parse_flow
 from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
@@ -25,6 +25,13 @@ METRICS_LISTEN: Final = "klamm.metrics.listen"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _LEASE: Final = "klamm.lease.seconds"
+_OPEN_PREFIXES: Final = (
+    *_SECURITY_PREFIXES,
+    "spark.",
+    "config.providers",
+    *("source.", "target.", "producer.", "consumer.", "admin."),
+)
+"""What begins so goes to clients, providers or Spark, who know their own keys."""
 _FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\.(?P<key>.+)")
 
 
@@ -81,6 +88,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         SettingsError: a value is wrong, an address is missing, or there is nothing to do: no flow is enabled, and no
             heartbeats.
     """
+    properties = _Recorded(properties)
     aliases = parse_list(properties.get("clusters", ""))
     if not aliases:
         raise SettingsError("clusters: expected the aliases of the clusters, such as clusters=A,B")
@@ -113,7 +121,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         metrics_listen=_address(METRICS_LISTEN, properties.get(METRICS_LISTEN, "")),
         checkpoint_dir=properties.get(CHECKPOINT_DIR, "").strip() or None,
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
-        notes=_without_effect(properties),
+        notes=_without_effect(properties) + (_unknown(properties, aliases) if flows else ()),
         warnings=tuple(warnings),
     )
 
@@ -172,6 +180,30 @@ def _plain_key(key: str) -> str:
 def _without_effect(properties: Mapping[str, str]) -> tuple[str, ...]:
     found = ((key, ACCEPTED_WITHOUT_EFFECT.get(_plain_key(key))) for key in properties)
     return tuple(f"{key} has no effect: {reason}" for key, reason in found if reason is not None)
+
+
+class _Recorded(dict[str, str]):
+    """What a file says, and what was asked of it."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        super().__init__(properties)
+        self.asked: set[str] = set()
+        """Keys without the flow before them."""
+
+    def get(self, key: str, default: Any = None, /) -> Any:
+        """Return the value, and remember that the key is known."""
+        self.asked.add(_plain_key(key))
+        return super().get(key, default)
+
+
+def _unknown(properties: _Recorded, aliases: Sequence[str]) -> tuple[str, ...]:
+    """Return a note that names the keys that nobody asked for: they may be misspelt."""
+    known = properties.asked | ACCEPTED_WITHOUT_EFFECT.keys() | DEPRECATED.keys()
+    open_prefixes = (*_OPEN_PREFIXES, *(f"{alias}." for alias in aliases))
+    unknown = [
+        key for key in properties if (plain := _plain_key(key)) not in known and not plain.startswith(open_prefixes)
+    ]
+    return (f"Not known here, ignored: {', '.join(unknown)}",) if unknown else ()
 
 
 def _deprecated(properties: Mapping[str, str]) -> tuple[str, ...]:

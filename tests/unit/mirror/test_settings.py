@@ -198,11 +198,25 @@ def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str
         settings(line + "\n")
 
 
-def test_unknown_keys_are_ignored_and_known_ones_without_effect_are_told() -> None:
+def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_told() -> None:
     """K894-27."""
-    parsed = settings("something.else=1\nA->B.consumer.poll.timeout.ms=5\n")
-    (note,) = parsed.notes
-    assert note.startswith("A->B.consumer.poll.timeout.ms has no effect: ")
+    parsed = settings("something.else=1\nA->B.tpoics=x\nA->B.consumer.poll.timeout.ms=5\n")
+    without_effect, unknown = parsed.notes
+    assert without_effect.startswith("A->B.consumer.poll.timeout.ms has no effect: ")
+    assert unknown == "Not known here, ignored: something.else, A->B.tpoics"
+
+
+def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
+    """K894-27."""
+    parsed = settings(
+        "A->B.topics=x\ntopics=y\ngroups.blacklist=z\ntopics.blacklist=q\nB.exactly.once.source.support=disabled\n"
+        "A.consumer.fetch.min.bytes=1\nA->B.source.consumer.fetch.min.bytes=1\nA->B.producer.override.acks=all\n"
+        "ssl.protocol=TLSv1.3\nspark.ui.enabled=false\nklamm.lease.seconds=5\nklamm.exactly.once.shards=2\n"
+        "config.providers=file\nconfig.properties.blacklist=a\nB->A.emit.heartbeats.interval.seconds=2\n"
+        "sync.group.offsets.enabled=true\nemit.offset-syncs.enabled=true\noffset-syncs.topic.location=source\n"
+        "klamm.on.source.loss=stop\ntransaction.boundary=poll\noffset-syncs.topic.replication.factor=1\n"
+    )
+    assert parsed.notes == ()
 
 
 def test_every_pair_of_clusters_has_heartbeats_unless_they_are_switched_off() -> None:

@@ -35,7 +35,7 @@ check: setup
 	$(PYTHON_BIN)/lint-imports --no-cache
 
 test: check
-	$(WITH_JAVA_AND_MAVEN) pytest -n $(PYTEST_AT_ONCE) --dist loadfile $(PYTEST_FLAGS)
+	$(WITH_JAVA_AND_MAVEN) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .

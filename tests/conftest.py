@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_SLOW_DIRECTORIES = ("spark", "crash", "interop")
+
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
 # A change is judged by the same examples twice; new ones are looked for at home and in the soak.
@@ -31,9 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a machine that was too slow once try again."""
+    """Let a machine that was too slow once try again, and begin with the files that take longest."""
     grant_second_chances(items)
+    items.sort(key=_slowest_first)
+
+
+def _slowest_first(item: pytest.Item) -> int:
+    """Return the rank of a test's directory: whoever begins with the long files is not left alone with one of them."""
+    directory = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+    return _SLOW_DIRECTORIES.index(directory) if directory in _SLOW_DIRECTORIES else len(_SLOW_DIRECTORIES)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

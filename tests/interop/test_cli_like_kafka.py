@@ -6,6 +6,7 @@ Kafka's tools print against Apache Kafka is what all four have to print, but for
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import os
@@ -15,6 +16,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -32,7 +34,6 @@ from tests.support.processes import wait_until
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from tests.support.probe import Cluster
 
@@ -162,6 +163,7 @@ def commands(text: str) -> list[list[str]]:
     return [line.split(" ") for line in text.splitlines()]
 
 
+TOOLS_IN_ONE_PROCESS: Final = Path(__file__).parents[1] / "java" / "Tools.java"
 QUIET: Final = ("-Xlog:disable", "-Dklamm.log.level=ERROR")
 
 
@@ -237,12 +239,24 @@ def klamm_broker_process() -> Iterator[KlammBroker]:
 
 @pytest.fixture(scope="module")
 def kafkas_plays(kafka: KafkaCluster, klamm_broker_process: KlammBroker) -> tuple[list[Outcome], list[Outcome]]:
-    """Kafka's tools against Apache Kafka and against klamm, at the same time: most of it is waiting for Java."""
+    """Kafka's tools against Apache Kafka and against klamm, at the same time, each in one process of Java."""
 
     def play(address: str) -> list[Outcome]:
-        return [run_kafkas(address, words) for words in commands(PLAY)]
+        command = java_command(str(TOOLS_IN_ONE_PROCESS), heap="256m", jvm_options=(*QUICK_TO_START, *QUIET))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as java:
+            assert java.stdin is not None
+            assert java.stdout is not None
+            outcomes = []
+            for words in commands(PLAY):
+                line = (TOOLS[words[0]], "--bootstrap-server", address, *words[1:])
+                java.stdin.write("\t".join(line) + "\n")
+                java.stdin.flush()
+                code, out, err = java.stdout.readline().split()
+                stdout, stderr = (base64.b64decode(part[1:]).decode() for part in (out, err))
+                outcomes.append(Outcome(exit_code=int(code), stdout=stdout, stderr=stderr))
+            java.stdin.close()
+        return outcomes
 
-    start_up_archive()
     with ThreadPoolExecutor(2) as both:
         on_kafka, on_klamm = both.map(play, (kafka.bootstrap_servers, klamm_broker_process.bootstrap_servers))
     return on_kafka, on_klamm

@@ -1,8 +1,7 @@
-"""Tests with processes of their own get a second chance when the machine was too slow, never when a claim was false.
+"""Tests with processes of their own get a second chance, as the machine may have been too slow; who fails twice fails.
 
-A wait that ran out or a connection that was not there in time may be the machine's fault: such a test runs once more,
-and the end of the run names it. An assertion that failed is final at once: what was read from a broker does not become
-right by reading again.
+The end of the run names each that needed it, with what ended its first run: it is to be looked at, not lived with. What
+was lost or doubled by a crash is final at once: such a thing does not become right by trying again.
 """
 
 from __future__ import annotations
@@ -14,15 +13,16 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_WITH_PROCESSES: Final = {"crash", "interop", "spark"}
+_FINAL: Final = {"interop": ["Failed"], "spark": ["Failed"], "crash": ["AssertionError", "Failed"]}
+"""By directory of tests that start processes, what ends a test for good; ``Failed`` is what may not be skipped."""
 
 
 def grant_second_chances(items: Iterable[pytest.Item]) -> None:
     """Mark the tests of the directories whose tests start processes."""
-    mark = pytest.mark.flaky(reruns=1, rerun_except=["AssertionError", "Failed"])
     for item in items:
-        if _WITH_PROCESSES.intersection(item.path.relative_to(item.config.rootpath / "tests").parts[:1]):
-            item.add_marker(mark)
+        directory = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+        if directory in _FINAL:
+            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=_FINAL[directory]))
 
 
 def report_second_chances(reporter: pytest.TerminalReporter) -> None:

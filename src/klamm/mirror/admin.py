@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from klamm.admin import (
     AclFilter,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from klamm.admin import Acl, PerKeyResult
+    from klamm.mirror.flow_settings import FlowSettings
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -84,6 +85,17 @@ class KafkaAdmin:
         settings = Security.of(properties).admin_settings()
         client_id = properties.get("client.id", "klamm-mirror-admin")
         self._admin = AdminClient(list(bootstrap_servers), timeout_ms=timeout_ms, client_id=client_id, **settings)
+
+    @classmethod
+    def of(cls, flow: FlowSettings, side: Literal["source", "target"]) -> KafkaAdmin:
+        """Prepare the connections to one side of a flow, as its file says.
+
+        Raises:
+            SettingsError: security settings that can not be honoured.
+        """
+        cluster = flow.source if side == "source" else flow.target
+        timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
+        return cls(cluster.bootstrap_servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms)
 
     def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics of the cluster, internal ones too."""

@@ -109,9 +109,7 @@ class ControlLoops:
             share = Share(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
             self.coordinator.publish(flow.name, share)
 
-        timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
-        source = KafkaAdmin(flow.source.bootstrap_servers, flow.clients["source.admin"], timeout_ms=timeout_ms)
-        target = KafkaAdmin(flow.target.bootstrap_servers, flow.clients["target.admin"], timeout_ms=timeout_ms)
+        source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
         back = f"{flow.target.alias}->{flow.source.alias}"
         heartbeats = next((pair for pair in self._settings.heartbeats if pair.name == back), None)
         try:

@@ -22,9 +22,7 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
     """Write what each flow would do (``+`` new, ``~`` changed, ``-`` removed); returns the exit code."""
     code = _OK
     for flow in settings.flows:
-        timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
-        source = KafkaAdmin(flow.source.bootstrap_servers, flow.clients["source.admin"], timeout_ms=timeout_ms)
-        target = KafkaAdmin(flow.target.bootstrap_servers, flow.clients["target.admin"], timeout_ms=timeout_ms)
+        source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
         try:
             lines = plan_flow(flow, source, target)
         except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:

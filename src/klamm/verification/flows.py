@@ -110,8 +110,7 @@ def _positions(settings: CopySettings) -> Mapping[tuple[str, int], int]:
 
 
 def _selected(flow: FlowSettings) -> list[str]:
-    timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
-    admin = KafkaAdmin(flow.source.bootstrap_servers, flow.clients["source.admin"], timeout_ms=timeout_ms)
+    admin = KafkaAdmin.of(flow, "source")
     try:
         return [topic.name for topic in selected_topics(admin.list_topics(), flow.selection)]
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.model import GroupAdmin, Partition
-    from klamm.mirror.settings import ClusterSettings
 
     Ends = Callable[[Sequence[Partition]], Mapping[Partition, int]]
 
@@ -96,21 +95,14 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
         )
 
 
-def _cluster(flow: FlowSettings, side: str) -> ClusterSettings:
-    return flow.source if side == "source" else flow.target
-
-
-def _admin(stack: contextlib.ExitStack, flow: FlowSettings, side: str) -> KafkaAdmin:
-    timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
-    servers = _cluster(flow, side).bootstrap_servers
-    return stack.enter_context(
-        contextlib.closing(KafkaAdmin(servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms))
-    )
+def _admin(stack: contextlib.ExitStack, flow: FlowSettings, side: Literal["source", "target"]) -> KafkaAdmin:
+    return stack.enter_context(contextlib.closing(KafkaAdmin.of(flow, side)))
 
 
 def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role: str) -> ControlConnection:
-    servers = _cluster(flow, side).bootstrap_servers
-    settings = ConnectionSettings.of(servers, flow.clients[f"{side}.{role}"], f"klamm-mirror-{flow.name}")
+    cluster = flow.source if side == "source" else flow.target
+    client = flow.clients[f"{side}.{role}"]
+    settings = ConnectionSettings.of(cluster.bootstrap_servers, client, f"klamm-mirror-{flow.name}")
     return stack.enter_context(contextlib.closing(ControlConnection(settings)))
 
 

@@ -82,9 +82,7 @@ def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:
     """Compare the configs of a flow's topics until the end; a cluster that is away is asked again later."""
-    timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
-    source = KafkaAdmin(flow.source.bootstrap_servers, flow.clients["source.admin"], timeout_ms=timeout_ms)
-    target = KafkaAdmin(flow.target.bootstrap_servers, flow.clients["target.admin"], timeout_ms=timeout_ms)
+    source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
     try:
         pause_s = _FIRST_COMPARISON_S
         while not ended.wait(pause_s):

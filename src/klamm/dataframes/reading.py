@@ -23,7 +23,7 @@ from klamm.mirror.wire.fetch_frames import (
     fetched_partitions,
 )
 from klamm.protocol.codec import encode
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.primitives import ZERO_UUID
 
@@ -266,7 +266,7 @@ class _Fetch:
             return
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise ReadingError(f"{self._name}: reading it is not allowed (TOPIC_AUTHORIZATION_FAILED)")
-        self._wait(ErrorCode(code).name if code in list(ErrorCode) else f"error code {code}")
+        self._wait(error_name(code))
 
     def _out_of_range(self) -> None:
         where = (self._wanted.topic, self._wanted.partition)

@@ -10,21 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from klamm.mirror import positions
 from klamm.mirror.positions import ShardPlan, SourcePartition
 from klamm.mirror.wire import cluster as clusters
-from klamm.mirror.wire.batches import Treatment, walk
 from klamm.mirror.wire.connection import ConnectionLostError
-from klamm.mirror.wire.fetch_frames import (
-    LAST_VERSION,
-    TOPIC_IDS_FROM,
-    FetchedPartition,
-    FetchLimits,
-    WantedRecords,
-    fetch_request,
-    fetched_partitions,
-)
-from klamm.mirror.wire.small_topics import write_records
-from klamm.protocol.errors import ErrorCode
-from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
-from klamm.protocol.records import Record, decode_records
+from klamm.mirror.wire.small_topics import read_records, write_records
+from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +26,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _TIMEOUT_S: Final = 15.0
-_LIMITS: Final = FetchLimits(max_bytes=4 * 1024 * 1024, partition_max_bytes=1024 * 1024, min_bytes=1, max_wait_ms=50)
+_MAX_WAIT_MS: Final = 50
 _NONE: Final[Mapping[TopicPartition, UUID]] = MappingProxyType({})
 _ATTEMPTS: Final = 40
 """How often a partition is asked before we say that an open transaction hides what it holds; about two seconds."""
@@ -85,7 +73,11 @@ class PositionStore:
     def _read_partition(self, partition: int, fetch_offset: int, end: int, found: StoredPositions) -> None:
         attempts = 0
         while fetch_offset < end:
-            next_offset = self._read_some(partition, fetch_offset, found)
+            records, next_offset = read_records(
+                self.cluster, self.topic, partition, fetch_offset, timeout_s=_TIMEOUT_S, max_wait_ms=_MAX_WAIT_MS
+            )
+            for record in records:
+                self._keep_record(record, found)
             attempts = 0 if next_offset > fetch_offset else attempts + 1
             if attempts == _ATTEMPTS:
                 raise ConnectionLostError(f"An open transaction hides positions in {self.topic}-{partition}")
@@ -96,34 +88,6 @@ class PositionStore:
         if state is None:
             raise ConnectionLostError(f"{self.topic} does not exist yet on the target")
         return range(len(state.partitions))
-
-    def _read_some(self, partition: int, fetch_offset: int, found: StoredPositions) -> int:
-        """Read one answer of one partition; returns the next offset."""
-        leader = self.cluster.leader(self.topic, partition)
-        if leader is None:
-            raise ConnectionLostError(f"Partition {partition} of {self.topic} has no leader now")
-        connection = self.cluster.connection(leader)
-        version = connection.version_of(FetchRequest, at_most=LAST_VERSION)
-        wanted = WantedRecords(self.topic, self.cluster.topic_id(self.topic), partition, fetch_offset)
-        request = fetch_request([wanted], _LIMITS, read_committed=True)
-        response = connection.call(request, FetchResponse, version=version, timeout_s=_TIMEOUT_S)
-        names = {wanted.topic_id: self.topic}
-        for answer in fetched_partitions(
-            response, names, with_topic_ids=version >= TOPIC_IDS_FROM, read_committed=True
-        ):
-            if answer.error_code != ErrorCode.NONE:
-                raise ConnectionLostError(f"Partition {partition} of {self.topic}: error code {answer.error_code}")
-            return self._keep(answer, fetch_offset, found)
-        raise ConnectionLostError(f"Partition {partition} of {self.topic} was not answered")
-
-    def _keep(self, answer: FetchedPartition, fetch_offset: int, found: StoredPositions) -> int:
-        for fetched in walk(answer.records, fetch_offset, answer.aborted):
-            fetch_offset = fetched.next_offset
-            if fetched.treatment is Treatment.DROP:
-                continue
-            for record in decode_records(fetched.batch):
-                self._keep_record(record, found)
-        return fetch_offset
 
     def _keep_record(self, record: Record, found: StoredPositions) -> None:
         key = positions.parse_key(record.key)

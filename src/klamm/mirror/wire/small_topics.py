@@ -1,14 +1,24 @@
-"""Writing a few records to a topic of the mirror itself, and waiting until they are acknowledged."""
+"""The few records of the mirror's own topics: writing some and waiting until they are acknowledged, reading some."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.wire.batches import Treatment, walk
 from klamm.mirror.wire.connection import ConnectionLostError
+from klamm.mirror.wire.fetch_frames import (
+    LAST_VERSION,
+    TOPIC_IDS_FROM,
+    FetchLimits,
+    WantedRecords,
+    fetch_request,
+    fetched_partitions,
+)
 from klamm.mirror.wire.produce_frames import LAST_IN_TRANSACTION, PartitionRecords, TopicName, produce_body
 from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
-from klamm.protocol.records import encode_batch
+from klamm.protocol.records import decode_records, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +29,8 @@ if TYPE_CHECKING:
 
 _DONE: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)})
 _LAST_VERSION: Final = 32767
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+_PARTITION_FETCH_BYTES: Final = 1024 * 1024
 
 
 class RecordsRefusedError(ConnectionLostError):
@@ -84,3 +96,48 @@ def _write_to(
     connection.wait_for(lambda: bool(answers), timeout_s=timeout_s, what="Produce")
     codes = {partition.error_code for answer in answers[0].responses for partition in answer.partition_responses}
     return codes - _DONE
+
+
+def read_records(
+    cluster: Cluster, topic: str, partition: int, fetch_offset: int, *, timeout_s: float, max_wait_ms: int
+) -> tuple[list[Record], int]:
+    """Read committed records of one fetch; blocks.
+
+    Args:
+        cluster: its metadata of the topic are fresh.
+        topic: where to read.
+        partition: where to read.
+        fetch_offset: from where on.
+        timeout_s: for the answer.
+        max_wait_ms: how long the broker may wait for a first record.
+
+    Returns:
+        The records of whole batches, which may begin before ``fetch_offset``, and the offset to go on with: the same
+        one when there is nothing to read, as an open transaction may hide what follows.
+
+    Raises:
+        ConnectionLostError: it can not be read now.
+    """
+    leader = cluster.leader(topic, partition)
+    if leader is None:
+        raise ConnectionLostError(f"Partition {partition} of {topic} has no leader now")
+    connection = cluster.connection(leader)
+    version = connection.version_of(FetchRequest, at_most=LAST_VERSION)
+    wanted = WantedRecords(topic, cluster.topic_id(topic), partition, fetch_offset)
+    limits = FetchLimits(_FETCH_BYTES, _PARTITION_FETCH_BYTES, min_bytes=1, max_wait_ms=max_wait_ms)
+    request = fetch_request([wanted], limits, read_committed=True)
+    response = connection.call(request, FetchResponse, version=version, timeout_s=timeout_s)
+    answers = fetched_partitions(
+        response, {wanted.topic_id: topic}, with_topic_ids=version >= TOPIC_IDS_FROM, read_committed=True
+    )
+    answer = next(iter(answers), None)
+    if answer is None:
+        raise ConnectionLostError(f"Partition {partition} of {topic} was not answered")
+    if answer.error_code != ErrorCode.NONE:
+        raise ConnectionLostError(f"Partition {partition} of {topic}: {error_name(answer.error_code)}")
+    found: list[Record] = []
+    for fetched in walk(answer.records, fetch_offset, answer.aborted):
+        fetch_offset = fetched.next_offset
+        if fetched.treatment is not Treatment.DROP:
+            found += decode_records(fetched.batch)
+    return found, fetch_offset

@@ -10,7 +10,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.security.acls import Acl
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -45,14 +45,14 @@ async def describe(pool: ConnectionPool, deadline: Deadline, wanted: AclFilter) 
     )
     raise_for_code(response.error_code, response.error_message)
     return tuple(
-        Acl(
-            resource_type=AclResourceType.from_wire(resource.resource_type),
-            resource_name=resource.resource_name,
-            pattern_type=PatternType.from_wire(resource.pattern_type),
+        Acl.from_wire(
+            resource.resource_type,
+            resource.resource_name,
+            resource.pattern_type,
             principal=acl.principal,
             host=acl.host,
-            operation=AclOperation.from_wire(acl.operation),
-            permission=AclPermission.from_wire(acl.permission_type),
+            operation=acl.operation,
+            permission=acl.permission_type,
         )
         for resource in response.resources
         for acl in resource.acls
@@ -137,12 +137,12 @@ async def delete(
 
 
 def _deleted(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:
-    return Acl(
-        resource_type=AclResourceType.from_wire(acl.resource_type),
-        resource_name=acl.resource_name,
-        pattern_type=PatternType.from_wire(acl.pattern_type),
+    return Acl.from_wire(
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern_type,
         principal=acl.principal,
         host=acl.host,
-        operation=AclOperation.from_wire(acl.operation),
-        permission=AclPermission.from_wire(acl.permission_type),
+        operation=acl.operation,
+        permission=acl.permission_type,
     )

@@ -93,6 +93,29 @@ class Acl:
     operation: AclOperation
     permission: AclPermission
 
+    @classmethod
+    def from_wire(
+        cls,
+        resource_type: int,
+        resource_name: str,
+        pattern_type: int,
+        *,
+        principal: str,
+        host: str,
+        operation: int,
+        permission: int,
+    ) -> Acl:
+        """Make an ACL of Kafka's numbers; one that is not known becomes UNKNOWN."""
+        return cls(
+            resource_type=AclResourceType.from_wire(resource_type),
+            resource_name=resource_name,
+            pattern_type=PatternType.from_wire(pattern_type),
+            principal=principal,
+            host=host,
+            operation=AclOperation.from_wire(operation),
+            permission=AclPermission.from_wire(permission),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:

@@ -50,14 +50,14 @@ def read_acl(creation: CreateAclsRequest.AclCreation) -> Acl:
     _refuse_unknown(
         creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type
     )
-    return Acl(
-        resource_type=AclResourceType.from_wire(creation.resource_type),
-        resource_name=creation.resource_name,
-        pattern_type=PatternType.from_wire(creation.resource_pattern_type),
+    return Acl.from_wire(
+        creation.resource_type,
+        creation.resource_name,
+        creation.resource_pattern_type,
         principal=creation.principal,
         host=creation.host,
-        operation=AclOperation.from_wire(creation.operation),
-        permission=AclPermission.from_wire(creation.permission_type),
+        operation=creation.operation,
+        permission=creation.permission_type,
     )
 
 

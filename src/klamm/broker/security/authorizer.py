@@ -11,9 +11,7 @@ from klamm.security.acls import (
     Acl,
     AclFilter,
     AclOperation,
-    AclPermission,
     AclResourceType,
-    PatternType,
     check_filter,
     check_new_acl,
 )
@@ -236,12 +234,12 @@ def _row(acl: Acl) -> PutAcl:
 
 
 def _acl(row: PutAcl) -> Acl:
-    return Acl(
-        resource_type=AclResourceType.from_wire(row.resource_type),
-        resource_name=row.resource_name,
-        pattern_type=PatternType.from_wire(row.pattern_type),
+    return Acl.from_wire(
+        row.resource_type,
+        row.resource_name,
+        row.pattern_type,
         principal=row.principal,
         host=row.host,
-        operation=AclOperation.from_wire(row.operation),
-        permission=AclPermission.from_wire(row.permission),
+        operation=row.operation,
+        permission=row.permission,
     )

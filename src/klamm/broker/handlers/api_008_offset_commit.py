@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.commits import Committer
-from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.groups.requested_offsets import commit_permitted, requested_offsets
 from klamm.broker.route import Route
-from klamm.broker.security.checks import may_topic, require_group
+from klamm.broker.security.checks import require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -24,31 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.groups.offsets import OffsetToCommit
 
 API: Final = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9)
 
 
 async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
     """Commit what can be committed."""
-    offsets = [
-        OffsetToCommit(
-            topic=topic.name,
-            partition=partition.partition_index,
-            offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch,
-            metadata=partition.committed_metadata or "",
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-    # Each topic is asked for once: it may have many partitions.
-    names = {topic.name for topic in request.topics}
-    denied = {name for name in names if not may_topic(context, AclOperation.READ, name)}
-    allowed = [offset for offset in offsets if offset.topic not in denied] if denied else offsets
-    codes = iter(await _commit(request, allowed, context))
-    return _response(
-        request, (ErrorCode.TOPIC_AUTHORIZATION_FAILED if offset.topic in denied else next(codes) for offset in offsets)
-    )
+    offsets = requested_offsets(request)
+    codes = await commit_permitted(offsets, context, lambda permitted: _commit(request, permitted, context))
+    return _response(request, codes)
 
 
 async def _commit(

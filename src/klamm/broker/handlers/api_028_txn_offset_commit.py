@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.commits import Committer
-from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.groups.requested_offsets import commit_permitted, requested_offsets
 from klamm.broker.route import Route
-from klamm.broker.security.checks import may_topic, may_transactional_id, require_group
+from klamm.broker.security.checks import may_transactional_id, require_group
 from klamm.broker.transactions.admission import ClientAbility, CoordinatorLoadInProgressError
 from klamm.broker.transactions.model import ProducerIdentity
 from klamm.protocol.api import Api, ApiKey
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.groups.offsets import OffsetToCommit
 
 API: Final = Api(key=ApiKey.TXN_OFFSET_COMMIT, min_version=0, max_version=5)
 _ABORTABLE_SINCE: Final = 4
@@ -34,17 +35,7 @@ _ADDS_SINCE: Final = 5
 
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
     """Keep what can be kept until the transaction ends."""
-    offsets = [
-        OffsetToCommit(
-            topic=topic.name,
-            partition=partition.partition_index,
-            offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch,
-            metadata=partition.committed_metadata or "",
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+    offsets = requested_offsets(request)
     try:
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
             raise TransactionalIdAuthorizationError
@@ -52,12 +43,8 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
     except KafkaApiError as error:
         return _response(request, iter([error.error_code] * len(offsets)))
-    names = {topic.name for topic in request.topics}
-    denied = {name for name in names if not may_topic(context, AclOperation.READ, name)}
-    codes = iter(await _commit(request, [offset for offset in offsets if offset.topic not in denied], context))
-    return _response(
-        request, (ErrorCode.TOPIC_AUTHORIZATION_FAILED if offset.topic in denied else next(codes) for offset in offsets)
-    )
+    codes = await commit_permitted(offsets, context, lambda permitted: _commit(request, permitted, context))
+    return _response(request, codes)
 
 
 async def _commit(

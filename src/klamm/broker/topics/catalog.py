@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
@@ -194,15 +194,7 @@ class TopicCatalog:
             UnknownTopicOrPartitionError: The topic is gone or has changed.
             StorageError: The store is closed.
         """
-        if self._by_id.get(topic.topic_id) is not topic:
-            raise UnknownTopicOrPartitionError
-        grown = Topic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.is_internal,
-            partitions=(*topic.partitions, *map(tuple, added)),
-        )
-        self._remember(grown)
+        grown = self._change(topic, (*topic.partitions, *map(tuple, added)))
         new = range(len(topic.partitions), len(grown.partitions))
         return _followed(self._store.submit([_row(grown)]), lambda: self._open_logs(grown, new))
 
@@ -213,16 +205,20 @@ class TopicCatalog:
             UnknownTopicOrPartitionError: The topic is gone or has changed.
             StorageError: The store is closed.
         """
+        partitions = tuple(tuple(replicas.get(index, current)) for index, current in enumerate(topic.partitions))
+        return self._store.submit([_row(self._change(topic, partitions))])
+
+    def _change(self, topic: Topic, partitions: tuple[tuple[int, ...], ...]) -> Topic:
+        """Give a topic other partitions in memory.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic is gone or has changed.
+        """
         if self._by_id.get(topic.topic_id) is not topic:
             raise UnknownTopicOrPartitionError
-        changed = Topic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.is_internal,
-            partitions=tuple(tuple(replicas.get(index, current)) for index, current in enumerate(topic.partitions)),
-        )
+        changed = replace(topic, partitions=partitions)
         self._remember(changed)
-        return self._store.submit([_row(changed)])
+        return changed
 
     def _remember(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

@@ -1,0 +1,51 @@
+"""What OffsetCommit and TxnOffsetCommit have in common: offsets by topic, of which some may not be committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.broker.groups.offsets import OffsetToCommit
+from klamm.broker.security.checks import may_topic
+from klamm.protocol.errors import ErrorCode
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.protocol.messages.offset_commit import OffsetCommitRequest
+    from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+
+def requested_offsets(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> list[OffsetToCommit]:
+    """Return what is to be committed, in the order of the request."""
+    return [
+        OffsetToCommit(
+            topic=topic.name,
+            partition=partition.partition_index,
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+async def commit_permitted(
+    offsets: Sequence[OffsetToCommit],
+    context: RequestContext,
+    commit: Callable[[Sequence[OffsetToCommit]], Awaitable[Sequence[ErrorCode]]],
+) -> Iterator[ErrorCode]:
+    """Commit the offsets of topics that the client may READ; returns a code for each offset, in order.
+
+    Args:
+        offsets: all that the request names.
+        context: of the request.
+        commit: is given those that are permitted, and returns their codes.
+    """
+    # Each topic is asked for once: it may have many partitions.
+    names = {offset.topic for offset in offsets}
+    denied = {name for name in names if not may_topic(context, AclOperation.READ, name)}
+    codes = iter(await commit([offset for offset in offsets if offset.topic not in denied] if denied else offsets))
+    return (ErrorCode.TOPIC_AUTHORIZATION_FAILED if offset.topic in denied else next(codes) for offset in offsets)

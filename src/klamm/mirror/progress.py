@@ -142,6 +142,8 @@ class _Flow:
     rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
     progressed_at: float | None = None
     refused: tuple[tuple[str, str], ...] = ()
+    drift: tuple[ConfigDifference, ...] | None = None
+    """How the configs of its topics differ on the two sides; None: not looked at yet."""
     records: int = 0
     bytes: int = 0
     history: deque[tuple[float, int, int]] = field(default_factory=deque)
@@ -169,7 +171,6 @@ class MirrorStatus:
         self._counts = counts
         self._lock = threading.Lock()
         self._flows = {name: _Flow() for name in flows}
-        self._drift: dict[str, tuple[ConfigDifference, ...]] = {}
 
     def set_state(self, flow: str, state: FlowState, reason: str = "") -> None:
         """Say where a flow stands."""
@@ -184,12 +185,12 @@ class MirrorStatus:
     def set_drift(self, flow: str, differences: tuple[ConfigDifference, ...]) -> None:
         """Say how the configs of a flow's topics differ on the two sides."""
         with self._lock:
-            self._drift[flow] = differences
+            self._flows[flow].drift = differences
 
     def drift(self) -> dict[str, tuple[ConfigDifference, ...]]:
         """Return what differs in the configs, by flow; a flow that was not looked at yet is missing."""
         with self._lock:
-            return dict(self._drift)
+            return {name: flow.drift for name, flow in self._flows.items() if flow.drift is not None}
 
     def state_of(self, flow: str) -> FlowState:
         """Return where a flow stands."""

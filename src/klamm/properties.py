@@ -17,6 +17,7 @@ class SettingsError(Exception):
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"
 _UNICODE_DIGITS: Final = 4
+_MAX_PORT: Final = 65_535
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -97,3 +98,11 @@ def _unicode(digits: str) -> str:
     if len(digits) != _UNICODE_DIGITS or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
         raise SettingsError(f"\\u{digits}: expected four hexadecimal digits")
     return chr(int(digits, 16))
+
+
+def split_address(text: str) -> tuple[str, int] | None:
+    """Return host and port of ``host:port``, an IPv6 host without its brackets; None: it is no address."""
+    host, _, port = text.strip().rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+        return None
+    return host.strip("[]"), int(port)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.properties import SettingsError, parse_properties, read_properties
+from klamm.properties import SettingsError, parse_properties, read_properties, split_address
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,3 +39,21 @@ def test_a_bad_unicode_escape_is_refused() -> None:
 def test_a_file_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.properties: can not be read: No such file"):
         read_properties(tmp_path / "none.properties")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.example.org:9092", ("a.example.org", 9092)),
+        (" 127.0.0.1:0 ", ("127.0.0.1", 0)),
+        ("[::1]:65535", ("::1", 65_535)),
+        ("a:65536", None),
+        ("a:-1", None),
+        ("a:\u00b2", None),
+        (":9092", None),
+        ("nothing", None),
+        ("", None),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int] | None) -> None:
+    assert split_address(text) == expected

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.wire.transport import ConnectionSettings
-from klamm.properties import SettingsError, with_prefix
+from klamm.properties import SettingsError, split_address, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,8 +103,7 @@ def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
     if not servers:
         raise SettingsError("kafka.bootstrap.servers: expected host:port, or several of them, comma separated")
     for server in servers:
-        host, _, port = server.rpartition(":")
-        if not host or not port.isdecimal():
+        if split_address(server) is None:
             raise SettingsError(f"kafka.bootstrap.servers={server}: expected host:port")
     return ConnectionSettings.of(servers, kafka, "klamm-kafka")
 

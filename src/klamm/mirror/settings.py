@@ -12,7 +12,7 @@ from klamm.mirror.flow_settings import FlowSettings, client_properties, parse_fl
 from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.key_reader import KeyReader
 from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, parse_bool, parse_list, parse_seconds
-from klamm.properties import SettingsError, with_prefix
+from klamm.properties import SettingsError, split_address, with_prefix
 
 if TYPE_CHECKING:
     import logging
@@ -130,10 +130,10 @@ def _address(key: str, value: str) -> tuple[str, int] | None:
     """Return host and port; None where nothing is set."""
     if not value.strip():
         return None
-    host, _, port = value.strip().rpartition(":")
-    if not host or not port.isdigit():
+    address = split_address(value)
+    if address is None:
         raise SettingsError(f"{key}={value}: expected host:port, such as 127.0.0.1:9404")
-    return host.strip("[]"), int(port)
+    return address
 
 
 def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings:
@@ -142,8 +142,7 @@ def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings
     if not servers:
         raise SettingsError(f"{key}: expected host:port[,host:port...]")
     for server in servers:
-        host, _, port = server.rpartition(":")
-        if not host or not port.isdigit():
+        if split_address(server) is None:
             raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is none")
     own = with_prefix(properties, f"{alias}.")
     everywhere = {k: v for k, v in properties.items() if k.startswith(_SECURITY_PREFIXES)}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.wire.connection import Connection, ConnectionLostError
 from klamm.mirror.wire.login import log_in
 from klamm.mirror.wire.transport import connect
+from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -91,8 +92,8 @@ class Cluster:
         now = time.monotonic()
         yield from [c for c in opened if c is not None and not c.closed and now < c.login_due_at]
         known = list(self._addresses.values())
-        given = [server.rpartition(":") for server in self._settings.bootstrap_servers]
-        for host, port in [*((host, int(port)) for host, _, port in given), *known]:
+        given = filter(None, map(split_address, self._settings.bootstrap_servers))
+        for host, port in [*given, *known]:
             try:
                 self._close_bootstrap()
                 self._bootstrap = self._open(host, port)

@@ -6,17 +6,9 @@ Kafka's tools print against Apache Kafka is what all four have to print, but for
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-import os
 import re
-import subprocess
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -26,14 +18,15 @@ from klamm import cli
 from klamm.admin import AdminClient, NewTopic
 from klamm.cli.configs.options import parser as configs_parser
 from klamm.cli.topics.options import parser as topics_parser
-from tests.support.java import CACHE, QUICK_TO_START, class_path, java_command
 from tests.support.kafka import KafkaCluster
+from tests.support.kafka_tools import KafkasTools, Outcome
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from tests.support.probe import Cluster
 
@@ -150,47 +143,12 @@ configs --describe --topic t --add-config a=b
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a command did to its surroundings."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
 def commands(text: str) -> list[list[str]]:
     return [line.split(" ") for line in text.splitlines()]
 
 
-TOOLS_IN_ONE_PROCESS: Final = Path(__file__).parents[1] / "java" / "Tools.java"
-QUIET: Final = ("-Xlog:disable", "-Dklamm.log.level=ERROR")
-
-
-@functools.cache
-def start_up_archive() -> Path:
-    """The classes of Kafka's tools, ready to be mapped into memory: half of what a run of a tool takes goes there."""
-    archive = CACHE / "java" / f"tools-{hashlib.sha256(class_path().encode()).hexdigest()[:16]}.jsa"
-    if not archive.is_file():
-        fresh = archive.with_suffix(f".{os.getpid()}")
-        options = (*QUICK_TO_START, *QUIET, f"-XX:ArchiveClassesAtExit={fresh}")
-        words = ("--bootstrap-server", "127.0.0.1:1", "--describe", "--entity-type", "topics", "--command-config")
-        with tempfile.NamedTemporaryFile("w", suffix=".properties") as impatient:
-            impatient.write("default.api.timeout.ms=1000\nrequest.timeout.ms=500\n")
-            impatient.flush()
-            command = java_command(TOOLS["configs"], *words, impatient.name, jvm_options=options)
-            subprocess.run(command, capture_output=True, timeout=120, check=False)
-        fresh.rename(archive)
-    return archive
-
-
-def run_kafkas(cluster: str, words: Sequence[str]) -> Outcome:
-    command = java_command(
-        TOOLS[words[0]], "--bootstrap-server", cluster, *words[1:],
-        heap="128m", jvm_options=(*QUICK_TO_START, *QUIET, f"-XX:SharedArchiveFile={start_up_archive()}"),
-    )  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return Outcome(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+def run_kafkas(tools: KafkasTools, cluster: str, words: Sequence[str]) -> Outcome:
+    return tools.run(TOOLS[words[0]], "--bootstrap-server", cluster, *words[1:])
 
 
 def run_ours(cluster: str, words: Sequence[str], capture: pytest.CaptureFixture[str]) -> Outcome:
@@ -200,7 +158,7 @@ def run_ours(cluster: str, words: Sequence[str], capture: pytest.CaptureFixture[
     except SystemExit as error:
         code = int(error.code or 0)
     said = capture.readouterr()
-    return Outcome(exit_code=code, stdout=said.out, stderr=said.err)
+    return Outcome(code, said.out, said.err)
 
 
 def shown(stdout: str) -> str:
@@ -238,28 +196,24 @@ def klamm_broker_process() -> Iterator[KlammBroker]:
 
 
 @pytest.fixture(scope="module")
-def kafkas_plays(kafka: KafkaCluster, klamm_broker_process: KlammBroker) -> tuple[list[Outcome], list[Outcome]]:
-    """Kafka's tools against Apache Kafka and against klamm, at the same time, each in one process of Java."""
+def kafkas_tools(java: None) -> Iterator[KafkasTools]:
+    with KafkasTools() as tools:
+        yield tools
 
-    def play(address: str) -> list[Outcome]:
-        command = java_command(str(TOOLS_IN_ONE_PROCESS), heap="256m", jvm_options=(*QUICK_TO_START, *QUIET))
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as java:
-            assert java.stdin is not None
-            assert java.stdout is not None
-            outcomes = []
-            for words in commands(PLAY):
-                line = (TOOLS[words[0]], "--bootstrap-server", address, *words[1:])
-                java.stdin.write("\t".join(line) + "\n")
-                java.stdin.flush()
-                code, out, err = java.stdout.readline().split()
-                stdout, stderr = (base64.b64decode(part[1:]).decode() for part in (out, err))
-                outcomes.append(Outcome(exit_code=int(code), stdout=stdout, stderr=stderr))
-            java.stdin.close()
-        return outcomes
 
-    with ThreadPoolExecutor(2) as both:
-        on_kafka, on_klamm = both.map(play, (kafka.bootstrap_servers, klamm_broker_process.bootstrap_servers))
-    return on_kafka, on_klamm
+@pytest.fixture(scope="module")
+def kafkas_plays(
+    kafka: KafkaCluster, klamm_broker_process: KlammBroker, kafkas_tools: KafkasTools
+) -> tuple[list[Outcome], list[Outcome]]:
+    """Kafka's tools against Apache Kafka and against klamm, at the same time."""
+
+    def play(tools: KafkasTools, address: str) -> list[Outcome]:
+        return [run_kafkas(tools, address, words) for words in commands(PLAY)]
+
+    with KafkasTools() as more_tools, ThreadPoolExecutor(2) as both:
+        on_kafka = both.submit(play, kafkas_tools, kafka.bootstrap_servers)
+        on_klamm = both.submit(play, more_tools, klamm_broker_process.bootstrap_servers)
+        return on_kafka.result(), on_klamm.result()
 
 
 @pytest.fixture(scope="module")
@@ -337,12 +291,12 @@ def test_topics_become_as_a_file_says_on_either_broker(
 
 @pytest.mark.parametrize("line", WRONG_USAGE.splitlines())
 def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
-    line: str, java: None, capsys: pytest.CaptureFixture[str]
+    line: str, kafkas_tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
     words = line.split(" ")
     # when
-    kafkas, ours = run_kafkas("127.0.0.1:1", words), run_ours("127.0.0.1:1", words, capsys)
+    kafkas, ours = run_kafkas(kafkas_tools, "127.0.0.1:1", words), run_ours("127.0.0.1:1", words, capsys)
     # then
     assert (kafkas.exit_code, ours.exit_code) == (1, 2)
     reason = ours.stderr.removeprefix(f"klamm {words[0]}: ").partition(f" (klamm {words[0]} --help")[0]
@@ -351,11 +305,10 @@ def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
 
 @pytest.mark.parametrize("tool", PARSERS)
 def test_every_flag_of_kafkas_tool_is_served_or_refused_by_name(
-    tool: str, java: None, capsys: pytest.CaptureFixture[str]
+    tool: str, kafkas_tools: KafkasTools, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
-    command = java_command(TOOLS[tool], "--help", heap="128m")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = kafkas_tools.run(TOOLS[tool], "--help")
     flags = re.findall(r"(?m)^--[a-z][a-z-]*", done.stdout + done.stderr)
     assert len(flags) > 20
     # when
@@ -372,13 +325,16 @@ def test_every_flag_of_kafkas_tool_is_served_or_refused_by_name(
 
 
 def test_describe_all_of_a_broker_lists_the_same_configs_with_the_same_defaults(
-    kafka: KafkaCluster, klamm_broker_process: KlammBroker, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster,
+    klamm_broker_process: KlammBroker,
+    kafkas_tools: KafkasTools,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # given
     words = ["configs", "--describe", "--broker", "1", "--all"]
     # when
-    on_kafka = run_kafkas(kafka.bootstrap_servers, words).stdout.splitlines()
-    on_klamm = run_kafkas(klamm_broker_process.bootstrap_servers, words).stdout.splitlines()
+    on_kafka = run_kafkas(kafkas_tools, kafka.bootstrap_servers, words).stdout.splitlines()
+    on_klamm = run_kafkas(kafkas_tools, klamm_broker_process.bootstrap_servers, words).stdout.splitlines()
     ours = run_ours(klamm_broker_process.bootstrap_servers, words, capsys).stdout.splitlines()
     # then: what stands in a properties file is the one thing in which two brokers may differ
     its_own = {line.partition("=")[0] for line in on_kafka + on_klamm if "STATIC_BROKER_CONFIG" in line}
@@ -403,7 +359,7 @@ def test_describe_all_of_a_broker_lists_the_same_configs_with_the_same_defaults(
 )
 @pytest.mark.parametrize("against", ["klamm", "kafka"])
 def test_kafkas_offset_tool_finds_the_same_offsets(
-    words: str, printed: list[str], against: str, request: pytest.FixtureRequest
+    words: str, printed: list[str], against: str, kafkas_tools: KafkasTools, request: pytest.FixtureRequest
 ) -> None:
     # given
     cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "kafka"}[against])
@@ -417,10 +373,10 @@ def test_kafkas_offset_tool_finds_the_same_offsets(
                 producer.send("offsets.cli", b"value", partition=0, timestamp_ms=timestamp_ms).get(timeout=30)
             producer.close()
     # when
-    outcome = run_kafkas(cluster.bootstrap_servers, ["offsets", *words.split(" ")])
+    outcome = run_kafkas(kafkas_tools, cluster.bootstrap_servers, ["offsets", *words.split(" ")])
     until = time.monotonic() + 10.0
     while outcome.stdout.splitlines() != printed and time.monotonic() < until:
         time.sleep(0.1)  # of a partition that was just made a broker of Apache Kafka may not know the leader yet
-        outcome = run_kafkas(cluster.bootstrap_servers, ["offsets", *words.split(" ")])
+        outcome = run_kafkas(kafkas_tools, cluster.bootstrap_servers, ["offsets", *words.split(" ")])
     # then
     assert outcome.stdout.splitlines() == printed, outcome.stderr

@@ -1,0 +1,60 @@
+"""Kafka's command line tools, many runs in one process of Java: its start takes most of the time of one."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from tests.support.java import QUICK_TO_START, java_command
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_PROGRAM: Final = Path(__file__).parents[1] / "java" / "Tools.java"
+_PATIENCE_S: Final = 120
+_QUIET: Final = ("-Xlog:disable", "-Dklamm.log.level=ERROR")
+
+
+class Outcome(NamedTuple):
+    """What a command did to its surroundings."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class KafkasTools:
+    """Runs tools by the names of their classes, one after the other. A context manager."""
+
+    def __enter__(self) -> Self:
+        command = java_command(str(_PROGRAM), heap="256m", jvm_options=(*QUICK_TO_START, *_QUIET))
+        self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._java.communicate(timeout=60)  # it ends with its input
+
+    def run(self, main_class: str, *args: str) -> Outcome:
+        """Run a tool to its end.
+
+        Raises:
+            TimeoutError: It did not come to an end; neither will others in this process.
+        """
+        assert self._java.stdin is not None
+        assert self._java.stdout is not None
+        deadline = threading.Timer(_PATIENCE_S, self._java.kill)
+        deadline.start()
+        self._java.stdin.write("\t".join((main_class, *args)) + "\n")
+        self._java.stdin.flush()
+        answer = self._java.stdout.readline()
+        deadline.cancel()
+        if not answer:
+            raise TimeoutError(f"{main_class} {' '.join(args)} has not ended within {_PATIENCE_S} s")
+        code, out, err = answer.split()
+        stdout, stderr = (base64.b64decode(part[1:]).decode() for part in (out, err))
+        return Outcome(int(code), stdout, stderr)

@@ -1,4 +1,4 @@
-"""Java ``.properties`` text, as ``java.util.Properties`` reads it."""
+"""Java ``.properties`` text, as ``java.util.Properties`` reads it, and the addresses that stand in it."""
 
 from __future__ import annotations
 

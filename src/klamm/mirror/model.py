@@ -109,6 +109,11 @@ class GroupState(NamedTuple):
     """-1: it has some, but nobody tells how many."""
 
     @property
+    def is_idle(self) -> bool:
+        """Tell whether nobody is in the way of setting its offsets."""
+        return self.state in ("Empty", "Dead")
+
+    @property
     def members(self) -> str:
         """How many members it has, for people."""
         count = self.member_count

@@ -12,7 +12,7 @@ from klamm.mirror.control_records import TopicGoneError
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.internal_topics import create_internal_topic
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, GroupState
 from klamm.mirror.wire.ages import RecentAges
 from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
 from klamm.protocol.errors import ProtocolError
@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 _TURN_S: Final = 0.2
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
-_EMPTY: Final = "Empty"
-_DEAD: Final = "Dead"
 _HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
 _TOLD_AT_MOST: Final = 5
 _PASSING: Final = (
@@ -51,8 +49,6 @@ _PASSING: Final = (
     ProtocolError,
     TopicGoneError,
 )
-
-_Key = tuple[str, str, int]
 
 
 class GroupControl:
@@ -100,8 +96,9 @@ class GroupControl:
         self._refresh_due = self._checkpoints_due = self._sync_due = 0.0
         self._groups: tuple[str, ...] = ()
         self._skipped: dict[str, str] = {}
-        self._rows: dict[_Key, GroupOffset] = {}
-        self._latencies: dict[_Key, RecentAges] = {}
+        self._rows: dict[str, dict[Partition, GroupOffset]] = {}
+        """By group and source partition."""
+        self._latencies: dict[str, dict[Partition, RecentAges]] = {}
         self._told: dict[tuple[str, str], frozenset[str]] = {}
         """Reasons by group and kind, as they were told."""
         self._problem = ""
@@ -192,9 +189,8 @@ class GroupControl:
             logger.info("%s: groups found: %s%s", self._flow.name, ", ".join(added[:_TOLD_AT_MOST]), more)
         self._groups, self._skipped = tuple(sorted(found)), skipped
         kept = frozenset(found)
-        for rows in (self._rows, self._latencies):
-            for key in [key for key in rows if key[0] not in kept]:
-                del rows[key]
+        self._rows = {group: rows for group, rows in self._rows.items() if group in kept}
+        self._latencies = {group: ages for group, ages in self._latencies.items() if group in kept}
         self._publish()
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
@@ -233,13 +229,13 @@ class GroupControl:
         return made if is_more_recent(made, last) else None
 
     def _note(self, group: str, translated: Translated, committed: Committed) -> None:
-        key = (group, translated.topic, translated.partition)
         made = translated.checkpoint
         remote = remote_topic_of(self._flow, translated.topic)
         last = self._checkpoints.newest(group, remote, translated.partition)
         newest = last if made is None or not is_more_recent(made, last) else made
-        before = self._rows.get(key)
-        self._rows[key] = GroupOffset(
+        rows, where = self._rows.setdefault(group, {}), (translated.topic, translated.partition)
+        before = rows.get(where)
+        rows[where] = GroupOffset(
             group=group,
             topic=translated.topic,
             partition=translated.partition,
@@ -256,33 +252,36 @@ class GroupControl:
     def _note_written(self, written: Iterable[Checkpoint], asked_at_ms: float) -> None:
         now_ms = self._now() * 1000
         new = {(each.group, each.topic, each.partition) for each in written}
-        for key, row in self._rows.items():
-            if (row.group, row.remote_topic, row.partition) in new:
-                ages = self._latencies.setdefault(key, RecentAges())
-                asked = int(asked_at_ms)
-                ages.observe(now_ms, first_timestamp=asked, max_timestamp=asked, count=1)
-            if key in self._latencies:
-                self._rows[key] = replace(row, checkpoint_latency_ms=self._latencies[key].summary(now_ms))
+        asked = int(asked_at_ms)
+        for group, rows in self._rows.items():
+            latencies = self._latencies.setdefault(group, {})
+            for where, row in rows.items():
+                if (group, row.remote_topic, row.partition) in new:
+                    ages = latencies.setdefault(where, RecentAges())
+                    ages.observe(now_ms, first_timestamp=asked, max_timestamp=asked, count=1)
+                if where in latencies:
+                    rows[where] = replace(row, checkpoint_latency_ms=latencies[where].summary(now_ms))
 
     # --- offsets of groups on the target ------------------------------------------------------------------------------
 
     def _sync_offsets(self) -> None:
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
         states = self._target.describe_groups(groups)
-        idle = [group for group in groups if not isinstance(state := states[group], AdminRefusedError)
-                and state.state in (_EMPTY, _DEAD)]  # fmt: skip
+        idle = [group for group in groups if isinstance(state := states[group], GroupState) and state.is_idle]
         current = self._target.group_offsets(idle)
         for group in groups:
             state, offsets = states[group], current.get(group, {})
+            further: Mapping[Partition, str] = {}
             if isinstance(state, AdminRefusedError):
                 reasons = self._for_all(group, f"it can not be described on cluster {self._flow.target.alias}: {state}")
-            elif group not in idle:
+            elif not state.is_idle:
                 reasons = self._for_all(group, self._in_use(state.members))
             elif isinstance(offsets, AdminRefusedError):
                 reasons = self._for_all(group, f"its offsets can not be listed: {offsets}")
             else:
-                reasons = self._commit(group, offsets)
-            self._note_synced(group, reasons)
+                reasons, further = self._commit(group, offsets)
+            self._tell_unsynced(group, reasons)
+            self._note_synced(group, {**further, **reasons})
         self._publish()
 
     def _in_use(self, members: str) -> str:
@@ -291,8 +290,10 @@ class GroupControl:
     def _for_all(self, group: str, reason: str) -> dict[Partition, str]:
         return {(each.topic, each.partition): reason for each in self._checkpoints.of_group(group)}
 
-    def _commit(self, group: str, current: Mapping[Partition, Committed]) -> dict[Partition, str]:
-        """Set what is due; returns why something was not, by partition of the target."""
+    def _commit(
+        self, group: str, current: Mapping[Partition, Committed]
+    ) -> tuple[dict[Partition, str], dict[Partition, str]]:
+        """Set what is due; returns why something was refused, and what needs nothing, by partition of the target."""
         checkpoints = self._checkpoints.of_group(group)
         due = offsets_to_commit(checkpoints, current)
         reasons = {}
@@ -305,21 +306,24 @@ class GroupControl:
                 reasons[where] = str(refused)
         done = {where: found.offset for where, found in due.items() if where not in reasons}
         have = {where: found.offset for where, found in current.items()} | done
-        for key, row in self._rows.items():
-            if row.group == group:
-                self._rows[key] = replace(row, committed=have.get((row.remote_topic, row.partition)))
-        for each in checkpoints:
-            where = (each.topic, each.partition)
-            if where not in reasons and have.get(where, -1) > each.downstream_offset:
-                reasons[where] = f"it is further already on cluster {self._flow.target.alias}"
-        return reasons
+        rows = self._rows.get(group, {})
+        for where, row in rows.items():
+            rows[where] = replace(row, committed=have.get((row.remote_topic, row.partition)))
+        further = {
+            (each.topic, each.partition): f"it is further already on cluster {self._flow.target.alias}"
+            for each in checkpoints
+            if have.get((each.topic, each.partition), -1) > each.downstream_offset
+        }
+        return reasons, further
+
+    def _tell_unsynced(self, group: str, reasons: Mapping[Partition, str]) -> None:
+        told = [(f"{topic}-{at}", why) for (topic, at), why in sorted(reasons.items())]
+        self._tell(group, "offsets are not synced", told, level=logging.WARNING)
 
     def _note_synced(self, group: str, reasons: Mapping[Partition, str]) -> None:
-        told = [(f"{topic}-{at}", why) for (topic, at), why in sorted(reasons.items()) if "further already" not in why]
-        self._tell(group, "offsets are not synced", told, level=logging.WARNING)
-        for key, row in self._rows.items():
-            if row.group == group:
-                self._rows[key] = replace(row, sync_reason=reasons.get((row.remote_topic, row.partition), ""))
+        rows = self._rows.get(group, {})
+        for where, row in rows.items():
+            rows[where] = replace(row, sync_reason=reasons.get((row.remote_topic, row.partition), ""))
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
@@ -349,6 +353,6 @@ class GroupControl:
         self._publish()
 
     def _publish(self) -> None:
-        rows = tuple(self._rows[key] for key in sorted(self._rows))
-        groups = FlowGroups(offsets=rows, skipped=tuple(sorted(self._skipped.items())), problem=self._problem)
+        offsets = tuple(rows[where] for _, rows in sorted(self._rows.items()) for where in sorted(rows))
+        groups = FlowGroups(offsets=offsets, skipped=tuple(sorted(self._skipped.items())), problem=self._problem)
         self._status.set(self._flow.name, groups)

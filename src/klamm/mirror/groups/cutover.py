@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.mirror.config_sync import log_refusal
 from klamm.mirror.control_records import TopicGoneError
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.groups.running import BothSides
     from klamm.mirror.model import Committed, GroupAdmin, Partition
-
-_IDLE: Final = ("Empty", "Dead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
         state = admin.describe_groups([group])[group]
         if isinstance(state, AdminRefusedError):
             problems.append(f"it can not be described on cluster {alias}: {state}")
-        elif state.state not in _IDLE:
+        elif not state.is_idle:
             problems.append(f"it has {state.members} on cluster {alias}: stop its consumers first")
     found = sides.source.group_offsets([group])[group]
     if isinstance(found, AdminRefusedError):

@@ -153,14 +153,15 @@ class BrokerApp:
             listener.name: open_endpoint(listener, settings.static_configs, credentials)
             for listener in settings.listeners
         }
-        tls = _tls_renewal(settings, endpoints, cluster.node_ids, alter_config_guard(policies))
+        policy = alter_config_guard(policies)
+        tls = _tls_renewal(settings, endpoints, cluster.node_ids, policy)
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
             started_with=as_started(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
-            guard=tls or alter_config_guard(policies),
+            guard=tls or policy,
         )
         if tls is not None:
             _follow(configs, tls)

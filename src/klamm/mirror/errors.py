@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
+from klamm.protocol.errors import ProtocolError
+
+CLUSTER_ERRORS: Final = (
+    AdminIncompatibleError,
+    AdminRefusedError,
+    ApiMissingError,
+    ClusterAwayError,
+    ConnectionLostError,
+    ProtocolError,
+)
+"""What a cluster may have against being asked, by admin calls and by the data path's connections: no fault of ours."""
+
 
 class MirrorError(Exception):
     """Base of the mirror's errors; the text is for the person who runs it."""

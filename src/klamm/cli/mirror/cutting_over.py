@@ -8,14 +8,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.running import both_sides
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
 from klamm.mirror.providers import resolve
 from klamm.mirror.settings import parse_settings
-from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
 from klamm.properties import SettingsError, read_properties
-from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror cutover: {options.properties}: {error}\n")
         return _USAGE
-    except (
-        AdminIncompatibleError, AdminRefusedError, ApiMissingError, ClusterAwayError, ConnectionLostError,
-        ProtocolError,
-    ) as error:  # fmt: skip
+    except CLUSTER_ERRORS as error:
         sys.stderr.write(f"klamm mirror cutover: {error}\n")
         return _NOT_NOW
 

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.dataframes.errors import ReadingError
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.providers import resolve
 from klamm.mirror.settings import parse_settings
-from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
 from klamm.properties import SettingsError, read_properties
-from klamm.protocol.errors import ProtocolError
 from klamm.verification.flows import verify_flow
 
 if TYPE_CHECKING:
@@ -56,10 +54,7 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
             same += verdict.findings.same if verdict.findings is not None else 0
             problems += bool(verdict.problem)
             lag += verdict.lag
-    except (
-        AdminIncompatibleError, AdminRefusedError, ApiMissingError, ClusterAwayError, ConnectionLostError,
-        ProtocolError, ReadingError,
-    ) as error:  # fmt: skip
+    except (*CLUSTER_ERRORS, ReadingError) as error:
         sys.stderr.write(f"{flow.name}: could not be compared: {error}\n")
         return _DIFFERENT
     read = f"{same:,} records are the same on both sides" if read_records else "no records were read"

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.mirror.config_sync import log_refusal
 from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.internal_topics import create_internal_topic
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, GroupState
+from klamm.mirror.model import AdminRefusedError, GroupState
 from klamm.mirror.wire.ages import RecentAges
-from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
-from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     import threading
@@ -40,15 +39,7 @@ _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
 _HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
 _TOLD_AT_MOST: Final = 5
-_PASSING: Final = (
-    AdminIncompatibleError,
-    AdminRefusedError,
-    ApiMissingError,
-    ClusterAwayError,
-    ConnectionLostError,
-    ProtocolError,
-    TopicGoneError,
-)
+_PASSING: Final = (*CLUSTER_ERRORS, TopicGoneError)
 
 
 class GroupControl:

@@ -1,7 +1,8 @@
-"""What a policy adds to a decision: to a topic that is created, and to the hop between the two threads alone.
+"""What a policy adds to a decision: to a topic that is created, and to a call of the policy alone.
 
-Run with ``python -m benchmarks.policy_cost``. The policy looks at one number and allows. One process, no network;
-requests with and without it take turns, so that other processes disturb both alike.
+Run with ``python -m benchmarks.policy_cost [JSON]``. The policies look at one number and allow: one on a thread of its
+own, one that only computes and is called where the broker decides, and the same rule in a file. One process, no
+network; requests with and without policies take turns, so that other processes disturb all alike. Five runs.
 """
 
 from __future__ import annotations
@@ -15,25 +16,35 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rich.console import Console
+
+from benchmarks.machine import describe_machine
+from benchmarks.measure import Measurement, percentile
+from benchmarks.report import print_tables, write_json
 from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.handlers import api_019_create_topics
 from klamm.broker.policies import Policies
+from klamm.broker.quotas.mutations import MutationQuotas
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.policy import PolicyViolationError
 from klamm.policy.details import TopicDetails
 from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy.rules import RULES_FILE
 from klamm.protocol.messages.create_topics import CreateTopicsRequest
 from klamm.storage.log import LogManager
 from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
 from tests.support.configs import make_context, make_service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping
 
-    from klamm.policy.details import Details
-
-_CALLS: Final = 4_000
+_CALLS: Final = 2_000
+_RUNS: Final = 5
 _MOST: Final = 48
+_CLASS_KEY: Final = CREATE_TOPIC.class_key
+_RULES: Final = f"rules: [{{name: small, topics: 'topic-.*', partitions: {{max: {_MOST}}}}}]"
+_WITHOUT: Final = "no policy"
 
 
 class SmallTopics:
@@ -45,33 +56,66 @@ class SmallTopics:
             raise PolicyViolationError(f"{details.topic}: at most {_MOST} partitions")
 
 
-async def measure() -> Sequence[tuple[str, list[float]]]:
-    """Return, for each thing that is measured, microseconds of each call."""
-    guarded = await Policies.load({"create.topic.policy.class.name": f"{__name__}:SmallTopics"})
-    details = TopicDetails("orders", 3, 1, None, {})
-    hops = await _times_of_hops(guarded, details)
-    with tempfile.TemporaryDirectory() as directory:
-        store = MetadataStore.open(Path(directory) / METADATA_FILE_NAME)
-        configs = make_service(store)  # type: ignore[arg-type]  # a real store
-        logs = LogManager(Path(directory), configs_of=lambda _: {})
-        topics = TopicCatalog(store=store, configs=configs, logs=logs)
-        cluster = ClusterInfo(cluster_id="c", nodes=(Node(node_id=1, host="a", port=1),))
-        found: dict[str, list[float]] = {"without": [], "with": []}
-        for number in range(_CALLS):
-            for name, policies in (("without", Policies()), ("with", guarded)):
-                context = make_context(
-                    configs, api_version=7, topics=topics, logs=logs, policies=policies, cluster=cluster
-                )
-                request = _request(f"topic-{number}")
-                before = time.perf_counter()
-                await api_019_create_topics.handle(request, context)
-                found[name].append((time.perf_counter() - before) * 1e6)
-        await store.close()
-    await guarded.close()
-    return [("a hop", hops), ("a decision without", found["without"]), ("a decision with", found["with"])]
+class SmallTopicsAtOnce(SmallTopics):
+    """The same, called by the event loop."""
+
+    only_computes = True
 
 
-async def _times_of_hops(policies: Policies, details: Details) -> list[float]:
+async def measure(directory: Path, number: int) -> list[Measurement]:
+    """Return the medians of one run: microseconds of a decision, of a call alone, and what the policy adds."""
+    (directory / "rules.yaml").write_text(_RULES)
+    properties = {
+        "on its thread": {_CLASS_KEY: f"{__name__}:SmallTopics"},
+        "only computes": {_CLASS_KEY: f"{__name__}:SmallTopicsAtOnce"},
+        "rules in a file": {_CLASS_KEY: "klamm.policy.rules:RulesPolicy", RULES_FILE: str(directory / "rules.yaml")},
+    }
+    sides = {_WITHOUT: Policies(), **{name: await Policies.load(keys) for name, keys in properties.items()}}
+    decisions = await _times_of_decisions(sides, directory)
+    base = statistics.median(decisions[_WITHOUT])
+    found = []
+    for name, policies in sides.items():
+        median = statistics.median(decisions[name])
+        values = {
+            "a decision us": median,
+            "p99 us": percentile(decisions[name], 0.99),
+            "a call us": 0.0 if name == _WITHOUT else statistics.median(await _times_of_calls(policies)),
+            "the policy adds us": median - base,
+        }
+        found.append(Measurement(benchmark="cost of a policy", side=name, round=number, values=values))
+        await policies.close()
+    return found
+
+
+async def _times_of_decisions(sides: Mapping[str, Policies], directory: Path) -> Mapping[str, list[float]]:
+    store = MetadataStore.open(directory / METADATA_FILE_NAME)
+    configs = make_service(store)  # type: ignore[arg-type]  # a real store
+    logs = LogManager(directory, configs_of=lambda _: {})
+    topics = TopicCatalog(store=store, configs=configs, logs=logs)
+    cluster = ClusterInfo(cluster_id="c", nodes=(Node(node_id=1, host="a", port=1),))
+    quotas = MutationQuotas(QuotaService(store, now_ms=lambda: 0))
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(_CALLS):
+        for name, policies in sides.items():
+            context = make_context(
+                configs,
+                api_version=7,
+                topics=topics,
+                logs=logs,
+                policies=policies,
+                cluster=cluster,
+                mutation_quotas=quotas,
+            )
+            request = _request(f"topic-{number}")
+            before = time.perf_counter()
+            await api_019_create_topics.handle(request, context)
+            found[name].append((time.perf_counter() - before) * 1e6)
+    await store.close()
+    return found
+
+
+async def _times_of_calls(policies: Policies) -> list[float]:
+    details = TopicDetails("topic-1", 3, 1, None, {})
     times = []
     for _ in range(_CALLS):
         before = time.perf_counter()
@@ -87,24 +131,17 @@ def _request(name: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=1_000, validate_only=True)
 
 
-def lines(rows: Sequence[tuple[str, list[float]]]) -> Iterator[str]:
-    """Yield the table, and what the policy adds."""
-    yield f"{'':>20} {'median us':>10} {'mean us':>9} {'p99 us':>9}"
-    for name, times in rows:
-        yield (
-            f"{name:>20} {statistics.median(times):>10.1f} {statistics.fmean(times):>9.1f}"
-            f" {statistics.quantiles(times, n=100)[98]:>9.1f}"
-        )
-    (_, without), (_, with_policy) = rows[1:]
-    median = statistics.median(with_policy) - statistics.median(without)
-    mean = statistics.fmean(with_policy) - statistics.fmean(without)
-    yield f"{'the policy adds':>20} {median:>10.1f} {mean:>9.1f}"
-
-
 def main() -> None:
-    """Print the table."""
+    """Print the table, and write everything that was measured where the argument says."""
     logging.basicConfig(level=logging.WARNING)
-    sys.stdout.writelines(f"{line}\n" for line in lines(asyncio.run(measure())))
+    machine = describe_machine()
+    measurements: list[Measurement] = []
+    for number in range(1, _RUNS + 1):
+        with tempfile.TemporaryDirectory() as directory:
+            measurements += asyncio.run(measure(Path(directory), number))
+    print_tables(Console(), measurements)
+    if sys.argv[1:]:
+        write_json(Path(sys.argv[1]), machine=machine, mode="full", measurements=measurements)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Run a command with the virtual environment, and what it needs of Java and Maven, on its PATH.
+"""Run a command with the virtual environment, and what it needs of Java, Maven and Chromium, on its PATH.
 
-Usage: ``python scripts/with_tools.py [java] [maven] -- COMMAND...``
+Usage: ``python scripts/with_tools.py [java] [maven] [chromium] -- COMMAND...``
 
 What is missing is installed by the system's package manager where that is permitted (as root, or with a sudo that asks
 for no password). Where it is not, Java missing ends the run with the command to type; Maven missing is only told:
-the tests against a real Apache Kafka then say themselves that they were skipped, and fail in CI.
+the tests against a real Apache Kafka then say themselves that they were skipped, and fail in CI. Chromium missing is
+told as well: the tests that look at pages are skipped, in CI too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BIN: Final = Path(sys.prefix) / "bin"
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+"""Programs that drive as Chromium does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class PackageManager:
     java: tuple[str, ...]
     """Package names to try in this order."""
     maven: tuple[str, ...] = ("maven",)
+    chromium: tuple[str, ...] = ("chromium",)
     refresh: tuple[str, ...] = ()
     """Command that renews the package lists; empty when installing does that by itself."""
     needs_root: bool = True
@@ -68,7 +72,9 @@ MANAGERS: Final = (
         install=("zypper", "--non-interactive", "install"),
         java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
     ),
-    PackageManager(program="brew", install=("brew", "install"), java=("openjdk@17", "openjdk@21"), needs_root=False),
+    PackageManager(
+        program="brew", install=("brew", "install"), java=("openjdk@17", "openjdk@21"), chromium=(), needs_root=False
+    ),
 )
 
 
@@ -85,6 +91,11 @@ def has_java() -> bool:
 def has_maven() -> bool:
     """Tell whether Maven is there."""
     return shutil.which("mvn") is not None
+
+
+def has_chromium() -> bool:
+    """Tell whether a Chromium or Chrome is there."""
+    return bool(os.environ.get("CHROMIUM")) or any(map(shutil.which, BROWSERS))
 
 
 def _rights(manager: PackageManager) -> tuple[str, ...] | None:
@@ -119,7 +130,7 @@ def _install(manager: PackageManager, packages: Sequence[str]) -> bool:
 
 def _hint(manager: PackageManager | None, packages: Sequence[str], otherwise: str) -> str:
     """Return the command to type by hand."""
-    if manager is None:
+    if manager is None or not packages:
         return otherwise
     before = "sudo " if manager.needs_root else ""
     words = [word for word in manager.install if word not in {"-y", "-q"} and not word.startswith("--")]
@@ -144,6 +155,15 @@ def ensure_maven(manager: PackageManager | None) -> None:
     say(f"Maven was not found: the tests against a real Apache Kafka cannot run. To have them: {hint}")
 
 
+def ensure_chromium(manager: PackageManager | None) -> None:
+    """Have Chromium if possible; say so if not."""
+    packages = manager.chromium if manager else ()
+    if has_chromium() or (manager and packages and _install(manager, packages) and has_chromium()):
+        return
+    hint = _hint(manager, packages, "install Chromium or Chrome and put it on the PATH, or set CHROMIUM to the program")
+    say(f"Chromium was not found: the tests that look at pages cannot run. To have them: {hint}")
+
+
 def main(arguments: Sequence[str]) -> None:
     """Ensure the named tools, then become the command."""
     split = arguments.index("--")
@@ -153,6 +173,8 @@ def main(arguments: Sequence[str]) -> None:
         ensure_java(manager)
     if "maven" in tools:
         ensure_maven(manager)
+    if "chromium" in tools:
+        ensure_chromium(manager)
     environment = dict(os.environ)
     paths = [str(BIN), environment.get("PATH", os.defpath)]
     java_home = find_java_home()

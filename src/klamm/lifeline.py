@@ -43,9 +43,10 @@ class Lifeline:
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     def _watch(self) -> None:
+        poll = select.poll()  # takes any descriptor: a parent with thousands of them hands on one beyond 1,023
+        poll.register(self._fd, select.POLLIN)
         while os.getppid() == self._parent:
-            readable, _, _ = select.select([self._fd], [], [], POLL_S)
-            if readable:  # nobody writes to the pipe: readable means closed
+            if poll.poll(POLL_S * 1000):  # nobody writes to the pipe: readable, or hung up, means closed
                 break
         self.lost.set()
         self._on_lost()

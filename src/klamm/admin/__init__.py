@@ -22,6 +22,7 @@ answered), ``TimeoutError``, ``ConnectionError``. Calls:
   ``delete_acls([AclFilter])``: futures per filter
 - ``alter_partition_reassignments({TopicPartition: broker ids or None})``, ``elect_leaders(type, partitions)``: futures
   per partition; ``list_partition_reassignments(partitions)``: one future
+- ``describe_log_dirs([broker id])``: futures per broker
 - ``describe_client_quotas(filter)``: one future; ``alter_client_quotas({ClientQuotaEntity: [ClientQuotaOp]})``: futures
   per entity
 - ``describe_user_scram_credentials(users)``, ``alter_user_scram_credentials([upsertion or deletion])``: futures per
@@ -37,6 +38,7 @@ from klamm.admin._credentials import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from klamm.admin._log_dirs import LogDirDescription, ReplicaInfo
 from klamm.admin._quotas import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
 from klamm.admin._reassignments import ElectionType, PartitionReassignment
 from klamm.admin.client import AdminClient
@@ -122,6 +124,7 @@ __all__ = [
     "ListGroupOffsetsResult",
     "ListOffsetsResult",
     "ListedOffset",
+    "LogDirDescription",
     "MatchType",
     "NewPartitions",
     "NewTopic",
@@ -133,6 +136,7 @@ __all__ = [
     "PartitionReassignment",
     "PatternType",
     "PerKeyResult",
+    "ReplicaInfo",
     "ResourceType",
     "ScramCredentialInfo",
     "ScramMechanism",

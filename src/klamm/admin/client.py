@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
+from klamm.admin._log_dirs import LogDirCalls
 from klamm.admin._quotas import QuotaCalls
 from klamm.admin._reassignments import ReassignmentCalls
 from klamm.admin.results import (
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 DEFAULT_API_TIMEOUT_MS = 60_000
 
 
-class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls):
+class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, LogDirCalls):
     """Administer a cluster of klamm or Apache Kafka. Thread-safe; one thread of its own does the talking.
 
     Args:

@@ -26,6 +26,7 @@ from klamm.broker.network.server import Server
 from klamm.broker.network.traffic import Traffic
 from klamm.broker.policies import Policies, PolicyReloader
 from klamm.broker.producer_ids import ProducerIdAllocator
+from klamm.broker.quotas.mutations import MutationQuotas
 from klamm.broker.routing import ROUTES
 from klamm.broker.security.authorizer import open_authorizer
 from klamm.broker.security.credentials import ScramCredentials
@@ -148,7 +149,7 @@ class BrokerApp:
     ) -> BrokerApp:
         allowed = allowed_client_configs(settings.static_configs)
         authorizer = open_authorizer(store, settings.static_configs)
-        credentials = ScramCredentials(store)
+        credentials = ScramCredentials(store, now_ms=now_ms)
         endpoints = {
             listener.name: open_endpoint(listener, settings.static_configs, credentials)
             for listener in settings.listeners
@@ -172,6 +173,7 @@ class BrokerApp:
         registrations = _open_registrations(topics, logs, cluster)
         groups = await _start_groups(store, configs, topics)
         producer_ids = ProducerIdAllocator(store)
+        quotas = QuotaService(store, now_ms=now_ms)
         services = Services(
             apis=tuple(ROUTES[key].api for key in sorted(ROUTES)),
             cluster=cluster,
@@ -188,7 +190,8 @@ class BrokerApp:
             groups=groups,
             producer_ids=producer_ids,
             transactions=await _start_transactions(store, configs, producer_ids, logs=logs, groups=groups),
-            quotas=QuotaService(store),
+            quotas=quotas,
+            mutation_quotas=MutationQuotas(quotas),
             policies=policies,
             authorizer=authorizer,
             credentials=credentials,

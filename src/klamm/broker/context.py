@@ -10,6 +10,7 @@ from klamm.broker.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from klamm.broker.network.session import Session
+    from klamm.broker.quotas.mutations import MutationQuota
     from klamm.broker.services import Services
 
 
@@ -35,3 +36,7 @@ class RequestContext:
     def node_id(self) -> int:
         """The broker id that was asked."""
         return self.session.node_id
+
+    def mutation_quota(self, *, is_strict: bool) -> MutationQuota:
+        """Return how many partitions the request may create or delete; a strict quota refuses what is beyond it."""
+        return self.services.mutation_quotas.of(self.session, self.client_id, is_strict=is_strict)

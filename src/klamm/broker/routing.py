@@ -42,6 +42,7 @@ HANDLERS: Final = (
     "api_031_delete_acls",
     "api_032_describe_configs",
     "api_033_alter_configs",
+    "api_035_describe_log_dirs",
     "api_036_sasl_authenticate",
     "api_037_create_partitions",
     "api_042_delete_groups",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from klamm.broker.groups.coordinator import GroupCoordinator
     from klamm.broker.policies import Policies
     from klamm.broker.producer_ids import ProducerIdAllocator
+    from klamm.broker.quotas.mutations import MutationQuotas
     from klamm.broker.security.authorizer import Authorizer
     from klamm.broker.security.credentials import ScramCredentials
     from klamm.broker.topics.catalog import TopicCatalog
@@ -40,6 +41,7 @@ class Services:
     producer_ids: ProducerIdAllocator
     transactions: TransactionCoordinator
     quotas: QuotaService
+    mutation_quotas: MutationQuotas
     policies: Policies
     authorizer: Authorizer
     credentials: ScramCredentials

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _FLAG_LINE: Final = re.compile(r"\s+-")
-_SUBCOMMANDS: Final = {"configs": ("plan", "apply", "history", "revert"), "completion": ("bash", "zsh")}
+_SUBCOMMANDS: Final = {
+    "configs": ("plan", "apply", "history", "revert"),
+    "mirror": ("cutover", "status", "verify"),
+    "completion": ("bash", "zsh"),
+}
 
 _BASH: Final = """\
 # klamm completion: source <(klamm completion bash)

@@ -64,27 +64,37 @@ def plan_alter(
 
     An entity that appears twice fails wherever it appears; a key that appears twice fails its entry.
     """
-    parsed = [_parse(entry) for entry in entries]
+    parsed = [parse_entry(entry) for entry in entries]
     appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
     return tuple(
-        _plan_entry(entry, entity, appearances, current, limits) for entry, entity in zip(entries, parsed, strict=True)
+        plan_entry(entry, entity, appearances, current, limits) for entry, entity in zip(entries, parsed, strict=True)
     )
 
 
-def _parse(entry: AlterEntry) -> ClientConfigEntity | KafkaApiError:
+def parse_entry(entry: AlterEntry) -> ClientConfigEntity | KafkaApiError:
+    """Return whom an entry is about, or why that cannot be told."""
     try:
         return parse_entity(entry.components)
     except KafkaApiError as error:
         return error
 
 
-def _plan_entry(
+def plan_entry(
     entry: AlterEntry,
     entity: ClientConfigEntity | KafkaApiError,
     appearances: Mapping[ClientConfigEntity, int],
     current: Mapping[ClientConfigEntity, Mapping[str, str]],
     limits: BrokerLimits,
 ) -> EntryPlan:
+    """Plan one entry.
+
+    Args:
+        entry: Of the request.
+        entity: What ``parse_entry`` says of it.
+        appearances: How often each entity stands in the request.
+        current: What is set.
+        limits: The broker's.
+    """
     if isinstance(entity, KafkaApiError):
         return EntryPlan(error=entity)
     try:

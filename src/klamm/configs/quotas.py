@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import quote, unquote
 
 from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 
@@ -21,6 +22,11 @@ ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
 QuotaEntity: TypeAlias = "tuple[tuple[str, str | None], ...]"
 """(type, name) pairs in the order of ENTITY_TYPES; the name None means the default one."""
+
+QUOTA_RESOURCE: Final = "QUOTA"
+"""What the name of an entity begins with in the history of changes."""
+_DEFAULT: Final = "<default>"
+_ESCAPES: Final = {ord(char): quote(char, safe="") for char in "%,<"}
 
 MATCH_EXACT: Final = 0
 MATCH_DEFAULT: Final = 1
@@ -39,13 +45,17 @@ class _Quota:
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+"""Of the time of one processor."""
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+"""Partitions created and deleted."""
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 _CLIENT_QUOTAS: Final = {
     PRODUCER_BYTE_RATE: _Quota(maximum=_LONG_MAX, type_name="a LONG"),
     CONSUMER_BYTE_RATE: _Quota(maximum=_LONG_MAX, type_name="a LONG"),
-    "request_percentage": _Quota(maximum=None, type_name="a DOUBLE"),
-    "controller_mutation_rate": _Quota(maximum=None, type_name="a DOUBLE"),
+    REQUEST_PERCENTAGE: _Quota(maximum=None, type_name="a DOUBLE"),
+    CONTROLLER_MUTATION_RATE: _Quota(maximum=None, type_name="a DOUBLE"),
 }
 _IP_QUOTAS: Final = {CONNECTION_CREATION_RATE: _Quota(maximum=_INT_MAX, type_name="an INT")}
 
@@ -96,6 +106,26 @@ def make_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
     return tuple((entity_type, found[entity_type]) for entity_type in ENTITY_TYPES if entity_type in found)
 
 
+def quota_resource(entity: QuotaEntity) -> str:
+    """Return how the history of changes calls an entity: ``QUOTA:user=alice,client-id=<default>``."""
+    return f"{QUOTA_RESOURCE}:" + ",".join(
+        f"{entity_type}={_DEFAULT if name is None else name.translate(_ESCAPES)}" for entity_type, name in entity
+    )
+
+
+def parse_quota_resource(name: str) -> QuotaEntity:
+    """Return the entity that is called so, without ``QUOTA:``.
+
+    Raises:
+        InvalidRequestError: Nothing can be called so.
+    """
+    parts: list[tuple[str, str | None]] = []
+    for part in name.split(","):
+        entity_type, _, of_type = part.partition("=")
+        parts.append((entity_type, None if of_type == _DEFAULT else unquote(of_type)))
+    return make_entity(parts)
+
+
 def plan_quotas(
     entity: QuotaEntity, current: Mapping[str, float], operations: Sequence[QuotaChange]
 ) -> tuple[QuotaChange, ...]:
@@ -105,11 +135,14 @@ def plan_quotas(
         InvalidRequestError: A quota twice, unknown for this entity, or a value that cannot be.
     """
     quotas = _IP_QUOTAS if entity[0][0] == IP else _CLIENT_QUOTAS
-    names = [operation.name for operation in operations]
-    for index, name in enumerate(names):
-        if name in names[:index]:
+    seen: set[str] = set()
+    for operation in operations:
+        if operation.name in seen:
             shown = ", ".join(f"{entity_type}={name}" for entity_type, name in entity)
-            raise InvalidRequestError(f"Duplicate quota key {name} not updating quota for this entity {shown}")
+            raise InvalidRequestError(
+                f"Duplicate quota key {operation.name} not updating quota for this entity {shown}"
+            )
+        seen.add(operation.name)
     for operation in operations:
         if operation.value is not None:
             _check(quotas, operation.name, operation.value)

@@ -27,17 +27,21 @@ class HttpListener:
     def __init__(self, pages: Mapping[str, Callable[[], tuple[str, str]]]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def listen(self, sock: socket.socket) -> None:
         """Begin to answer on a bound socket."""
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=MAX_HEAD_BYTES)
 
     async def close(self) -> None:
-        """Stop answering; what runs ends by itself."""
+        """Stop answering; what is being sent is sent, and who has asked nothing yet is not waited for."""
         if self._server is not None:
             self._server.close()
+        for writer in self._writers:
+            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             async with asyncio.timeout(LIMIT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -46,6 +50,7 @@ class HttpListener:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError) as error:
             logger.debug("A scrape ended early: %r", error)
         finally:
+            self._writers.discard(writer)
             writer.close()
 
     def _answer(self, head: bytes) -> bytes:

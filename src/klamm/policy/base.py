@@ -15,7 +15,8 @@ class Policy(ABC):  # noqa: B024 -- what is abstract is what its kinds validate
     """What all policies have in common.
 
     The broker makes one instance, without arguments, on a thread of the policy's own; everything that happens to the
-    instance happens there, one call at a time. Inheriting is a convenience: any class with a ``validate`` will do.
+    instance happens there, one call at a time, unless it only computes. Inheriting is a convenience: any class with a
+    ``validate`` will do.
 
     A class that several properties name is one instance. It has one ``validate``, which tells by the type of its
     argument what it is asked, or a method for each kind: ``validate_create_topic``, ``validate_alter_config``,
@@ -23,6 +24,14 @@ class Policy(ABC):  # noqa: B024 -- what is abstract is what its kinds validate
 
     When the module changes or the broker gets SIGHUP, a new instance takes over; so it does after a call that took
     longer than ``policy.timeout.ms``. A policy may name further files to be watched in ``watched_files``.
+    """
+
+    only_computes: bool = False
+    """Whether ``validate`` does nothing but compute, in microseconds: no files, no network, no locks, no sleep.
+
+    The broker then calls it where it decides, on its event loop, which waits for it whatever happens, and saves the way
+    to the policy's thread; ``configure`` and ``close`` stay there. After a call that took milliseconds it is asked on
+    its thread like others. May be decided in ``configure``.
     """
 
     def configure(self, configs: Mapping[str, Any]) -> None:  # noqa: B027 -- optional

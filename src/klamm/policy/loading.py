@@ -29,6 +29,8 @@ class LoadedPolicy:
     files: tuple[Path, ...]
     """What it was made of: its module, those it imports from its own directory, and what it names in
     ``watched_files``."""
+    only_computes: bool = False
+    """What the policy says of itself once it is configured."""
 
     def close(self) -> None:
         """Close the policy when it can be closed; what it raises is raised."""
@@ -104,6 +106,7 @@ def load_policy(spec: PolicySpec, properties: Mapping[str, str], *, fresh: Fresh
         if configure is not None:
             configure(MappingProxyType(dict(properties)))
         watched = [Path(file) for file in getattr(policy, "watched_files", ())]
+        only_computes = bool(getattr(policy, "only_computes", False))
     except (Exception, SystemExit) as error:
         raise PolicyLoadError(f"{spec.origin}: the policy cannot be set up: {_describe(error)}") from error
     source = source_of(module)
@@ -111,6 +114,7 @@ def load_policy(spec: PolicySpec, properties: Mapping[str, str], *, fresh: Fresh
         policy=policy,
         questions={kind: getattr(policy, method) for kind, method in methods.items()},
         files=(*(() if source is None else (source,)), *own_modules(module).values(), *watched),
+        only_computes=only_computes,
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from klamm.policy.patterns import NamePattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,14 +48,14 @@ class Rule:
     """One entry under ``rules``."""
 
     name: str
-    topics: re.Pattern[str] | None = None
+    topics: NamePattern | None = None
     """Matches the whole name; None matches every topic."""
-    principals: tuple[str, ...] = ()
-    """``Type:name`` with ``*`` for anything; empty: everybody."""
-    except_principals: tuple[str, ...] = ()
+    principals: tuple[re.Pattern[str], ...] = ()
+    """Match ``Type:name``, written with ``*`` for anything; empty: everybody."""
+    except_principals: tuple[re.Pattern[str], ...] = ()
     """Whom the rule does not concern, even so."""
     actions: tuple[str, ...] = ACTIONS
-    naming: re.Pattern[str] | None = None
+    naming: NamePattern | None = None
     partitions: Bounds = Bounds()
     replication_factor: Bounds = Bounds()
     configs: Mapping[str, ConfigRule] = field(default_factory=dict)
@@ -63,12 +65,17 @@ class Rule:
 
     def concerns(self, action: str, topic: str, principal: str | None) -> bool:
         """Tell whether the rule has a say; a principal that is not known is nobody's exception."""
-        if action not in self.actions or (self.topics is not None and self.topics.fullmatch(topic) is None):
+        if action not in self.actions or (self.topics is not None and not self.topics.matches(topic)):
             return False
         known = principal or ""
-        if any(fnmatchcase(known, pattern) for pattern in self.except_principals):
+        if any(pattern.match(known) for pattern in self.except_principals):
             return False
-        return not self.principals or any(fnmatchcase(known, pattern) for pattern in self.principals)
+        return not self.principals or any(pattern.match(known) for pattern in self.principals)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the rule decides in a time that grows with the names alone."""
+        return all(pattern is None or pattern.is_linear for pattern in (self.topics, self.naming))
 
 
 def parse_rules(text: str, *, source: str) -> tuple[Rule, ...]:
@@ -165,13 +172,17 @@ class _Table:
             raise RuleFileError(f"{self.at(name)}: expected a whole number, got {_shown(value)}")
         return value
 
-    def pattern(self, name: str) -> re.Pattern[str] | None:
+    def pattern(self, name: str) -> NamePattern | None:
         if not self.has(name):
             return None
         try:
-            return re.compile(self.text(name))
+            return NamePattern(self.text(name))
         except re.error as error:
             raise RuleFileError(f"{self.at(name)}: {self.text(name)!r} is no regular expression: {error}") from error
+
+    def globs(self, name: str) -> tuple[re.Pattern[str], ...]:
+        # What they become never goes back behind a ``*`` that was left: no bound on it is needed.
+        return tuple(re.compile(translate(text)) for text in self.texts(name))
 
     def bounds(self) -> Bounds:
         found = Bounds(minimum=self.number("min"), maximum=self.number("max"))
@@ -194,8 +205,8 @@ def _rule(table: _Table) -> Rule:
     return Rule(
         name=table.text("name"),
         topics=table.pattern("topics"),
-        principals=table.texts("principals"),
-        except_principals=table.texts("except_principals"),
+        principals=table.globs("principals"),
+        except_principals=table.globs("except_principals"),
         actions=actions,
         naming=table.pattern("naming"),
         partitions=_bounds(table, "partitions"),

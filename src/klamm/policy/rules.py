@@ -43,7 +43,10 @@ _UNLIMITED: Final = frozenset({"retention.ms", "retention.bytes", "local.retenti
 
 
 class RulesPolicy(Policy):
-    """Decides by a file of rules."""
+    """Decides by a file of rules.
+
+    It only computes; but a file with a pattern that ``re`` alone can match takes as long as that takes, on its thread.
+    """
 
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
@@ -65,15 +68,16 @@ class RulesPolicy(Policy):
             raise RuleFileError(f"{RULES_FILE}={name} cannot be read: {error}") from error
         self._rules = parse_rules(text, source=name)
         self.watched_files = (path,)
+        self.only_computes = all(rule.is_linear for rule in self._rules)
 
     def validate_create_topic(self, details: TopicDetails) -> None:
         """Raise PolicyViolationError for the first rule that the new topic breaks."""
         assigned = details.replicas_assignments
         partitions = len(assigned) if assigned is not None else details.num_partitions or 1
-        factors = [len(brokers) for brokers in assigned.values()] if assigned else [details.replication_factor or 1]
+        factors = dict.fromkeys(map(len, assigned.values())) if assigned else (details.replication_factor or 1,)
         topic = details.topic
         for rule in self._concerned("create", topic, details.principal):
-            if rule.naming is not None and rule.naming.fullmatch(topic) is None:
+            if rule.naming is not None and not rule.naming.matches(topic):
                 pattern = rule.naming.pattern
                 _refuse(rule, topic, "name", topic, f"does not match {pattern}", "choose a name that matches")
             _check_bounds(rule, topic, "partitions", partitions, rule.partitions)
@@ -94,10 +98,11 @@ class RulesPolicy(Policy):
     def validate_create_partitions(self, details: CreatePartitionsDetails) -> None:
         """Raise PolicyViolationError for the first rule that the new number of partitions breaks."""
         topic = details.topic
+        factors = dict.fromkeys(map(len, details.new_assignments or ()))
         for rule in self._concerned("partitions", topic, details.principal):
             _check_bounds(rule, topic, "partitions", details.new_num_partitions, rule.partitions)
-            for brokers in details.new_assignments or ():
-                _check_bounds(rule, topic, "replication factor", len(brokers), rule.replication_factor)
+            for factor in factors:
+                _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
 
     def validate_delete_topic(self, details: DeleteTopicDetails) -> None:
         """Raise PolicyViolationError when a rule forbids the deletion."""

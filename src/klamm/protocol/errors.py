@@ -365,3 +365,9 @@ class InvalidProducerIdMappingError(KafkaApiError):
     """The transactional id does not belong to the producer id."""
 
     error_code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+class ThrottlingQuotaExceededError(KafkaApiError):
+    """The client has changed more than it may for now; the answer's ``throttle_time_ms`` says how long."""
+
+    error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED

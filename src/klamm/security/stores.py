@@ -154,8 +154,11 @@ def _unprotect(protected: bytes, password: str | None) -> bytes:
     """Open a key of a JKS: salt, the key under a stream of chained SHA-1, a digest over password and key."""
     if password is None:
         raise KeyPasswordError("the key needs a password")
-    ((_, body),) = values(protected)
-    _, (_, content) = values(body)
+    try:
+        ((_, body),) = values(protected)
+        _, (_, content) = values(body)
+    except ValueError as error:
+        raise DerError("a protected key has other parts than these two") from error
     secret = password.encode("utf-16-be")
     salt, hidden, digest = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     stream, block = bytearray(), salt

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 METADATA_FILE: Final = "metadata.sqlite"
 HIDDEN: Final = "[hidden]"
 """What the history holds in place of a secret."""
+SCRAM_RESOURCE: Final = "SCRAM"
+"""What a user's name stands behind in the history of SCRAM credentials; the names there are mechanisms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ def read_config_history(data_dir: Path, *, resource: str | None = None, limit: i
     Args:
         data_dir: The broker's data directory; the broker may run.
         resource: ``TOPIC:orders``, ``BROKER:1``, ``BROKER:`` (the cluster's default), ``GROUP:g``, and for client
-            configs what their history says; None: all.
+            configs, quotas and SCRAM credentials what their history says; None: all.
         limit: How many lines at most.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.broker.garbage import EVERYTHING_EVERY_S, GarbageSettings
+from klamm.broker.garbage import EVERYTHING_AFTER, EVERYTHING_EVERY_S, GarbageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def as_it_was() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_survives_a_full_collection_is_set_aside_until_everything_is_looked_at() -> None:
+def test_what_survives_two_collections_is_set_aside_until_everything_is_looked_at() -> None:
     now_s = 0.0
     settings = GarbageSettings(lambda: now_s)
     settings.apply()
@@ -29,12 +29,26 @@ def test_what_survives_a_full_collection_is_set_aside_until_everything_is_looked
     at_start = gc.get_freeze_count()
     assert at_start > 0
     kept = [[number] for number in range(5_000)]
-    settings.on_collection("stop", {"generation": 1})
+    settings.on_collection("stop", {"generation": 0})
     assert gc.get_freeze_count() <= at_start
-    settings.on_collection("stop", {"generation": 2})
+    settings.on_collection("start", {"generation": 1})
+    settings.on_collection("stop", {"generation": 1})
     assert gc.get_freeze_count() >= at_start + len(kept)
     settings.on_collection("start", {"generation": 2})
     assert gc.get_freeze_count() > 0
     now_s = EVERYTHING_EVERY_S
+    settings.on_collection("start", {"generation": 2})
+    assert gc.get_freeze_count() == 0
+
+
+def test_everything_is_looked_at_when_much_was_set_aside() -> None:
+    settings = GarbageSettings(lambda: 0.0)
+    settings.apply()
+    gc.callbacks.remove(settings.on_collection)
+    for _ in range(EVERYTHING_AFTER - 1):
+        settings.on_collection("stop", {"generation": 1})
+    settings.on_collection("start", {"generation": 2})
+    assert gc.get_freeze_count() > 0
+    settings.on_collection("stop", {"generation": 1})
     settings.on_collection("start", {"generation": 2})
     assert gc.get_freeze_count() == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from klamm.broker.time_slice import SLICE_S, TimeSlice
 
 
@@ -39,3 +41,11 @@ def test_a_short_one_does_not() -> None:
         assert time_slice.pauses == 0
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 1000])
+def test_a_list_is_whole_however_often_others_are_let_in(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(f"{TimeSlice.__module__}.SLICE_S", 0)
+    time_slice = TimeSlice()
+    assert asyncio.run(time_slice.listed(iter(range(count)))) == list(range(count))
+    assert time_slice.pauses == count // 64

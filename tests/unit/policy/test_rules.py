@@ -207,3 +207,12 @@ def test_a_change_of_the_file_is_watched(tmp_path: Path) -> None:
         "policy.rules.file": str(path),
     }
     assert path in load_policy(read_specs(properties)[0], properties).files
+
+
+@pytest.mark.parametrize(
+    ("pattern", "only_computes"), [("orders[.].*", True), ("(o+)+", True), ("orders(?=x).*", False)]
+)
+def test_rules_only_compute_unless_a_pattern_is_up_to_re(tmp_path: Path, pattern: str, only_computes: bool) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(f"rules: [{{name: a, partitions: {{max: 3}}}}, {{name: b, topics: '{pattern}'}}]")
+    assert make_policy(RulesPolicy, policy_rules_file=str(path)).only_computes == only_computes

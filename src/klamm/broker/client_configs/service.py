@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.time_slice import TimeSlice
 from klamm.client_configs.describing import DescribedEntity, describe
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.planning import AlterEntry, ClientConfigChange, EntryPlan, plan_alter
+from klamm.client_configs.planning import (
+    AlterEntry,
+    ClientConfigChange,
+    EntryPlan,
+    parse_entry,
+    plan_alter,
+    plan_entry,
+)
 from klamm.client_configs.resolution import resolve
 from klamm.storage.changes import PutClientConfig, PutHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.broker.client_configs.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
@@ -49,10 +58,12 @@ class ClientConfigService:
         self._limits = limits
         self._now_ms = now_ms
         self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        self._times_changed = 0
         self.load()
 
     def load(self) -> None:
         """Take the configs from the store: at start, and when a commit has failed."""
+        self._times_changed += 1
         self._configs.clear()
         for row in self._store.load_client_configs():
             entity = ClientConfigEntity(user=row.user, client_id=row.client_id, has_client_id=row.has_client_id)
@@ -86,27 +97,45 @@ class ClientConfigService:
         await self._registrations.register(registered)
 
     async def alter(
-        self, entries: Sequence[AlterEntry], *, validate_only: bool, principal: str, client_id: str | None
+        self,
+        entries: Sequence[AlterEntry],
+        *,
+        validate_only: bool,
+        principal: str,
+        client_id: str | None,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[EntryPlan, ...]:
         """Change what each entry asks for, all or nothing per entry; returns when it is durable.
+
+        Others are served while many entries are planned; they are applied at once.
 
         Args:
             entries: As they came.
             validate_only: Plan and change nothing.
             principal: Who asks, for the history.
             client_id: The client that asks, for the history.
+            time_slice: Of the request.
 
         Raises:
             StorageError: The disk refuses; nothing was changed.
         """
-        plans = plan_alter(entries, self._configs, self._limits())
-        if validate_only:
-            return plans
-        changes = [change for plan in plans for change in plan.changes]
-        if changes:
-            self._apply(changes)
-            await self._store.submit(self._rows(changes, principal, client_id))
-        return plans
+        slices = TimeSlice() if time_slice is None else time_slice
+        seen, limits = self._times_changed, self._limits()
+        parsed = await slices.listed(parse_entry(entry) for entry in entries)
+        appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
+        both = zip(entries, parsed, strict=True)
+        plans: Sequence[EntryPlan] = await slices.listed(
+            plan_entry(entry, entity, appearances, self._configs, limits) for entry, entity in both
+        )
+        rows = await slices.listed(self._rows(plans, principal, client_id))
+        if seen != self._times_changed:  # while others were served
+            plans = plan_alter(entries, self._configs, limits)
+            rows = list(self._rows(plans, principal, client_id))
+        if rows and not validate_only:
+            self._times_changed += 1
+            self._apply([change for plan in plans for change in plan.changes])
+            await self._store.submit(rows)
+        return tuple(plans)
 
     def _apply(self, changes: Sequence[ClientConfigChange]) -> None:
         for change in changes:
@@ -118,29 +147,23 @@ class ClientConfigService:
             if not configs:
                 del self._configs[change.entity]
 
-    def _rows(self, changes: Sequence[ClientConfigChange], principal: str, client_id: str | None) -> list[Change]:
-        rows: list[Change] = []
-        for change in changes:
+    def _rows(self, plans: Sequence[EntryPlan], principal: str, client_id: str | None) -> Iterator[Change]:
+        for change in (change for plan in plans for change in plan.changes):
             entity = change.entity
-            rows.append(
-                PutClientConfig(
-                    user=entity.user,
-                    client_id=entity.client_id,
-                    has_client_id=entity.has_client_id,
-                    name=change.name,
-                    value=change.new,
-                )
+            yield PutClientConfig(
+                user=entity.user,
+                client_id=entity.client_id,
+                has_client_id=entity.has_client_id,
+                name=change.name,
+                value=change.new,
             )
             if change.old != change.new:
-                rows.append(
-                    PutHistory(
-                        at_ms=self._now_ms(),
-                        resource=str(entity),
-                        name=change.name,
-                        old=change.old,
-                        new=change.new,
-                        principal=principal,
-                        client_id=client_id,
-                    )
+                yield PutHistory(
+                    at_ms=self._now_ms(),
+                    resource=str(entity),
+                    name=change.name,
+                    old=change.old,
+                    new=change.new,
+                    principal=principal,
+                    client_id=client_id,
                 )
-        return rows

@@ -197,7 +197,7 @@ class ConfigService:
         Returns:
             For each alteration in order: None when it succeeded, or why it did not.
         """
-        copies = Counter(map(identity_of, alterations))
+        copies = Counter(await TimeSlice().listed(map(identity_of, alterations)))
         begun: list[tuple[_Errors, asyncio.Future[None] | None]] = []
         for part in parts(alterations):
             if begun:
@@ -235,7 +235,8 @@ class ConfigService:
                     raise InvalidRequestError("Each resource must appear at most once.")
                 outcomes.append(self._decider.decide(alteration, node_id))
             except KafkaApiError as error:
-                outcomes.append(error)
+                # Without what it came through: that holds the outcomes, and garbage collection would have to end it.
+                outcomes.append(error.with_traceback(None))
         return outcomes
 
     async def _judged(

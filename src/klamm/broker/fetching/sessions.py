@@ -50,19 +50,22 @@ class FetchPartition:
         self.partition = wanted.partition
         self.told_high_watermark = -1
         self.told_log_start_offset = -1
-        self.update(wanted)
+        self.fetch_offset = wanted.fetch_offset
+        self.max_bytes = wanted.partition_max_bytes
+        self.current_leader_epoch = wanted.current_leader_epoch
+        self.last_fetched_epoch = wanted.last_fetched_epoch
 
     @property
     def key(self) -> PartitionKey:
         """Topic id, or name in versions without ids, and partition."""
         return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.partition)
 
-    def update(self, wanted: FetchRequest.FetchPartition) -> None:
+    def take_over(self, other: FetchPartition) -> None:
         """Take over where the client stands."""
-        self.fetch_offset = wanted.fetch_offset
-        self.max_bytes = wanted.partition_max_bytes
-        self.current_leader_epoch = wanted.current_leader_epoch
-        self.last_fetched_epoch = wanted.last_fetched_epoch
+        self.fetch_offset = other.fetch_offset
+        self.max_bytes = other.max_bytes
+        self.current_leader_epoch = other.current_leader_epoch
+        self.last_fetched_epoch = other.last_fetched_epoch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,11 +116,18 @@ class FetchSessions:
         """Count the sessions."""
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, version: int) -> FetchPlan:
-        """Decide what a request asks for; a session goes on by one epoch."""
+    def plan(self, request: FetchRequest, version: int, named: Sequence[FetchPartition] | None = None) -> FetchPlan:
+        """Decide what a request asks for; a session goes on by one epoch.
+
+        Args:
+            request: The request.
+            version: Of the API.
+            named: What ``named_partitions`` yields of the request; None: it is looked at here.
+        """
+        named = list(named_partitions(request)) if named is None else named
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             self._sessions.pop(request.session_id, None)
-            return self._full(request, version)
+            return self._full(request, version, named)
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -125,10 +135,10 @@ class FetchSessions:
             return FetchPlan(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != (version >= TOPIC_IDS_SINCE):
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        return self._incremental(request, session)
+        return self._incremental(request, session, named)
 
-    def _full(self, request: FetchRequest, version: int) -> FetchPlan:
-        partitions = list(_partitions(request))
+    def _full(self, request: FetchRequest, version: int, named: Sequence[FetchPartition]) -> FetchPlan:
+        partitions = list(named)
         if request.session_epoch == INITIAL_EPOCH and partitions and self._make_room():
             session = FetchSession(
                 session_id=self._new_id(),
@@ -144,12 +154,11 @@ class FetchSessions:
         start = self._turn % len(partitions) if partitions else 0
         return FetchPlan(partitions=partitions[start:] + partitions[:start])
 
-    def _incremental(self, request: FetchRequest, session: FetchSession) -> FetchPlan:
-        for topic in request.topics:
-            for wanted in topic.partitions:
-                partition = FetchPartition(topic.topic, topic.topic_id, wanted)
-                known = session.partitions.setdefault(partition.key, partition)
-                known.update(wanted)
+    def _incremental(self, request: FetchRequest, session: FetchSession, named: Sequence[FetchPartition]) -> FetchPlan:
+        for partition in named:
+            known = session.partitions.setdefault(partition.key, partition)
+            if known is not partition:
+                known.take_over(partition)
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic_id if forgotten.topic_id != ZERO_UUID else forgotten.topic
             for index in forgotten.partitions:
@@ -179,7 +188,8 @@ class FetchSessions:
                 return session_id
 
 
-def _partitions(request: FetchRequest) -> Iterable[FetchPartition]:
+def named_partitions(request: FetchRequest) -> Iterable[FetchPartition]:
+    """Yield what a request names."""
     for topic in request.topics:
         for wanted in topic.partitions:
             yield FetchPartition(topic.topic, topic.topic_id, wanted)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationError, NonEmptyGroupError
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
 from klamm.broker.groups.subscription import is_subscribed
+from klamm.broker.time_slice import TimeSlice
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.storage.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from uuid import UUID
 
     from klamm.broker.groups.classic import ClassicGroup
@@ -24,7 +26,21 @@ if TYPE_CHECKING:
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
 """Of OffsetCommit; older clients are told ILLEGAL_GENERATION of a group that does not exist."""
 
-FetchedOffsets: TypeAlias = tuple[tuple[str, tuple[tuple[int, PutGroupOffset | None], ...]], ...]
+_FEW: Final = 500
+"""Of so many topics the commits are copied one by one, of more all that a group has."""
+_ByTopic: TypeAlias = "dict[UUID, dict[int, PutGroupOffset]]"
+"""The last commit of each partition."""
+
+
+class Instability(Enum):
+    """What stands in place of a commit that may not be told."""
+
+    UNSTABLE = "unstable"
+    """An open transaction may still change it (KIP-447)."""
+
+
+FetchedOffset: TypeAlias = PutGroupOffset | Instability | None
+FetchedOffsets: TypeAlias = "tuple[tuple[str, Sequence[tuple[int, FetchedOffset]]], ...]"
 """By topic name and partition; None where nothing is committed."""
 
 
@@ -77,24 +93,45 @@ class OffsetService:
         self._topics = topics
 
     async def commit(
-        self, by: Committer, offsets: Sequence[OffsetToCommit], *, retention_ms: int = -1, api_version: int
+        self,
+        by: Committer,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        retention_ms: int = -1,
+        api_version: int,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[ErrorCode, ...]:
         """Commit what can be committed, and return one code per offset when that is on disk.
+
+        Others are served while many offsets are looked at; they are committed at once, those that can be.
 
         Args:
             by: the member.
             offsets: in the order of the answers.
             retention_ms: how long the offsets live at most (OffsetCommit v2-4); -1 leaves it to the broker.
             api_version: of OffsetCommit.
+            time_slice: of the request.
         """
+        slices = TimeSlice() if time_slice is None else time_slice
 
         async def record(commits: Sequence[PutGroupOffset]) -> None:
-            await self._record(self._admit(by, api_version), commits)
+            by_topic = await _by_topic(commits, slices)
+            gone = {topic_id for topic_id in by_topic if self._topics.by_id(topic_id) is None}
+            if gone:  # while others were served
+                commits = [commit for commit in commits if commit.topic_id not in gone]
+                by_topic = {topic_id: known for topic_id, known in by_topic.items() if topic_id not in gone}
+            await self._record(self._admit(by, api_version), commits, by_topic)
 
-        return await self._commit(by.group_id, offsets, record, retention_ms=retention_ms)
+        return await self._commit(by.group_id, offsets, record, slices, retention_ms=retention_ms)
 
     async def commit_in_transaction(
-        self, by: Committer, producer_id: int, offsets: Sequence[OffsetToCommit], admit: Callable[[], Awaitable[None]]
+        self,
+        by: Committer,
+        producer_id: int,
+        offsets: Sequence[OffsetToCommit],
+        admit: Callable[[], Awaitable[None]],
+        *,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[ErrorCode, ...]:
         """Keep offsets that are committed when a transaction is; returns one code per offset when that is on disk.
 
@@ -103,23 +140,24 @@ class OffsetService:
             producer_id: Of the transaction.
             offsets: In the order of the answers.
             admit: Checks that the group belongs to the transaction; raises KafkaApiError if it does not.
+            time_slice: of the request.
         """
+        slices = TimeSlice() if time_slice is None else time_slice
 
         async def record(commits: Sequence[PutGroupOffset]) -> None:
+            changes = await slices.listed(PutPendingOffset(producer_id=producer_id, commit=item) for item in commits)
             self._check_transactional(by)
             await admit()
             self._check_transactional(by)  # others were served meanwhile
             entry = self._registry.entry_or_new(by.group_id)
             for commit in commits:
                 self._registry.pending.put(producer_id, commit)
-            if commits:
-                self._registry.submit(
-                    entry, [PutPendingOffset(producer_id=producer_id, commit=item) for item in commits]
-                )
+            if changes:
+                self._registry.submit(entry, changes)
             self._registry.after_step(entry)
             await self._registry.settle(entry)
 
-        return await self._commit(by.group_id, offsets, record)
+        return await self._commit(by.group_id, offsets, record, slices)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Commit or forget the offsets of a transaction.
@@ -143,71 +181,92 @@ class OffsetService:
             self._registry.submit(entry, changes)
             self._registry.after_step(entry)
 
-    def unstable(self, group_id: str, fetched: FetchedOffsets) -> frozenset[tuple[str, int]]:
-        """Return the partitions, by topic name, whose commits an open transaction may still change."""
-        pending = self._registry.pending
-        if not pending:
-            return frozenset()
-        return frozenset(
-            (name, partition)
-            for name, commits in fetched
-            if (topic := self._topics.get(name)) is not None
-            for partition, _ in commits
-            if pending.is_pending(group_id, topic.topic_id, partition)
-        )
-
     async def _commit(
         self,
         group_id: str,
         offsets: Sequence[OffsetToCommit],
         record: Callable[[Sequence[PutGroupOffset]], Awaitable[None]],
+        slices: TimeSlice,
         *,
         retention_ms: int = -1,
     ) -> tuple[ErrorCode, ...]:
-        topics = [self._topics.get(offset.topic) for offset in offsets]
-        codes = [
-            ErrorCode.NONE if _has(topic, offset.partition) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            for topic, offset in zip(topics, offsets, strict=True)
-        ]
-        if ErrorCode.NONE not in codes:
-            return tuple(codes)
-        refused = [
-            ErrorCode.OFFSET_METADATA_TOO_LARGE
-            if code is ErrorCode.NONE and self._is_too_long(offset.metadata)
-            else code
-            for code, offset in zip(codes, offsets, strict=True)
-        ]
         now_ms = self._registry.now().wall_ms
         expire_ms = None if retention_ms == -1 else now_ms + retention_ms
-        commits = [
-            _change(group_id, topic.topic_id, offset, now_ms, expire_ms)
-            for topic, offset, code in zip(topics, offsets, refused, strict=True)
-            if topic is not None and code is ErrorCode.NONE
-        ]
+        judged = await slices.listed(self._judge(group_id, offset, now_ms, expire_ms) for offset in offsets)
+        codes = await slices.listed(item if isinstance(item, ErrorCode) else ErrorCode.NONE for item in judged)
+        if all(code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for code in codes):
+            return tuple(codes)
         try:
-            await record(commits)
+            await record(await slices.listed(item for item in judged if not isinstance(item, ErrorCode)))
         except KafkaApiError as error:
-            return tuple(error.error_code if code is ErrorCode.NONE else code for code in codes)
-        return tuple(refused)
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return tuple(code if code is unknown else error.error_code for code in codes)
+        return tuple(codes)
 
-    async def fetch(self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None) -> FetchedOffsets:
-        """Return committed offsets, of the topics asked for or of all (None). An unknown group has none.
+    def _judge(
+        self, group_id: str, offset: OffsetToCommit, now_ms: int, expire_ms: int | None
+    ) -> PutGroupOffset | ErrorCode:
+        topic = self._topics.get(offset.topic)
+        if topic is None or not topic.has_partition(offset.partition):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._is_too_long(offset.metadata):
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return PutGroupOffset(
+            group_id=group_id,
+            topic_id=topic.topic_id,
+            partition=offset.partition,
+            offset=offset.offset,
+            leader_epoch=offset.leader_epoch,
+            metadata=offset.metadata,
+            commit_timestamp_ms=now_ms,
+            expire_timestamp_ms=expire_ms,
+        )
+
+    async def fetch(
+        self,
+        group_id: str,
+        topics: Sequence[tuple[str, Sequence[int]]] | None,
+        *,
+        require_stable: bool = False,
+        time_slice: TimeSlice | None = None,
+    ) -> FetchedOffsets:
+        """Return committed offsets as they are at one moment. An unknown group has none.
+
+        Args:
+            group_id: The group.
+            topics: Names and partitions; None for all that is committed.
+            require_stable: Do not tell what an open transaction may still change.
+            time_slice: Of the request.
 
         Raises:
             NotCoordinatorError: what was read could not be written.
         """
+        slices = TimeSlice() if time_slice is None else time_slice
+        commits = self._copy_of(group_id, None if topics is None else [name for name, _ in topics])
+        unstable = self._registry.pending.of_group(group_id) if require_stable else frozenset()
         if topics is None:
-            fetched = self._all_of(group_id)
-        else:
-            fetched = tuple((name, self._of_topic(group_id, name, partitions)) for name, partitions in topics)
+            names = ((self._topics.by_id(topic_id), list(known)) for topic_id, known in commits.items())
+            topics = await slices.listed((topic.name, known) for topic, known in names if topic is not None)
+        fetched: list[tuple[str, Sequence[tuple[int, FetchedOffset]]]] = []
+        async for name, partitions in slices.over(topics):
+            topic = self._topics.get(name)
+            topic_id = None if topic is None else topic.topic_id
+            known = {} if topic_id is None else commits.get(topic_id, {})
+            of_topic = await slices.listed(
+                (index, Instability.UNSTABLE if (topic_id, index) in unstable else known.get(index))
+                for index in partitions
+            )
+            fetched.append((name, tuple(of_topic)))
         try:
             entry = self._registry.entry(group_id)
         except GroupIdNotFoundError:
-            return fetched
+            return tuple(fetched)
         await self._registry.settle(entry)
-        return fetched
+        return tuple(fetched)
 
-    async def delete(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[ErrorCode, ...]:
+    async def delete(
+        self, group_id: str, partitions: Sequence[tuple[str, int]], *, time_slice: TimeSlice | None = None
+    ) -> tuple[ErrorCode, ...]:
         """Delete committed offsets (KIP-496), and return one code per partition when that is on disk.
 
         Raises:
@@ -215,27 +274,41 @@ class OffsetService:
             NonEmptyGroupError: it has members, and does not speak the consumers' protocol.
             NotCoordinatorError: the deletion could not be written.
         """
-        entry = self._registry.entry(group_id)
-        group = entry.group
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            raise NonEmptyGroupError
-        codes = []
-        removals = []
-        for name, partition in partitions:
-            topic = self._topics.get(name)
-            if topic is None or not _has(topic, partition):
-                codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif is_subscribed(group, name):
-                codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
-            else:
-                codes.append(ErrorCode.NONE)
-                removals.append(DropGroupOffset(group_id=group_id, topic_id=topic.topic_id, partition=partition))
+        slices = TimeSlice() if time_slice is None else time_slice
+        self._group_that_allows_deletion(group_id)
+        judged = await slices.listed(self._judge_deletion(group_id, name, index) for name, index in partitions)
+        # Others were served meanwhile.
+        entry = self._group_that_allows_deletion(group_id)
+        used = {name for name in {name for name, _ in partitions} if is_subscribed(entry.group, name)}
+        codes = [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if name in used and item is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else (item if isinstance(item, ErrorCode) else ErrorCode.NONE)
+            for item, (name, _) in zip(judged, partitions, strict=True)
+        ]
+        removals = [
+            item
+            for item, code in zip(judged, codes, strict=True)
+            if code is ErrorCode.NONE and isinstance(item, DropGroupOffset)
+        ]
         for removal in removals:
             self._registry.offsets.drop(removal)
         if removals:
             self._registry.submit(entry, removals)
             await self._registry.settle(entry)
         return tuple(codes)
+
+    def _group_that_allows_deletion(self, group_id: str) -> Entry:
+        entry = self._registry.entry(group_id)
+        if entry.group.state is not GroupState.EMPTY and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise NonEmptyGroupError
+        return entry
+
+    def _judge_deletion(self, group_id: str, name: str, partition: int) -> DropGroupOffset | ErrorCode:
+        topic = self._topics.get(name)
+        if topic is None or not topic.has_partition(partition):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return DropGroupOffset(group_id=group_id, topic_id=topic.topic_id, partition=partition)
 
     def forget_topic(self, topic_id: UUID) -> None:
         """Drop what was committed for a topic that is deleted; the store does the same with its ``DropTopic``."""
@@ -271,13 +344,17 @@ class OffsetService:
         else:
             entry.group.admit_transactional_commit(by.member_id, by.group_instance_id, by.generation_id)
 
-    async def _record(self, entry: Entry, commits: Sequence[PutGroupOffset]) -> None:
+    async def _record(self, entry: Entry, commits: Sequence[PutGroupOffset], by_topic: _ByTopic) -> None:
         changes: list[Change] = []
-        for commit in commits:
-            if self._registry.pending:
-                changes += self._registry.pending.overtake(commit)
-            self._registry.offsets.put(commit)
-            changes.append(commit)
+        group_id = entry.group.group_id
+        pending = self._registry.pending.of_group(group_id)
+        if pending:
+            for commit in commits:
+                if (commit.topic_id, commit.partition) in pending:
+                    changes += self._registry.pending.overtake(commit)
+        if commits:
+            self._registry.offsets.put_all(group_id, by_topic)
+            changes += commits
         if changes:
             self._registry.submit(entry, changes)
         self._registry.after_step(entry)
@@ -287,22 +364,14 @@ class OffsetService:
         limit = self._settings.offset_metadata_max_bytes
         return len(metadata) > limit or (not metadata.isascii() and len(metadata.encode("utf-16-le")) // 2 > limit)
 
-    def _of_topic(
-        self, group_id: str, name: str, partitions: Sequence[int]
-    ) -> tuple[tuple[int, PutGroupOffset | None], ...]:
-        topic = self._topics.get(name)
-        if topic is None:
-            return tuple((partition, None) for partition in partitions)
-        return tuple(
-            (partition, self._registry.offsets.get(group_id, topic.topic_id, partition)) for partition in partitions
-        )
-
-    def _all_of(self, group_id: str) -> FetchedOffsets:
-        return tuple(
-            (topic.name, tuple(commits.items()))
-            for topic_id, commits in self._registry.offsets.of_group(group_id).items()
-            if (topic := self._topics.by_id(topic_id)) is not None
-        )
+    def _copy_of(self, group_id: str, names: Sequence[str] | None) -> Mapping[UUID, Mapping[int, PutGroupOffset]]:
+        """Return what a group has committed as it is now; at least of the topics named, of all when that is None."""
+        commits = self._registry.offsets.of_group(group_id)
+        if names is None or len(names) > _FEW:
+            return {topic_id: dict(partitions) for topic_id, partitions in commits.items()}
+        topics = (self._topics.get(name) for name in names)
+        ids = {topic.topic_id for topic in topics if topic is not None}
+        return {topic_id: dict(commits[topic_id]) for topic_id in ids if topic_id in commits}
 
     def _take_expired(self, group: ClassicGroup) -> Sequence[Change]:
         removals = self._registry.offsets.expired(
@@ -320,20 +389,8 @@ class OffsetService:
         return topic is not None and is_subscribed(group, topic.name)
 
 
-def _has(topic: Topic | None, partition: int) -> bool:
-    return topic is not None and topic.has_partition(partition)
-
-
-def _change(
-    group_id: str, topic_id: UUID, offset: OffsetToCommit, now_ms: int, expire_ms: int | None
-) -> PutGroupOffset:
-    return PutGroupOffset(
-        group_id=group_id,
-        topic_id=topic_id,
-        partition=offset.partition,
-        offset=offset.offset,
-        leader_epoch=offset.leader_epoch,
-        metadata=offset.metadata,
-        commit_timestamp_ms=now_ms,
-        expire_timestamp_ms=expire_ms,
-    )
+async def _by_topic(commits: Sequence[PutGroupOffset], slices: TimeSlice) -> _ByTopic:
+    found: _ByTopic = {}
+    async for commit in slices.over(commits):
+        found.setdefault(commit.topic_id, {})[commit.partition] = commit
+    return found

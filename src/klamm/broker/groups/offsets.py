@@ -40,6 +40,12 @@ class OffsetTable:
         """Take a commit; the last one counts, also when it goes back."""
         self._groups.setdefault(commit.group_id, {}).setdefault(commit.topic_id, {})[commit.partition] = commit
 
+    def put_all(self, group_id: str, commits: Mapping[UUID, Mapping[int, PutGroupOffset]]) -> None:
+        """Take commits of one group by topic and partition."""
+        topics = self._groups.setdefault(group_id, {})
+        for topic_id, partitions in commits.items():
+            topics.setdefault(topic_id, {}).update(partitions)
+
     def get(self, group_id: str, topic_id: UUID, partition: int) -> PutGroupOffset | None:
         """Return the last commit, or None."""
         return self._groups.get(group_id, {}).get(topic_id, {}).get(partition)

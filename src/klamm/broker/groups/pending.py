@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.storage.changes import DropPendingOffset
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _Key: TypeAlias = "tuple[str, UUID, int]"
 """Group, topic and partition."""
+_NOTHING: Final = frozenset[tuple["UUID", int]]()
 
 
 class PendingOffsets:
@@ -36,9 +37,11 @@ class PendingOffsets:
         """Return a producer's offsets, which are no longer pending."""
         return tuple(self._producers.pop(producer_id, {}).values())
 
-    def is_pending(self, group_id: str, topic_id: UUID, partition: int) -> bool:
-        """Tell whether some transaction may still change this commit."""
-        return any((group_id, topic_id, partition) in commits for commits in self._producers.values())
+    def of_group(self, group_id: str) -> frozenset[tuple[UUID, int]]:
+        """Return the partitions of a group whose commits some transaction may still change."""
+        if not self._producers:
+            return _NOTHING
+        return frozenset(key[1:] for commits in self._producers.values() for key in commits if key[0] == group_id)
 
     def has_group(self, group_id: str) -> bool:
         """Tell whether some transaction may still commit for a group."""

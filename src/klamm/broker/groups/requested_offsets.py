@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.time_slice import TimeSlice
     from klamm.protocol.messages.offset_commit import OffsetCommitRequest
     from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 
-def requested_offsets(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> list[OffsetToCommit]:
+async def requested_offsets(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest, time_slice: TimeSlice
+) -> list[OffsetToCommit]:
     """Return what is to be committed, in the order of the request."""
-    return [
+    return await time_slice.listed(
         OffsetToCommit(
             topic=topic.name,
             partition=partition.partition_index,
@@ -29,7 +32,7 @@ def requested_offsets(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> 
         )
         for topic in request.topics
         for partition in topic.partitions
-    ]
+    )
 
 
 async def commit_permitted(
@@ -46,6 +49,6 @@ async def commit_permitted(
     """
     # Each topic is asked for once: it may have many partitions.
     names = {offset.topic for offset in offsets}
-    denied = {name for name in names if not may_topic(context, AclOperation.READ, name)}
+    denied = {name async for name in context.time_slice.over(names) if not may_topic(context, AclOperation.READ, name)}
     codes = iter(await commit([offset for offset in offsets if offset.topic not in denied] if denied else offsets))
     return (ErrorCode.TOPIC_AUTHORIZATION_FAILED if offset.topic in denied else next(codes) for offset in offsets)

@@ -11,7 +11,6 @@ A transactional batch is taken when its partition belongs to the transaction; fr
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.route import Route
@@ -101,21 +100,27 @@ async def _admit(request: ProduceRequest, context: RequestContext) -> ProduceAdm
     )
     admission = ProduceAdmission(context.services.transactions, transactional_id, ability)
     if ability.adds and request.acks in _ACKS:
-        await admission.add([item for data in request.topic_data for item in _writable(data, context)])
+        slices = context.time_slice
+        looked_at = [await slices.listed(_writable(data, context)) async for data in slices.over(request.topic_data)]
+        await admission.add([item for of_topic in looked_at for item in of_topic if item is not None], slices)
     return admission
 
 
 def _writable(
     data: ProduceRequest.TopicProduceData, context: RequestContext
-) -> Iterator[tuple[PartitionLog, memoryview]]:
-    """Yield the logs and batches of a topic that may be written to; refusals are said later."""
+) -> Iterator[tuple[PartitionLog, memoryview] | None]:
+    """Yield the logs and batches of a topic that may be written to, None for refusals; they are said later."""
     try:
         topic = _topic(data, context)
     except KafkaApiError:
         return
     for partition in data.partition_data:
-        with suppress(KafkaApiError):
-            yield leader_log(context, topic, partition.index), memoryview(partition.records or b"")
+        try:
+            log = leader_log(context, topic, partition.index)
+        except KafkaApiError:
+            yield None
+        else:
+            yield log, memoryview(partition.records or b"")
 
 
 def _topic(data: ProduceRequest.TopicProduceData, context: RequestContext) -> Topic:
@@ -140,7 +145,10 @@ async def _append_topic(
             raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
         topic = _topic(data, context)
     except KafkaApiError as error:
-        answers = [_refused(partition.index, error) for partition in data.partition_data]
+        refusal = error.with_traceback(None)  # which holds this frame, and so the request
+        answers = await context.time_slice.listed(
+            _refused(partition.index, refusal) for partition in data.partition_data
+        )
     else:
         answers = []
         for partition in data.partition_data:

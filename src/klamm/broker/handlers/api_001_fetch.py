@@ -14,6 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.fetching.response import FetchedBody, FetchedPartition
+from klamm.broker.fetching.sessions import named_partitions
 from klamm.broker.route import Route
 from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.partitions import find_topic, leader_log
@@ -68,13 +69,14 @@ class _Found:
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
     """Answer now if there is enough, or something is wrong; else wait."""
-    plan = context.services.fetch_sessions.plan(request, context.api_version)
+    named = await context.time_slice.listed(named_partitions(request))
+    plan = context.services.fetch_sessions.plan(request, context.api_version, named)
     if plan.error_code:
         return FetchedBody(error_code=plan.error_code)
     found = await _look(plan.partitions, request, context)
     if request.max_wait_ms > 0 and _is_too_little(found, request):
         found = await _wait_for_more(plan, found, request, context)
-    return _answer(plan, found, context)
+    return await _answer(plan, found, context)
 
 
 def _is_too_little(found: _Found, request: FetchRequest) -> bool:
@@ -167,10 +169,10 @@ def _tell_offsets(answer: FetchedPartition, log: PartitionLog) -> None:
     answer.last_stable_offset = log.last_stable_offset
 
 
-def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> FetchedBody:
+async def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> FetchedBody:
     answers = []
     session = plan.session
-    for wanted, answer in found.partitions:
+    async for wanted, answer in context.time_slice.over(found.partitions):
         if session is not None and not _has_news(wanted, answer) and plan.is_incremental:
             continue
         answers.append(answer)

@@ -1,7 +1,7 @@
 """Metadata (key 3), v0-13.
 
 Brokers, topics by name, by id (v10+) or all, with leaders. Topics that are asked for by name and do not exist are
-created when ``auto.create.topics.enable`` and the request (v4+) allow it; such a creation passes the policy too.
+created when ``auto.create.topics.enable`` and the request (v4+) allow it; such a creation passes policy and quota too.
 Needs DESCRIBE on a topic: of all topics the others are left out, by name they are refused whether they exist or not.
 A topic is created for who has CREATE on the cluster or the topic. Authorized operations (v8+) are told when asked for.
 Not done here: replicas that are offline (all are this process).
@@ -133,6 +133,9 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     topic = context.services.topics.get(name)
     if topic is not None:
         return _found(topic)
+    if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+        # No client expects it here: as with Apache Kafka, it asks until the topic may be created.
+        return _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
     return _failed(error.error_code, name=name)
 
 

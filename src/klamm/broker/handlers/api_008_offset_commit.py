@@ -31,9 +31,9 @@ API: Final = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9)
 
 async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
     """Commit what can be committed."""
-    offsets = requested_offsets(request)
+    offsets = await requested_offsets(request, context.time_slice)
     codes = await commit_permitted(offsets, context, lambda permitted: _commit(request, permitted, context))
-    return _response(request, codes)
+    return await _response(request, codes, context)
 
 
 async def _commit(
@@ -54,22 +54,25 @@ async def _commit(
         offsets,
         retention_ms=request.retention_time_ms,
         api_version=context.api_version,
+        time_slice=context.time_slice,
     )
 
 
-def _response(request: OffsetCommitRequest, codes: Iterator[ErrorCode]) -> OffsetCommitResponse:
+async def _response(
+    request: OffsetCommitRequest, codes: Iterator[ErrorCode], context: RequestContext
+) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name,
-                partitions=[
+                partitions=await context.time_slice.listed(
                     OffsetCommitResponse.OffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=next(codes)
                     )
                     for partition in topic.partitions
-                ],
+                ),
             )
-            for topic in request.topics
+            async for topic in context.time_slice.over(request.topics)
         ]
     )
 

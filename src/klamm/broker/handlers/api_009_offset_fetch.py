@@ -9,7 +9,7 @@ Not done here: topic ids (v10), which Kafka 4.1 does not offer either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.broker.groups.offsets import NO_OFFSET
 from klamm.broker.groups.placement import require_coordinator
@@ -19,17 +19,23 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from klamm.security.acls import AclOperation
+from klamm.storage.changes import PutGroupOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.groups.commits import FetchedOffsets
+    from klamm.broker.groups.commits import FetchedOffset
 
 API: Final = Api(key=ApiKey.OFFSET_FETCH, min_version=1, max_version=9)
 FIRST_VERSION_WITH_GROUPS: Final = 8
 FIRST_VERSION_WITH_ERROR_CODE: Final = 2
 NO_LEADER_EPOCH: Final = -1
+
+Partition = TypeVar(
+    "Partition", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchResponse.OffsetFetchResponsePartitions
+)
+"""Of v1-7 and of v8-9."""
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
@@ -40,49 +46,56 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
     async for group in context.time_slice.over(request.groups):
         topics = None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics]
         try:
-            fetched, refused = await _fetch(group.group_id, topics, request, context)
+            fetched = await _fetch(group.group_id, topics, request, context)
         except KafkaApiError as error:
             groups.append(
                 OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.error_code)
             )
         else:
             groups.append(
-                OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, topics=_topics(fetched, refused))
+                OffsetFetchResponse.OffsetFetchResponseGroup(
+                    group_id=group.group_id, topics=await _topics(fetched, context)
+                )
             )
     return OffsetFetchResponse(groups=groups)
 
 
 async def _answer_one_group(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     topics = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
-    error_code, refused = ErrorCode.NONE, Refusals()
+    error_code = ErrorCode.NONE
     try:
-        fetched, refused = await _fetch(request.group_id, topics, request, context)
+        fetched = await _fetch(request.group_id, topics, request, context)
     except KafkaApiError as error:
         error_code = error.error_code
         # v1 has no other place for an error than its partitions.
-        fetched = (
-            ()
-            if context.api_version >= FIRST_VERSION_WITH_ERROR_CODE
-            else tuple(
-                (name, tuple((partition, None) for partition in partitions)) for name, partitions in topics or ()
+        is_told_above = context.api_version >= FIRST_VERSION_WITH_ERROR_CODE
+        fetched = [] if is_told_above else [Fetched(name, indexes, error_code) for name, indexes in topics or ()]
+    return OffsetFetchResponse(
+        error_code=error_code,
+        topics=[
+            OffsetFetchResponse.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=await context.time_slice.listed(
+                    _partition(OffsetFetchResponse.OffsetFetchResponsePartition, topic, index, commit)
+                    for index, commit in topic.commits()
+                ),
             )
-        )
-    return OffsetFetchResponse(error_code=error_code, topics=_topics_of_one_group(fetched, refused, error_code))
+            async for topic in context.time_slice.over(fetched)
+        ],
+    )
 
 
-class Refusals(NamedTuple):
-    """What is not answered with an offset."""
+class Fetched(NamedTuple):
+    """A topic, and what is answered for its partitions."""
 
-    denied: frozenset[str] = frozenset()
-    """Topics that may not be seen."""
-    unstable: frozenset[tuple[str, int]] = frozenset()
-    """Partitions whose offset an open transaction may still change."""
+    name: str
+    partitions: Sequence[int] | Sequence[tuple[int, FetchedOffset]]
+    """With their commits, or without when all are refused."""
+    error_code: ErrorCode = ErrorCode.NONE
 
-    def code(self, topic: str, partition: int) -> ErrorCode:
-        """Return what a partition is answered with."""
-        if topic in self.denied:
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return ErrorCode.UNSTABLE_OFFSET_COMMIT if (topic, partition) in self.unstable else ErrorCode.NONE
+    def commits(self) -> Iterator[tuple[int, FetchedOffset]]:
+        """Iterate over partitions and commits."""
+        return ((item, None) if isinstance(item, int) else item for item in self.partitions)
 
 
 async def _fetch(
@@ -90,75 +103,60 @@ async def _fetch(
     topics: Sequence[tuple[str, Sequence[int]]] | None,
     request: OffsetFetchRequest,
     context: RequestContext,
-) -> tuple[FetchedOffsets, Refusals]:
-    """Return what is committed, and what is refused; topics not to be seen are left out when all were asked for."""
+) -> list[Fetched]:
+    """Return what is committed and what is refused; topics not to be seen are left out when all were asked for."""
     require_group(context, AclOperation.DESCRIBE, group_id)
     require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
-    offsets = context.services.groups.offsets
-    if topics is None:
-        everything = await offsets.fetch(group_id, None)
-        seen = tuple(topic for topic in everything if may_topic(context, AclOperation.DESCRIBE, topic[0]))
-        return _stable(group_id, seen, request, context)
-    denied = frozenset(name for name, _ in topics if not may_topic(context, AclOperation.DESCRIBE, name))
-    fetched = await offsets.fetch(group_id, [topic for topic in topics if topic[0] not in denied])
-    hidden = tuple((name, tuple((index, None) for index in indexes)) for name, indexes in topics if name in denied)
-    known, refused = _stable(group_id, fetched, request, context)
-    return (*known, *hidden), refused._replace(denied=denied)
+    slices = context.time_slice
+    denied: set[str] = set()
+    if topics is not None:
+        names = {name for name, _ in topics}
+        denied = {name async for name in slices.over(names) if not may_topic(context, AclOperation.DESCRIBE, name)}
+    fetched = await context.services.groups.offsets.fetch(
+        group_id,
+        topics if topics is None or not denied else [topic for topic in topics if topic[0] not in denied],
+        require_stable=request.require_stable,
+        time_slice=slices,
+    )
+    seen = [
+        Fetched(name, commits)
+        async for name, commits in slices.over(fetched)
+        if topics is not None or may_topic(context, AclOperation.DESCRIBE, name)
+    ]
+    hidden = [(name, indexes) for name, indexes in topics or () if name in denied]
+    return seen + [Fetched(name, indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name, indexes in hidden]
 
 
-def _stable(
-    group_id: str, fetched: FetchedOffsets, request: OffsetFetchRequest, context: RequestContext
-) -> tuple[FetchedOffsets, Refusals]:
-    """Take out what is not stable, if that is asked for."""
-    if not request.require_stable:
-        return fetched, Refusals()
-    unstable = context.services.groups.offsets.unstable(group_id, fetched)
-    if unstable:
-        fetched = tuple(
-            (name, tuple((index, None if (name, index) in unstable else commit) for index, commit in commits))
-            for name, commits in fetched
-        )
-    return fetched, Refusals(unstable=unstable)
-
-
-def _topics(fetched: FetchedOffsets, refused: Refusals) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
+async def _topics(
+    fetched: Sequence[Fetched], context: RequestContext
+) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
     return [
         OffsetFetchResponse.OffsetFetchResponseTopics(
-            name=name,
-            partitions=[
-                OffsetFetchResponse.OffsetFetchResponsePartitions(
-                    partition_index=partition,
-                    committed_offset=NO_OFFSET if commit is None else commit.offset,
-                    committed_leader_epoch=NO_LEADER_EPOCH if commit is None else commit.leader_epoch,
-                    metadata="" if commit is None else commit.metadata,
-                    error_code=refused.code(name, partition),
-                )
-                for partition, commit in partitions
-            ],
+            name=topic.name,
+            partitions=await context.time_slice.listed(
+                _partition(OffsetFetchResponse.OffsetFetchResponsePartitions, topic, index, commit)
+                for index, commit in topic.commits()
+            ),
         )
-        for name, partitions in fetched
+        async for topic in context.time_slice.over(fetched)
     ]
 
 
-def _topics_of_one_group(
-    fetched: FetchedOffsets, refused: Refusals, error_code: ErrorCode
-) -> list[OffsetFetchResponse.OffsetFetchResponseTopic]:
-    return [
-        OffsetFetchResponse.OffsetFetchResponseTopic(
-            name=name,
-            partitions=[
-                OffsetFetchResponse.OffsetFetchResponsePartition(
-                    partition_index=partition,
-                    committed_offset=NO_OFFSET if commit is None else commit.offset,
-                    committed_leader_epoch=NO_LEADER_EPOCH if commit is None else commit.leader_epoch,
-                    metadata="" if commit is None else commit.metadata,
-                    error_code=refused.code(name, partition) or error_code,
-                )
-                for partition, commit in partitions
-            ],
+def _partition(kind: type[Partition], topic: Fetched, index: int, commit: FetchedOffset) -> Partition:
+    if isinstance(commit, PutGroupOffset):
+        return kind(
+            partition_index=index,
+            committed_offset=commit.offset,
+            committed_leader_epoch=commit.leader_epoch,
+            metadata=commit.metadata,
         )
-        for name, partitions in fetched
-    ]
+    return kind(
+        partition_index=index,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_LEADER_EPOCH,
+        metadata="",
+        error_code=topic.error_code if commit is None else ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    )
 
 
 ROUTE: Final = Route(api=API, request=OffsetFetchRequest, handle=handle)

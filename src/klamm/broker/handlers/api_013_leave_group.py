@@ -28,7 +28,9 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     """Let the group decide."""
     is_batched = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     identities = (
-        [MemberIdentity(member_id=m.member_id, group_instance_id=m.group_instance_id) for m in request.members]
+        await context.time_slice.listed(
+            MemberIdentity(member_id=m.member_id, group_instance_id=m.group_instance_id) for m in request.members
+        )
         if is_batched
         else [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
     )
@@ -41,12 +43,12 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     if not is_batched:
         return LeaveGroupResponse(error_code=codes[0])
     return LeaveGroupResponse(
-        members=[
+        members=await context.time_slice.listed(
             LeaveGroupResponse.MemberResponse(
                 member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
             )
             for identity, code in zip(identities, codes, strict=True)
-        ]
+        )
     )
 
 

@@ -34,7 +34,7 @@ async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGro
                 group_state=group.state.value,
                 group_type=GROUP_TYPE,
             )
-            for group in groups
+            async for group in context.time_slice.over(groups)
             if (may_all or may_group(context, AclOperation.DESCRIBE, group.group_id))
             and coordinator_for(group.group_id, node_ids) == context.node_id
         ]

@@ -3,8 +3,8 @@
 One answer per topic, in the order of the request; topics are decided one after the other, and a topic that is refused
 leaves its neighbours alone (KIP-108). A name that stands twice is answered once, with INVALID_REQUEST.
 ``validate_only`` runs every check and the policy and creates nothing. Needs CREATE on the cluster or the topic, before
-anything else is looked at; the configs are told to who has DESCRIBE_CONFIGS on the topic.
-Not done here: the controller's mutation quota.
+anything else is looked at; the configs are told to who has DESCRIBE_CONFIGS on the topic. Partitions count for
+``controller_mutation_rate`` (KIP-599), also when they are only validated; from v6 on what is beyond it is refused.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.quotas.mutations import MutationQuota
     from klamm.configs.describe import DescribedConfig
 
 API: Final = Api(key=ApiKey.CREATE_TOPICS, min_version=2, max_version=7)
 _CONFIGS_SINCE: Final = 5
+_STRICT_SINCE: Final = 6
 
 
 class _Result(NamedTuple):
@@ -43,8 +45,9 @@ class _Result(NamedTuple):
 class CreateTopicsAnswer:
     """A response whose configs are written once each, however many topics have them in common."""
 
-    def __init__(self, results: Sequence[_Result]) -> None:
+    def __init__(self, results: Sequence[_Result], throttle_time_ms: int) -> None:
         self._results = results
+        self.throttle_time_ms = throttle_time_ms
 
     def is_flexible(self, version: int) -> bool:
         """Tell whether the response has compact types and tagged fields."""
@@ -57,10 +60,12 @@ class CreateTopicsAnswer:
     def buffers(self, version: int) -> Sequence[bytes | bytearray]:
         """Return the body in pieces, one for each topic."""
         if version < _CONFIGS_SINCE:
-            return [encode(CreateTopicsResponse(topics=[result.head for result in self._results]), version)]
+            topics = [result.head for result in self._results]
+            return [encode(CreateTopicsResponse(throttle_time_ms=self.throttle_time_ms, topics=topics), version)]
         written: dict[int, bytearray] = {}
         joined: dict[int, bytes] = {}
-        pieces = [with_items(encode(CreateTopicsResponse(topics=[]), version), len(self._results), (), flexible=True)]
+        none_yet = CreateTopicsResponse(throttle_time_ms=self.throttle_time_ms, topics=[])
+        pieces = [with_items(encode(none_yet, version), len(self._results), (), flexible=True)]
         for head, configs in self._results:
             if not configs:
                 pieces.append(bytes(encode(head, version, flexible=True)))
@@ -82,16 +87,23 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
     """Answer one entry per topic; a refused one never fails its neighbours."""
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
+    quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     # All are decided and applied, in order, before the first one is waited for; so they share commits.
     begun = [
-        await _begin(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
+        await _begin(topic, context, quota, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
         async for name, topic in context.time_slice.over(once_each.items())
     ]
-    return CreateTopicsAnswer([await _end(topic, context) async for topic in context.time_slice.over(begun)])
+    results = [await _end(topic, context) async for topic in context.time_slice.over(begun)]
+    return CreateTopicsAnswer(results, quota.throttle_time_ms)
 
 
 async def _begin(
-    topic: CreateTopicsRequest.CreatableTopic, context: RequestContext, *, validate_only: bool, is_duplicate: bool
+    topic: CreateTopicsRequest.CreatableTopic,
+    context: RequestContext,
+    quota: MutationQuota,
+    *,
+    validate_only: bool,
+    is_duplicate: bool,
 ) -> _Result | NewTopic:
     if is_duplicate:
         return _failed(topic.name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -104,7 +116,7 @@ async def _begin(
         assignments=[(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
         configs=[(config.name, config.value) for config in topic.configs],
     )
-    begun, error = await attempt(lambda: begin_topic(spec, context, validate_only=validate_only), api=API.key)
+    begun, error = await attempt(lambda: begin_topic(spec, context, quota, validate_only=validate_only), api=API.key)
     return _failed(topic.name, error) if begun is None else begun
 
 

@@ -1,7 +1,8 @@
 """DeleteTopics (key 20), v1-6.
 
 Topics by name, or by id (v6). What is named twice, also once by name and once by its id, is answered with
-INVALID_REQUEST and stays. ``delete.topic.enable=false`` refuses all. A policy has its say last.
+INVALID_REQUEST and stays. ``delete.topic.enable=false`` refuses all. A policy has its say last. Partitions count for
+``controller_mutation_rate`` (KIP-599); from v5 on what is beyond it is refused.
 Not done here: internal topics are deleted like others, as in Kafka.
 """
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.quotas.mutations import MutationQuota
 
 Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
 API: Final = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6)
 _STATES_SINCE: Final = 6
+_STRICT_SINCE: Final = 5
 _DISABLED_HAS_CODE_SINCE: Final = 3
 _UNKNOWN_NAME: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
@@ -47,11 +50,13 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
             responses=[_result(name, topic_id, ApiError(code, None)) for name, topic_id in wanted]
         )
     plan = await _plan(wanted, context)
+    quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     begun = [
-        await _begin(entry, context) if isinstance(entry, Topic) else entry
+        await _begin(entry, context, quota) if isinstance(entry, Topic) else entry
         async for entry in context.time_slice.over(plan)
     ]
-    return DeleteTopicsResponse(responses=[await _end(entry) async for entry in context.time_slice.over(begun)])
+    results = [await _end(entry) async for entry in context.time_slice.over(begun)]
+    return DeleteTopicsResponse(throttle_time_ms=quota.throttle_time_ms, responses=results)
 
 
 def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None, UUID]]:
@@ -107,9 +112,11 @@ def _denied(name: str | None, topic_id: UUID, topic: Topic | None, context: Requ
     return _result(topic.name, topic_id, TOPIC_DENIED)
 
 
-async def _begin(topic: Topic, context: RequestContext) -> Result | tuple[Topic, asyncio.Future[None]]:
-    deleting, error = await attempt(lambda: _delete_if_allowed(topic, context), api=API.key)
-    return _result(topic.name, ZERO_UUID, error) if deleting is None else (topic, deleting)
+async def _begin(
+    topic: Topic, context: RequestContext, quota: MutationQuota
+) -> Result | tuple[Topic, asyncio.Future[None]]:
+    deleting, error = await attempt(lambda: _delete_if_allowed(topic, context, quota), api=API.key)
+    return _result(topic.name, topic.topic_id, error) if deleting is None else (topic, deleting)
 
 
 async def _end(begun: Result | tuple[Topic, asyncio.Future[None]]) -> Result:
@@ -121,7 +128,7 @@ async def _end(begun: Result | tuple[Topic, asyncio.Future[None]]) -> Result:
     return _result(topic.name, topic.topic_id if error == NONE else ZERO_UUID, error)
 
 
-async def _delete_if_allowed(topic: Topic, context: RequestContext) -> asyncio.Future[None]:
+async def _delete_if_allowed(topic: Topic, context: RequestContext, quota: MutationQuota) -> asyncio.Future[None]:
     policies, session = context.services.policies, context.session
     async with policies.turn(DELETE_TOPIC):
         if policies.guards_kind(DELETE_TOPIC):
@@ -135,6 +142,7 @@ async def _delete_if_allowed(topic: Topic, context: RequestContext) -> asyncio.F
                 listener=session.listener,
             )
             await policies.check(DELETE_TOPIC, details)
+        quota.charge(len(topic.partitions))
         return context.services.topics.begin_delete(topic)
 
 

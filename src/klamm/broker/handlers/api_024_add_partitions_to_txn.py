@@ -53,16 +53,20 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
         )
         denied = not may_transactional_id(context, AclOperation.WRITE, transaction.transactional_id)
         codes = await _codes(transaction, context, is_denied=denied)
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, codes))
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=await _results(transaction.topics, codes, context)
+        )
     if not may_cluster(context, AclOperation.CLUSTER_ACTION):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             TransactionResult(
                 transactional_id=transaction.transactional_id,
-                topic_results=_results(transaction.topics, await _codes(transaction, context, is_denied=False)),
+                topic_results=await _results(
+                    transaction.topics, await _codes(transaction, context, is_denied=False), context
+                ),
             )
-            for transaction in request.transactions
+            async for transaction in context.time_slice.over(request.transactions)
         ]
     )
 
@@ -70,10 +74,11 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
 async def _codes(
     transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction, context: RequestContext, *, is_denied: bool
 ) -> Mapping[Place, ErrorCode]:
-    wanted = [Place(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    slices = context.time_slice
+    wanted = await slices.listed(Place(topic.name, index) for topic in transaction.topics for index in topic.partitions)
     if is_denied:
         return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    places = {place: _find(place, context) for place in wanted}
+    places = {place: _find(place, context) async for place in slices.over(wanted)}
     found = {place: item for place, item in places.items() if isinstance(item, TransactionPartition)}
     refused = {place: item for place, item in places.items() if isinstance(item, ErrorCode)}
     if refused:
@@ -83,7 +88,8 @@ async def _codes(
     try:
         require_coordinator(transaction.transactional_id, context.node_id, context.services.cluster.node_ids)
         if transaction.verify_only:
-            return {place: _verify(transaction.transactional_id, producer, found[place], context) for place in found}
+            name = transaction.transactional_id
+            return {place: _verify(name, producer, item, context) async for place, item in slices.over(found.items())}
         await transactions.add(transaction.transactional_id, producer, partitions=frozenset(found.values()))
     except KafkaApiError as error:
         return dict.fromkeys(found, _told(error.error_code, context))
@@ -114,18 +120,20 @@ def _told(code: ErrorCode, context: RequestContext) -> ErrorCode:
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old and code is ErrorCode.PRODUCER_FENCED else code
 
 
-def _results(
-    topics: Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic], codes: Mapping[Place, ErrorCode]
+async def _results(
+    topics: Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic],
+    codes: Mapping[Place, ErrorCode],
+    context: RequestContext,
 ) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
     return [
         TopicResult(
             name=topic.name,
-            results_by_partition=[
+            results_by_partition=await context.time_slice.listed(
                 PartitionResult(partition_index=index, partition_error_code=codes[Place(topic.name, index)])
                 for index in topic.partitions
-            ],
+            ),
         )
-        for topic in topics
+        async for topic in context.time_slice.over(topics)
     ]
 
 

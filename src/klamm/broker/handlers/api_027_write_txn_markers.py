@@ -30,6 +30,7 @@ API: Final = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1)
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
     """Write every marker; a partition that refuses one never fails its neighbours."""
+    slices = context.time_slice
     return WriteTxnMarkersResponse(
         markers=[
             WriteTxnMarkersResponse.WritableTxnMarkerResult(
@@ -41,13 +42,13 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
                             WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
                                 partition_index=index, error_code=await _write(marker, topic.name, index, context)
                             )
-                            for index in topic.partition_indexes
+                            async for index in slices.over(topic.partition_indexes)
                         ],
                     )
-                    for topic in marker.topics
+                    async for topic in slices.over(marker.topics)
                 ],
             )
-            for marker in request.markers
+            async for marker in slices.over(request.markers)
         ]
     )
 

@@ -35,16 +35,16 @@ _ADDS_SINCE: Final = 5
 
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
     """Keep what can be kept until the transaction ends."""
-    offsets = requested_offsets(request)
+    offsets = await requested_offsets(request, context.time_slice)
     try:
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
             raise TransactionalIdAuthorizationError
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
     except KafkaApiError as error:
-        return _response(request, iter([error.error_code] * len(offsets)))
+        return await _response(request, iter([error.error_code] * len(offsets)), context)
     codes = await commit_permitted(offsets, context, lambda permitted: _commit(request, permitted, context))
-    return _response(request, codes)
+    return await _response(request, codes, context)
 
 
 async def _commit(
@@ -64,6 +64,8 @@ async def _commit(
                 await transactions.add(request.transactional_id, producer, groups=frozenset({request.group_id}))
             transactions.verify(request.transactional_id, producer, request.group_id)
         except KafkaApiError as error:
+            if ability.told(error) is error:
+                raise  # its own cause would be a circle
             raise ability.told(error) from error
 
     by = Committer(
@@ -72,22 +74,26 @@ async def _commit(
         group_instance_id=request.group_instance_id,
         generation_id=request.generation_id,
     )
-    return await context.services.groups.offsets.commit_in_transaction(by, request.producer_id, offsets, admit)
+    return await context.services.groups.offsets.commit_in_transaction(
+        by, request.producer_id, offsets, admit, time_slice=context.time_slice
+    )
 
 
-def _response(request: TxnOffsetCommitRequest, codes: Iterator[ErrorCode]) -> TxnOffsetCommitResponse:
+async def _response(
+    request: TxnOffsetCommitRequest, codes: Iterator[ErrorCode], context: RequestContext
+) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
                 name=topic.name,
-                partitions=[
+                partitions=await context.time_slice.listed(
                     TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=next(codes)
                     )
                     for partition in topic.partitions
-                ],
+                ),
             )
-            for topic in request.topics
+            async for topic in context.time_slice.over(request.topics)
         ]
     )
 

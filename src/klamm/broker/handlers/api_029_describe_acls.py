@@ -28,7 +28,7 @@ API: Final = Api(key=ApiKey.DESCRIBE_ACLS, min_version=1, max_version=3)
 
 async def handle(request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
     """Tell what matches."""
-    wanted = read_filter(request)
+    wanted, slices = read_filter(request), context.time_slice
 
     async def step() -> Sequence[Acl]:
         require_cluster(context, AclOperation.DESCRIBE)
@@ -44,7 +44,7 @@ async def handle(request: DescribeAclsRequest, context: RequestContext) -> Descr
                 resource_type=resource_type,
                 resource_name=name,
                 pattern_type=pattern_type,
-                acls=[
+                acls=await slices.listed(
                     DescribeAclsResponse.AclDescription(
                         principal=acl.principal,
                         host=acl.host,
@@ -52,9 +52,9 @@ async def handle(request: DescribeAclsRequest, context: RequestContext) -> Descr
                         permission_type=acl.permission,
                     )
                     for acl in group
-                ],
+                ),
             )
-            for (resource_type, name, pattern_type), group in by_pattern
+            async for (resource_type, name, pattern_type), group in slices.over(by_pattern)
         ],
     )
 

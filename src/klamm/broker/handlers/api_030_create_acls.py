@@ -26,19 +26,20 @@ API: Final = Api(key=ApiKey.CREATE_ACLS, min_version=1, max_version=3)
 
 async def handle(request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
     """Add them."""
-    acls = [read_acl(creation) for creation in request.creations]
+    slices = context.time_slice
+    acls = await slices.listed(read_acl(creation) for creation in request.creations)
 
     async def step() -> Sequence[KafkaApiError | None]:
         require_cluster(context, AclOperation.ALTER)
-        return await context.services.authorizer.create(acls)
+        return await context.services.authorizer.create(acls, slices)
 
     outcomes, error = await attempt(step, api=API.key)
     answers = [error] * len(acls) if outcomes is None else [_answer(outcome) for outcome in outcomes]
     return CreateAclsResponse(
-        results=[
+        results=await slices.listed(
             CreateAclsResponse.AclCreationResult(error_code=answer.error_code, error_message=answer.error_message)
             for answer in answers
-        ]
+        )
     )
 
 

@@ -28,11 +28,11 @@ API: Final = Api(key=ApiKey.DELETE_ACLS, min_version=1, max_version=3)
 
 async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
     """Remove them."""
-    filters = [read_filter(wanted) for wanted in request.filters]
+    filters = await context.time_slice.listed(read_filter(wanted) for wanted in request.filters)
 
     async def step() -> Sequence[Sequence[Acl] | KafkaApiError]:
         require_cluster(context, AclOperation.ALTER)
-        return await context.services.authorizer.delete(filters)
+        return await context.services.authorizer.delete(filters, context.time_slice)
 
     outcomes, error = await attempt(step, api=API.key)
     if outcomes is None:
@@ -40,7 +40,7 @@ async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteA
             error_code=error.error_code, error_message=error.error_message
         )
         return DeleteAclsResponse(filter_results=[refused] * len(filters))
-    return DeleteAclsResponse(filter_results=[_answer(outcome) for outcome in outcomes])
+    return DeleteAclsResponse(filter_results=[_answer(outcome) async for outcome in context.time_slice.over(outcomes)])
 
 
 def _answer(outcome: Sequence[Acl] | KafkaApiError) -> DeleteAclsResponse.DeleteAclsFilterResult:

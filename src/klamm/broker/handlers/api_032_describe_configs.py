@@ -57,6 +57,7 @@ class DescribeConfigsAnswer:
     def __init__(self, results: Sequence[_Result], to_wire: _ToWire) -> None:
         self._results = results
         self._to_wire = to_wire
+        self.throttle_time_ms = 0
 
     def is_flexible(self, version: int) -> bool:
         """Tell whether the response has compact types and tagged fields."""
@@ -66,7 +67,9 @@ class DescribeConfigsAnswer:
         """Return it as the message that it is."""
         for result in self._results:
             result.head.configs = [self._to_wire(result.head.resource_type, config) for config in result.configs]
-        return DescribeConfigsResponse(results=[result.head for result in self._results])
+        return DescribeConfigsResponse(
+            throttle_time_ms=self.throttle_time_ms, results=[result.head for result in self._results]
+        )
 
     def error_codes(self) -> tuple[int, ...]:
         """Return the error code of each part."""
@@ -87,7 +90,8 @@ class DescribeConfigsAnswer:
                 found = written[id(config)] = encode(wire, version, flexible=flexible)
             return found
 
-        pieces = [with_items(encode(DescribeConfigsResponse(results=[]), version), len(self._results), (), flexible)]
+        none_yet = DescribeConfigsResponse(throttle_time_ms=self.throttle_time_ms, results=[])
+        pieces = [with_items(encode(none_yet, version), len(self._results), (), flexible)]
         for result in self._results:
             configs, kind = result.configs, result.head.resource_type
             body = joined.get(id(configs))

@@ -2,6 +2,8 @@
 
 Adds partitions to topics, with the brokers' choice of replicas or the request's. A topic that is named twice is
 answered once, with INVALID_REQUEST, and stays as it is. ``validate_only`` changes nothing. A policy has its say last.
+Partitions count for ``controller_mutation_rate`` (KIP-599), also when they are only validated; from v3 on what is
+beyond it is refused.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.quotas.mutations import MutationQuota
     from klamm.broker.topics.catalog import Topic
 
 Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
 API: Final = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3)
+_STRICT_SINCE: Final = 3
 
 
 class _MissingTopicError(KafkaApiError):
@@ -41,18 +45,19 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     """Answer one entry per topic."""
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
+    quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     begun = [
-        (name, await _begin(topic, context, validate_only=request.validate_only, is_duplicate=asked[name] > 1))
+        (name, await _begin(topic, context, quota, validate_only=request.validate_only, is_duplicate=asked[name] > 1))
         async for name, topic in context.time_slice.over(once_each.items())
     ]
-    return CreatePartitionsResponse(
-        results=[await _end(name, growing) async for name, growing in context.time_slice.over(begun)]
-    )
+    results = [await _end(name, growing) async for name, growing in context.time_slice.over(begun)]
+    return CreatePartitionsResponse(throttle_time_ms=quota.throttle_time_ms, results=results)
 
 
 async def _begin(
     topic: CreatePartitionsRequest.CreatePartitionsTopic,
     context: RequestContext,
+    quota: MutationQuota,
     *,
     validate_only: bool,
     is_duplicate: bool,
@@ -61,7 +66,7 @@ async def _begin(
         return ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     if not may_topic(context, AclOperation.ALTER, topic.name):
         return TOPIC_DENIED
-    growing, error = await attempt(lambda: _grow(topic, context, validate_only=validate_only), api=API.key)
+    growing, error = await attempt(lambda: _grow(topic, context, quota, validate_only=validate_only), api=API.key)
     return error if growing is None else growing
 
 
@@ -75,7 +80,11 @@ async def _end(name: str, growing: asyncio.Future[None] | ApiError) -> Result:
 
 
 async def _grow(
-    asked: CreatePartitionsRequest.CreatePartitionsTopic, context: RequestContext, *, validate_only: bool
+    asked: CreatePartitionsRequest.CreatePartitionsTopic,
+    context: RequestContext,
+    quota: MutationQuota,
+    *,
+    validate_only: bool,
 ) -> asyncio.Future[None] | None:
     policies = context.services.policies
     async with policies.turn(CREATE_PARTITIONS):
@@ -89,6 +98,7 @@ async def _grow(
                 break
             judged = details
             topic, added = _decide(asked, context)  # others were served meanwhile
+        quota.charge(len(added))
         return None if validate_only else context.services.topics.begin_grow(topic, added)
 
 

@@ -44,7 +44,9 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
         replica_election_results=[
             ElectLeadersResponse.ReplicaElectionResult(
                 topic=topic.topic,
-                partition_result=[_result(topic.topic, index, context) for index in topic.partitions],
+                partition_result=await context.time_slice.listed(
+                    _result(topic.topic, index, context) for index in topic.partitions
+                ),
             )
             async for topic in context.time_slice.over(request.topic_partitions)
         ]

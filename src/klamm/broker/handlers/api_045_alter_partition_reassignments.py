@@ -68,7 +68,8 @@ async def _reassign(
 ) -> TopicResponse:
     outcomes: list[tuple[int, ApiError]] = []
     wanted: dict[int, tuple[int, ...]] = {}
-    for partition in asked.partitions:
+    asked_of = context.services.topics.get(asked.name)
+    async for partition in context.time_slice.over(asked.partitions):
         try:
             current = _current(asked.name, partition.partition_index, context)
             wanted[partition.partition_index] = _checked(
@@ -80,15 +81,18 @@ async def _reassign(
         else:
             outcomes.append((partition.partition_index, NONE))
     topic = context.services.topics.get(asked.name)
-    if wanted and topic is not None:
+    if wanted and topic is not None and asked_of is not None and topic.topic_id == asked_of.topic_id:
         _, failure = await attempt(lambda: context.services.topics.begin_reassign(topic, wanted), api=API.key)
+        outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
+    elif wanted:  # it was deleted while others were served
+        failure = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {asked.name}.")
         outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
     return TopicResponse(
         name=asked.name,
-        partitions=[
+        partitions=await context.time_slice.listed(
             PartitionResponse(partition_index=index, error_code=outcome.error_code, error_message=outcome.error_message)
             for index, outcome in outcomes
-        ],
+        ),
     )
 
 

@@ -24,13 +24,20 @@ API: Final = Api(key=ApiKey.OFFSET_DELETE, min_version=0, max_version=0)
 
 async def handle(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
     """Delete what can be deleted."""
-    partitions = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
+    slices = context.time_slice
+    partitions = await slices.listed(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
     try:
         require_group(context, AclOperation.DELETE, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
-        denied = {topic.name for topic in request.topics if not may_topic(context, AclOperation.READ, topic.name)}
+        denied = {
+            topic.name
+            async for topic in slices.over(request.topics)
+            if not may_topic(context, AclOperation.READ, topic.name)
+        }
         allowed = [partition for partition in partitions if partition[0] not in denied]
-        deleted = iter(await context.services.groups.offsets.delete(request.group_id, allowed))
+        deleted = iter(await context.services.groups.offsets.delete(request.group_id, allowed, time_slice=slices))
     except KafkaApiError as error:
         return OffsetDeleteResponse(error_code=error.error_code)
     codes = (ErrorCode.TOPIC_AUTHORIZATION_FAILED if name in denied else next(deleted) for name, _ in partitions)
@@ -38,14 +45,14 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
         topics=[
             OffsetDeleteResponse.OffsetDeleteResponseTopic(
                 name=topic.name,
-                partitions=[
+                partitions=await slices.listed(
                     OffsetDeleteResponse.OffsetDeleteResponsePartition(
                         partition_index=partition.partition_index, error_code=next(codes)
                     )
                     for partition in topic.partitions
-                ],
+                ),
             )
-            for topic in request.topics
+            async for topic in slices.over(request.topics)
         ]
     )
 

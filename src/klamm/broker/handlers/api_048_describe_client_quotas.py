@@ -38,9 +38,8 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
             QuotaComponent(entity_type=part.entity_type, match_type=part.match_type, match=part.match)
             for part in request.components
         ]
-        return [
-            _entry(entity, values) for entity, values in services.quotas.describe(components, strict=request.strict)
-        ]
+        found = services.quotas.describe(components, strict=request.strict)
+        return [_entry(entity, values) async for entity, values in context.time_slice.over(found)]
 
     entries, error = await attempt(describe, api=API.key)
     return DescribeClientQuotasResponse(error_code=error.error_code, error_message=error.error_message, entries=entries)

@@ -2,7 +2,7 @@
 
 Sets and removes quotas, each entity wholly or not at all, all in one durable commit. An entity that stands twice is
 refused twice. Needs ALTER_CONFIGS on the cluster. v1 is flexible.
-Not done here: quotas are kept and described, never enforced.
+A request with many entities is decided in slices, and applied at once.
 """
 
 from __future__ import annotations
@@ -27,27 +27,32 @@ API: Final = Api(key=ApiKey.ALTER_CLIENT_QUOTAS, min_version=0, max_version=1)
 async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> AlterClientQuotasResponse:
     """Answer one entry per entity."""
 
-    async def alter() -> tuple[KafkaApiError | None, ...]:
+    async def alter() -> list[KafkaApiError | None]:
         services = context.services
         if not services.authorizer.is_allowed(
             context.session, AclOperation.ALTER_CONFIGS, AclResourceType.CLUSTER, CLUSTER_NAME
         ):
             raise ClusterAuthorizationError
+        slices = context.time_slice
         alterations = [
             (
-                [(part.entity_type, part.entity_name) for part in entry.entity],
-                [QuotaChange(name=op.key, value=None if op.remove else op.value) for op in entry.ops],
+                await slices.listed((part.entity_type, part.entity_name) for part in entry.entity),
+                await slices.listed(
+                    QuotaChange(name=op.key, value=None if op.remove else op.value) for op in entry.ops
+                ),
             )
-            for entry in request.entries
+            async for entry in slices.over(request.entries)
         ]
-        return await services.quotas.alter(alterations, validate_only=request.validate_only)
+        return await services.quotas.alter(
+            alterations, author=context.author, validate_only=request.validate_only, time_slice=slices
+        )
 
     outcomes, failure = await attempt(alter, api=API.key)
     return AlterClientQuotasResponse(
-        entries=[
+        entries=await context.time_slice.listed(
             _answer(entry, failure if outcomes is None else _error(outcomes[index]))
             for index, entry in enumerate(request.entries)
-        ]
+        )
     )
 
 

@@ -48,7 +48,8 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
     """Answer the one or the other."""
     if isinstance(request, AlterUserScramCredentialsRequest):
         return await _alter_credentials(request, context)
-    entries = tuple(_entry(entry) for entry in request.entries)
+    slices = context.time_slice
+    entries = await slices.listed(_entry(entry) for entry in request.entries)
 
     async def step() -> tuple[EntryPlan, ...]:
         require_cluster(context, AclOperation.ALTER_CONFIGS)
@@ -57,6 +58,7 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
             validate_only=request.validate_only,
             principal=context.session.principal,
             client_id=context.client_id,
+            time_slice=slices,
         )
 
     plans, error = await attempt(step, api=API.key)
@@ -71,7 +73,7 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
                     for entity_type, name in entry.components
                 ],
             )
-            for entry, outcome in zip(entries, outcomes, strict=True)
+            async for entry, outcome in slices.over(zip(entries, outcomes, strict=True))
         ]
     )
 
@@ -94,7 +96,7 @@ async def _alter_credentials(
 ) -> AlterUserScramCredentialsResponse:
     deletions = [
         CredentialDeletion(user=deletion.name, mechanism=ScramMechanism.from_wire(deletion.mechanism))
-        for deletion in request.deletions
+        async for deletion in context.time_slice.over(request.deletions)
     ]
 
     async def step() -> dict[str, ApiError]:
@@ -107,9 +109,9 @@ async def _alter_credentials(
                 salt=bytes(upsertion.salt),
                 iterations=upsertion.iterations,
             )
-            for upsertion in request.upsertions
+            async for upsertion in context.time_slice.over(request.upsertions)
         ]
-        return await context.services.credentials.alter(deletions, upsertions)
+        return await context.services.credentials.alter(deletions, upsertions, author=context.author)
 
     outcomes, error = await attempt(step, api=API.key)
     if outcomes is None:
@@ -120,7 +122,7 @@ async def _alter_credentials(
             AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
                 user=user, error_code=outcome.error_code, error_message=outcome.error_message
             )
-            for user, outcome in outcomes.items()
+            async for user, outcome in context.time_slice.over(outcomes.items())
         ]
     )
 

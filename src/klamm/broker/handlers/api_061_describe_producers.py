@@ -30,9 +30,12 @@ async def handle(request: DescribeProducersRequest, context: RequestContext) -> 
         topics=[
             DescribeProducersResponse.TopicResponse(
                 name=topic.name,
-                partitions=[await _partition(topic.name, index, context) for index in topic.partition_indexes],
+                partitions=[
+                    await _partition(topic.name, index, context)
+                    async for index in context.time_slice.over(topic.partition_indexes)
+                ],
             )
-            for topic in request.topics
+            async for topic in context.time_slice.over(request.topics)
         ]
     )
 

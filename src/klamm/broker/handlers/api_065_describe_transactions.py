@@ -31,7 +31,9 @@ TransactionState = DescribeTransactionsResponse.TransactionState
 async def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
     """Answer one entry per transactional id."""
     return DescribeTransactionsResponse(
-        transaction_states=[await _describe(name, context) for name in request.transactional_ids]
+        transaction_states=[
+            await _describe(name, context) async for name in context.time_slice.over(request.transactional_ids)
+        ]
     )
 
 

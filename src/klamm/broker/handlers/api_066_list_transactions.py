@@ -6,7 +6,6 @@ The transactional ids that the asked broker coordinates, by state, producer id, 
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -14,34 +13,31 @@ from klamm.broker.groups.placement import coordinator_for
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id
 from klamm.broker.transactions.model import TransactionState
+from klamm.patterns import PatternError, full_matcher
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from klamm.broker.context import RequestContext
     from klamm.broker.transactions.model import Transaction
 
 API: Final = Api(key=ApiKey.LIST_TRANSACTIONS, min_version=0, max_version=2)
 _STATES: Final = frozenset(state.value for state in TransactionState)
-_MAX_PATTERN: Final = 1_000
-"""Characters of a pattern: it runs while others wait."""
 
 
 async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
     """List what all filters let pass."""
     pattern = request.transactional_id_pattern
     try:
-        matches = _matcher(pattern)
+        matches = full_matcher(pattern) if pattern else _any
         found = [
             item
             for item in context.services.transactions.all()
             if _passes(item, request) and matches(item.transactional_id) and _is_ours(item, context)
         ]
-    except re.error:
+    except PatternError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     except KafkaApiError as error:
         return ListTransactionsResponse(error_code=error.error_code)
@@ -58,13 +54,8 @@ async def handle(request: ListTransactionsRequest, context: RequestContext) -> L
     )
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    if not pattern:
-        return lambda _: True
-    if len(pattern) > _MAX_PATTERN:
-        raise re.error(f"The pattern has more than {_MAX_PATTERN} characters")
-    compiled = re.compile(pattern)
-    return lambda name: compiled.fullmatch(name) is not None
+def _any(_: str) -> bool:
+    return True
 
 
 def _passes(item: Transaction, request: ListTransactionsRequest) -> bool:

@@ -9,28 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 from klamm.broker.context import RequestContext
+from klamm.broker.network.coding import Body, read_request, write, written
+from klamm.broker.quotas.stopwatch import timed
 from klamm.broker.security.login import LoginState
 from klamm.protocol.api import ApiKey
-from klamm.protocol.codec import decode, encode, granted_elements
-from klamm.protocol.errors import ErrorCode, ProtocolError, TooManyElementsError
+from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.frames import (
     SCRATCH_BYTES,
     FrameReader,
     RequestHeader,
-    body_position,
     read_request_header,
     response_header,
 )
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
-from klamm.protocol.schema import Message
 from klamm.security.certificates import CertificateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from klamm.broker.client_configs.roster import ClientRoster
     from klamm.broker.network.session import Session
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from klamm.broker.security.limits import ConnectionLimits
     from klamm.broker.security.login import Login
     from klamm.broker.services import Services
+    from klamm.protocol.schema import Message
 
 logger = logging.getLogger(__name__)
 
@@ -53,16 +52,6 @@ _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
 """Where small reads land. One for all connections: a transport asks for a buffer, fills it and reports at once."""
-_CODEC: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-codec")
-"""Reads and writes long messages. One for all: every further one would take its share of the interpreter."""
-_LARGE_FRAME_BYTES: Final = 32 * 1024
-"""From here on reading a frame may take milliseconds."""
-_ELEMENTS_AT_ONCE: Final = 1000
-"""As many parts are read on the event loop when the rest of a frame is data."""
-_LONG_PAUSES: Final = 2
-"""Whoever gave way so often has a long answer to be written."""
-
-_Body: TypeAlias = "Sequence[bytes | bytearray | memoryview]"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -257,39 +246,32 @@ class Connection(asyncio.BufferedProtocol):
         if not route.api.serves(header.api_version):
             self._answer_unserved_version(route, header)
             return
-        request = await self._read(route, header, memoryview(frame))
+        stopwatch = self._throttles.stopwatch(header.api_key, self.session, header.client_id)
+        request = await timed(read_request(route, header, memoryview(frame), stopwatch), stopwatch)
         context = RequestContext(
             services=self._services,
             session=self.session,
             api_version=header.api_version,
             client_id=header.client_id,
         )
-        response = await route.handle(request, context)
+        response = await timed(route.handle(request, context), stopwatch)
         self._muted_s = self._throttles.after(
-            header.api_key, self.session, header.client_id, request_bytes=len(frame), response=response
+            header.api_key,
+            self.session,
+            header.client_id,
+            request_bytes=len(frame),
+            response=response,
+            stopwatch=stopwatch,
         )
         if login is not None and header.api_key in _LOGIN_APIS:
             await self._after_login_step(login)
         if response is not None:
-            self._write(header, response, await self._encoded(response, header.api_version, context))
+            body = await timed(written(response, header.api_version, context, stopwatch), stopwatch)
+            self._write(header, response, body)
+        if stopwatch is not None:
+            self._throttles.after_writing(stopwatch)
         if login is not None and login.state is LoginState.FAILED:
             raise ProtocolError("Login failed")
-
-    async def _read(self, route: Route, header: RequestHeader, frame: memoryview) -> Any:
-        """Decode a request; one of many small parts in the thread for that, and others are served meanwhile."""
-        if len(frame) < _LARGE_FRAME_BYTES:
-            return _read_request(route, header, frame)
-        if route.is_mostly_data:
-            try:
-                return _read_request(route, header, frame, max_elements=_ELEMENTS_AT_ONCE)
-            except TooManyElementsError:
-                pass  # small parts after all
-        return await asyncio.get_running_loop().run_in_executor(_CODEC, _read_request, route, header, frame)
-
-    async def _encoded(self, response: Message | RawResponse, version: int, context: RequestContext) -> _Body:
-        if context.time_slice.pauses < _LONG_PAUSES:
-            return _encoded(response, version)
-        return await asyncio.get_running_loop().run_in_executor(_CODEC, _encoded, response, version)
 
     async def _take_bare_token(self, login: Login, token: bytes) -> None:
         """Go on with a login that was begun by SaslHandshake v0: tokens without headers, and no words on failure."""
@@ -340,9 +322,9 @@ class Connection(asyncio.BufferedProtocol):
             api_key=route.api.key, min_version=route.api.min_version, max_version=route.api.max_version
         )
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
-        self._write(header._replace(api_version=0), response, _encoded(response, 0))
+        self._write(header._replace(api_version=0), response, write(response, 0))
 
-    def _write(self, header: RequestHeader, response: Message | RawResponse, body: _Body) -> None:
+    def _write(self, header: RequestHeader, response: Message | RawResponse, body: Body) -> None:
         transport = self._transport
         if transport is None:
             return
@@ -374,19 +356,3 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-
-
-def _encoded(response: Message | RawResponse, version: int) -> _Body:
-    return [encode(response, version)] if isinstance(response, Message) else response.buffers(version)
-
-
-def _read_request(route: Route, header: RequestHeader, frame: memoryview, *, max_elements: int | None = None) -> Any:
-    version = header.api_version
-    if version < route.refused_below:
-        raise ProtocolError(f"{route.api.key.name} v{version} is announced for old clients only and not served")
-    if route.decode_raw is not None:
-        return route.decode_raw(version, frame, header.end)
-    position = body_position(frame, header, flexible=route.request.is_flexible(version))
-    if max_elements is None:
-        max_elements = granted_elements(len(frame))
-    return decode(route.request, version, frame, position, max_elements=max_elements)

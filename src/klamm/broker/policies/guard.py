@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.broker.policies.worker import Outcome, PolicyWorker
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 MAX_STRAGGLERS: Final = 4
 """Calls beyond the time limit that still run, before no further instance is made."""
+INLINE_LIMIT_S: Final = 0.01
+"""How long a policy that only computes may take before it is asked on its thread: others waited for it, and longer than
+for any slice of a request."""
 
 
 class Instance:
@@ -59,6 +63,8 @@ class PolicyGuard:
         self._unfinished: tuple[asyncio.Future[Outcome], float] | None = None
         """A call that nobody waits for any more, since its client is gone, and when it began."""
         self._stragglers: list[PolicyWorker] = []
+        self._is_inline = instance.loaded.only_computes
+        """Whether the event loop calls the policy itself."""
 
     @classmethod
     async def load(cls, spec: PolicySpec, *, properties: Mapping[str, str], timeout_s: float) -> PolicyGuard:
@@ -83,6 +89,8 @@ class PolicyGuard:
         Raises:
             PolicyTimeoutError: It took too long.
         """
+        if self._is_inline and self._unfinished is None:
+            return await self._ask_here(kind, details), False
         has_waited = self._unfinished is not None
         if self._unfinished is not None:
             try:
@@ -99,6 +107,25 @@ class PolicyGuard:
             outcome = await self._finish(self._unfinished)
         return outcome.error, has_waited
 
+    async def _ask_here(self, kind: PolicyKind, details: Details) -> BaseException | None:
+        """Call a policy that only computes; one that takes long all the same is asked on its thread from then on."""
+        began = time.perf_counter()
+        error = _raised_by(self._instance.loaded.questions[kind], details)
+        seconds = time.perf_counter() - began
+        if seconds < INLINE_LIMIT_S:
+            return error
+        self._is_inline = False
+        logger.warning(
+            "%s: says that it only computes, and held the event loop for %.0f ms; it is asked on its thread until it is"
+            " loaded anew",
+            self.spec.origin,
+            seconds * 1000,
+        )
+        if seconds > self._timeout_s:
+            await self._replace(is_running=False)
+            raise self._too_late()
+        return error
+
     async def _finish(self, unfinished: tuple[asyncio.Future[Outcome], float]) -> Outcome:
         """Wait for the call that runs; when it exceeds its time, another instance takes its place."""
         rest, began = unfinished
@@ -109,11 +136,14 @@ class PolicyGuard:
             self._unfinished = None
             return rest.result()
         await self._replace()
-        limit = f"within {self._timeout_s * 1000:.0f} ms (policy.timeout.ms)"
-        raise PolicyTimeoutError(f"The policy {self.spec.name} did not decide {limit}; nothing was changed.")
+        raise self._too_late()
 
-    async def _replace(self) -> None:
-        """Leave the thread that hangs to itself."""
+    def _too_late(self) -> PolicyTimeoutError:
+        limit = f"within {self._timeout_s * 1000:.0f} ms (policy.timeout.ms)"
+        return PolicyTimeoutError(f"The policy {self.spec.name} did not decide {limit}; nothing was changed.")
+
+    async def _replace(self, *, is_running: bool = True) -> None:
+        """Let a new instance serve, and leave a thread that hangs to itself."""
         self._stragglers = [worker for worker in self._stragglers if worker.is_alive]
         if len(self._stragglers) >= MAX_STRAGGLERS:
             logger.error("%s: %d calls hang; no further instance is made", self.spec.origin, len(self._stragglers))
@@ -125,14 +155,16 @@ class PolicyGuard:
             logger.error("%s: no new instance in place of one that hangs: %s", self.spec.origin, error)  # noqa: TRY400
             return
         logger.warning("%s: a call exceeded policy.timeout.ms; a new instance serves", self.spec.origin)
-        self._stragglers.append(self._instance.worker)
-        self._instance.retire(self.spec, interrupt=True)
+        if is_running:
+            self._stragglers.append(self._instance.worker)
+        self._instance.retire(self.spec, interrupt=is_running)
         self._instance, self._unfinished = instance, None
 
     async def swap(self, instance: Instance) -> None:
         """Let another instance serve from the next turn on."""
         async with self.turn:
             old, self._instance, self._unfinished = self._instance, instance, None
+            self._is_inline = instance.loaded.only_computes
         old.retire(self.spec)
 
     async def close(self) -> None:
@@ -162,6 +194,14 @@ async def make_instance(
         worker.stop(lambda: None)
         raise outcome.error
     return Instance(worker, outcome.value)
+
+
+def _raised_by(question: Callable[[Any], None], details: Details) -> BaseException | None:
+    try:
+        question(details)
+    except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
+        return error
+    return None
 
 
 def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModules | None) -> Callable[[], LoadedPolicy]:

@@ -41,7 +41,7 @@ class RateWindow:
         elapsed_s += max(0, SAMPLES - 1 - int(elapsed_s / SAMPLE_S)) * SAMPLE_S
         return max(0.0, self._total / limit - elapsed_s)
 
-    def is_empty(self, now_s: float) -> bool:
+    def is_idle(self, now_s: float) -> bool:
         """Tell whether nothing is remembered any more."""
         self._forget(now_s)
         return not self._samples

@@ -1,4 +1,4 @@
-"""Who waits, and how long: producers and consumers by their bytes, connections by their number."""
+"""Who waits, and how long: clients by their bytes and by the time they take, connections by their number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.broker.quotas.rates import RateWindow
-from klamm.configs.quotas import CONNECTION_CREATION_RATE, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from klamm.broker.quotas.remembered import Remembered
+from klamm.broker.quotas.stopwatch import Stopwatch
+from klamm.configs.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    QuotaLimit,
+)
 from klamm.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -18,7 +26,11 @@ if TYPE_CHECKING:
 
 MAX_CONNECTION_CREATION_RATE: Final = "max.connection.creation.rate"
 _NO_LIMIT: Final = 2**31 - 1
-_MANY_WINDOWS: Final = 1_000
+_INT_MAX: Final = 2**31 - 1
+_LONGEST_PAUSE_S: Final = 1.0
+"""How long ``request_percentage`` holds a connection up at most: a window, as in Kafka's ClientRequestQuotaManager."""
+_EXEMPT: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
+"""Logging in, and what brokers ask of each other."""
 _LONGEST_REFUSAL_S: Final = 1.0
 """How long a connection that is refused is left waiting at most, as in Kafka."""
 
@@ -50,30 +62,61 @@ class Throttles:
         self._quotas = quotas
         self._configs = configs
         self._now_s = now_s
-        self._windows: dict[Hashable, RateWindow] = {}
+        self._windows = Remembered(RateWindow)
+
+    def stopwatch(self, api_key: int, session: Session, client_id: str | None) -> Stopwatch | None:
+        """Return what a request is to be measured with; None when its time is not limited."""
+        if self._quotas.is_empty or api_key in _EXEMPT or not (session.login is None or session.login.is_open):
+            return None
+        found = self._quotas.limit(REQUEST_PERCENTAGE, session.principal_name, client_id or "")
+        return None if found is None else Stopwatch(found)
 
     def after(
-        self, api_key: int, session: Session, client_id: str | None, *, request_bytes: int, response: Any
+        self,
+        api_key: int,
+        session: Session,
+        client_id: str | None,
+        *,
+        request_bytes: int,
+        response: Any,
+        stopwatch: Stopwatch | None = None,
     ) -> float:
         """Charge an answered request; returns how many seconds its connection is not read from.
 
-        The answer says so as well (``throttle_time_ms``). Produce is charged with the request, Fetch with the records.
+        The answer says so as well (``throttle_time_ms``). Produce is charged with the request, Fetch with the records,
+        any request with the time that it took; what a handler has put into its answer counts, too.
         """
-        if self._quotas.is_empty or api_key not in (ApiKey.PRODUCE, ApiKey.FETCH):
+        if self._quotas.is_empty:
             return 0.0
-        name, amount = PRODUCER_BYTE_RATE, request_bytes
-        if api_key == ApiKey.FETCH:
-            name, amount = CONSUMER_BYTE_RATE, response.records_bytes
-        found = self._quotas.limit(name, session.principal_name, client_id or "")
-        if found is None:
-            return 0.0
-        now_s = self._now_s()
-        window = self._window((name, found.shared_by), now_s)
-        window.add(amount, now_s)
-        wait_s = window.wait_s(found.value, now_s)
-        if response is not None:
-            response.throttle_time_ms = int(wait_s * 1000)
+        wait_s = getattr(response, "throttle_time_ms", 0) / 1000
+        if api_key == ApiKey.PRODUCE:
+            wait_s = self._charge(PRODUCER_BYTE_RATE, request_bytes, session, client_id)
+        elif api_key == ApiKey.FETCH:
+            wait_s = self._charge(CONSUMER_BYTE_RATE, response.records_bytes, session, client_id)
+        if stopwatch is not None:
+            wait_s = max(wait_s, self._charge_time(stopwatch))
+        if wait_s > 0 and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = min(int(wait_s * 1000), _INT_MAX)
         return wait_s
+
+    def after_writing(self, stopwatch: Stopwatch) -> None:
+        """Charge the rest of what a request has taken; it counts for the next one."""
+        now_s = self._now_s()
+        self._window((REQUEST_PERCENTAGE, stopwatch.limit.shared_by), now_s).add(stopwatch.read_out() * 100, now_s)
+
+    def _charge(self, name: str, amount: float, session: Session, client_id: str | None) -> float:
+        found = self._quotas.limit(name, session.principal_name, client_id or "")
+        return 0.0 if found is None else self._wait_for(name, amount, found)
+
+    def _charge_time(self, stopwatch: Stopwatch) -> float:
+        """Count seconds as percents of one that is used by nobody else."""
+        return min(self._wait_for(REQUEST_PERCENTAGE, stopwatch.read_out() * 100, stopwatch.limit), _LONGEST_PAUSE_S)
+
+    def _wait_for(self, name: str, amount: float, limit: QuotaLimit) -> float:
+        now_s = self._now_s()
+        window = self._window((name, limit.shared_by), now_s)
+        window.add(amount, now_s)
+        return window.wait_s(limit.value, now_s)
 
     def welcome(self, session: Session) -> Welcome:
         """Count a new connection; one from an address that makes too many is refused, others wait their turn."""
@@ -102,9 +145,4 @@ class Throttles:
         return window.wait_s(limit, now_s) if limit > 0 else _LONGEST_REFUSAL_S
 
     def _window(self, key: Hashable, now_s: float) -> RateWindow:
-        window = self._windows.get(key)
-        if window is None:
-            if len(self._windows) >= _MANY_WINDOWS:
-                self._windows = {k: w for k, w in self._windows.items() if not w.is_empty(now_s)}
-            window = self._windows[key] = RateWindow()
-        return window
+        return self._windows.of(key, now_s)

@@ -14,11 +14,13 @@ from klamm.security.scram import (
     ScramMechanism,
     credential_from_salted_password,
 )
-from klamm.storage.changes import DropScramCredential, PutScramCredential
+from klamm.storage.changes import DropScramCredential, PutHistory, PutScramCredential
+from klamm.storage.history import HIDDEN, SCRAM_RESOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from klamm.broker.author import Author
     from klamm.storage.changes import Change
     from klamm.storage.metadata import MetadataStore
 
@@ -43,10 +45,16 @@ class CredentialUpsertion:
 
 
 class ScramCredentials:
-    """Who can log in by SCRAM, kept in memory and in the metadata store. Loop-confined, no lock."""
+    """Who can log in by SCRAM, kept in memory and in the metadata store. Loop-confined, no lock.
 
-    def __init__(self, store: MetadataStore) -> None:
+    Args:
+        store: Where they are kept.
+        now_ms: The clock, in milliseconds since the epoch.
+    """
+
+    def __init__(self, store: MetadataStore, *, now_ms: Callable[[], int]) -> None:
         self._store = store
+        self._now_ms = now_ms
         self._credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
         self.load()
 
@@ -77,9 +85,11 @@ class ScramCredentials:
         )
 
     async def alter(
-        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
+        self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion], *, author: Author
     ) -> dict[str, ApiError]:
         """Apply what is allowed in one commit; returns the outcome of every user that was named.
+
+        The history of changes is told who set or deleted which mechanism's credential, and nothing secret.
 
         Raises:
             StorageError: The disk refuses; nothing was applied.
@@ -88,15 +98,30 @@ class ScramCredentials:
         changes: list[Change] = []
         for deletion in deletions:
             if outcomes[deletion.user] == NONE:
-                del self._credentials[deletion.user, deletion.mechanism]
                 changes.append(DropScramCredential(user=deletion.user, mechanism=deletion.mechanism))
+                changes.append(self._line(deletion, None, author))
+                del self._credentials[deletion.user, deletion.mechanism]
         for upsertion in upsertions:
             if outcomes[upsertion.user] == NONE:
-                self._credentials[upsertion.user, upsertion.mechanism] = upsertion.credential
                 changes.append(_row(upsertion))
+                changes.append(self._line(upsertion, upsertion.credential, author))
+                self._credentials[upsertion.user, upsertion.mechanism] = upsertion.credential
         if changes:
             await self._store.submit(changes)
         return outcomes
+
+    def _line(
+        self, change: CredentialDeletion | CredentialUpsertion, credential: ScramCredential | None, author: Author
+    ) -> PutHistory:
+        return PutHistory(
+            at_ms=self._now_ms(),
+            resource=f"{SCRAM_RESOURCE}:{change.user}",
+            name=change.mechanism.mechanism_name,
+            old=_shown(self._credentials.get((change.user, change.mechanism))),
+            new=_shown(credential),
+            principal=author.principal,
+            client_id=author.client_id,
+        )
 
     def _decide(
         self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
@@ -152,6 +177,11 @@ def _check_upsertion(upsertion: CredentialUpsertion) -> ApiError:
     if upsertion.credential.iterations > MAX_ITERATIONS:
         return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
     return NONE
+
+
+def _shown(credential: ScramCredential | None) -> str | None:
+    """Return what the history may say of a credential."""
+    return None if credential is None else f"{HIDDEN} iterations={credential.iterations}"
 
 
 def _row(upsertion: CredentialUpsertion) -> PutScramCredential:

@@ -1,7 +1,7 @@
 """How a topic comes into being, whoever asks: CreateTopics, a client that needs it, or the broker itself.
 
 The order of checks is Kafka's: name, existence, configs, partitions, replicas; the policy comes last, when all else
-is known to be right (KIP-108), and then the topic is created.
+is known to be right (KIP-108), behind it only the quota on partitions, and then the topic is created.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.broker.context import RequestContext
+    from klamm.broker.quotas.mutations import MutationQuota
 
 RESERVED_NAMES: Final = frozenset({REGISTRATIONS_TOPIC})
 """Topics that only the broker itself makes, when it first writes to them."""
@@ -52,22 +53,24 @@ class NewTopic:
 
 
 async def create_topic(spec: TopicSpec, context: RequestContext) -> Topic:
-    """Decide and create; returns when the topic is durable.
+    """Decide and create for a client that needs a topic; returns when the topic is durable.
 
     Raises:
-        KafkaApiError: The name, the configs, the placement or the policy forbids it, or the disk refuses.
+        KafkaApiError: The name, the configs, the placement, the policy or a quota forbids it, or the disk refuses.
     """
-    created = await begin_topic(spec, context)
+    created = await begin_topic(spec, context, context.mutation_quota(is_strict=True))
     if created.durable is not None:
         await created.durable
     return created.topic
 
 
-async def begin_topic(spec: TopicSpec, context: RequestContext, *, validate_only: bool = False) -> NewTopic:
+async def begin_topic(
+    spec: TopicSpec, context: RequestContext, quota: MutationQuota, *, validate_only: bool = False
+) -> NewTopic:
     """Decide, and create in memory unless ``validate_only``; it does not wait for the disk.
 
     Raises:
-        KafkaApiError: The name, the configs, the placement or the policy forbids it.
+        KafkaApiError: The name, the configs, the placement, the policy or the quota forbids it.
     """
     policies = context.services.policies
     async with policies.turn(CREATE_TOPIC):
@@ -81,6 +84,7 @@ async def begin_topic(spec: TopicSpec, context: RequestContext, *, validate_only
                 break
             judged = details
             placement, configs = _decide(spec, context)  # others were served meanwhile
+        quota.charge(len(placement.partitions))
         topics = context.services.topics
         if validate_only:
             topic = Topic(name=spec.name, topic_id=topics.new_topic_id(), partitions=placement.partitions)

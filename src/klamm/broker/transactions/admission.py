@@ -23,6 +23,7 @@ from klamm.protocol.records import BATCH_OVERHEAD
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from klamm.broker.time_slice import TimeSlice
     from klamm.broker.transactions.coordinator import TransactionCoordinator
     from klamm.storage.log import PartitionLog
 
@@ -81,7 +82,7 @@ class ProduceAdmission:
         self._transactional_id = transactional_id
         self._ability = ability
 
-    async def add(self, wanted: Sequence[tuple[PartitionLog, memoryview]]) -> None:
+    async def add(self, wanted: Sequence[tuple[PartitionLog, memoryview]], slices: TimeSlice) -> None:
         """Add partitions to the transaction where the client leaves that to the broker.
 
         What is refused is refused again, and then said, by ``check``.
@@ -89,7 +90,7 @@ class ProduceAdmission:
         if not self._ability.adds:
             return
         by_producer: dict[ProducerIdentity, set[TransactionPartition]] = {}
-        for log, records in wanted:
+        async for log, records in slices.over(wanted):
             producer = _producer(records)
             if producer is not None and not _is_answered_by(log, producer):
                 by_producer.setdefault(producer, set()).add(TransactionPartition(log.topic_id, log.partition))
@@ -115,6 +116,8 @@ class ProduceAdmission:
                 self._transactional_id, producer, TransactionPartition(log.topic_id, log.partition)
             )
         except KafkaApiError as error:
+            if self._ability.told(error) is error:
+                raise  # its own cause would be a circle
             raise self._ability.told(error) from error
         return True
 

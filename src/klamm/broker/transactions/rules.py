@@ -214,10 +214,19 @@ def check_producer(known: Transaction, producer: ProducerIdentity) -> None:
     """
     if producer.producer_id != known.producer_id:
         raise InvalidProducerIdMappingError("The transactional id belongs to another producer id")
-    if producer.producer_epoch != known.producer_epoch:
+    if not _has_epoch(producer, known):
         raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the present one, {known.producer_epoch}")
     if known.state.is_ending:
         raise ConcurrentTransactionsError("The last transaction is being ended")
+
+
+def _has_epoch(producer: ProducerIdentity, known: Transaction) -> bool:
+    """Tell whether a producer has the present epoch.
+
+    The one behind the last is nobody's: markers that fence the last one have it. A transaction with it could not be
+    fenced any more.
+    """
+    return known.producer_epoch == producer.producer_epoch <= MAX_EPOCH
 
 
 def verify(known: Transaction, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
@@ -269,7 +278,7 @@ def end(
     is_retry = bumps_epoch and _is_retry_of_end(known, producer)
     if producer.producer_id != known.producer_id and not is_retry:
         raise InvalidProducerIdMappingError("The transactional id belongs to another producer id")
-    is_present = producer.producer_epoch == known.producer_epoch and not (bumps_epoch and known.state.is_ending)
+    is_present = _has_epoch(producer, known) and not (bumps_epoch and known.state.is_ending)
     if not (is_present or (is_retry and known.state in _DECIDED)):
         raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the present one, {known.producer_epoch}")
     began_ms = None

@@ -2,12 +2,14 @@
 
 Kafka has no request for the history, so both read it in the broker's data directory, also while the broker runs. Where
 that is, a broker on this machine tells itself (``log.dirs``).
-``revert`` sends one incremental change with the values of then; what was not changed since stays untouched.
+``revert`` sends one change with the values of then; what was not changed since stays untouched. Quotas go back too,
+passwords do not: nothing is kept that they could be made of.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,17 +17,21 @@ from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
 from klamm.configs.kinds import ResourceType
+from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource
 from klamm.properties import SettingsError
+from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from klamm.configs.quotas import QuotaEntity
     from klamm.storage.changes import PutHistory
     from klamm.storage.history import Reversal
 
 _LOG_DIRS: Final = "log.dirs"
 ALL_LINES: Final = 1_000_000
+_SCRAM: Final = "SCRAM"
 _KINDS: Final = {kind.name: kind for kind in ResourceType if kind is not ResourceType.BROKER_LOGGER}
 
 
@@ -37,7 +43,8 @@ def parser(action: str) -> ToolParser:
         if action == "history"
         else "Bring the configs of a resource back to how they were; only what was changed since is sent.",
         epilog="A resource is TOPIC:name, BROKER:id, BROKER: (the default of all brokers), GROUP:id"
-        " or CLIENT_METRICS:name; for users and clients what the history says, e.g. \"user 'alice'\".",
+        " or CLIENT_METRICS:name; of quotas QUOTA:user=alice,client-id=reports (<default> for the default one);"
+        " of SCRAM credentials SCRAM:alice; for client configs what the history says, e.g. \"user 'alice'\".",
     )
     found.add_value(
         "--data-dir",
@@ -89,21 +96,51 @@ def _history(options: argparse.Namespace) -> int:
 def _revert(options: argparse.Namespace) -> int:
     from klamm.storage.history import plan_revert  # noqa: PLC0415  # wrong flags need no database
 
-    kind, name = _resource(options.resource)
-    resource = f"{kind.name}:{name}"
+    resource = _as_in_history(options.resource) or ""
+    change = _way_back(resource)
     plan = plan_revert(_read(options, resource, limit=ALL_LINES), resource=resource, to_ms=_to_ms(options.to))
     unknown = [reversal.name for reversal in plan if not reversal.is_known]
     if unknown:
         raise RefusedError(f"{', '.join(unknown)}: a secret whose old value nobody knows; set it by hand")
     if plan:
-        _send(plan, kind, name, options)
+        change(plan, options)
     document = [{"name": reversal.name, "old": reversal.replaces, "new": reversal.value} for reversal in plan]
     verb = "would be reverted" if options.validate_only else "reverted"
     write(options.output, document, lambda: [*map(_change, plan), f"{resource}: {len(plan)} config(s) {verb}."])
     return 0
 
 
-def _send(plan: Sequence[Reversal], kind: ResourceType, name: str, options: argparse.Namespace) -> None:
+def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace], None]:
+    """Return what sends the changes of a resource, named as in the history.
+
+    Raises:
+        RefusedError: There is no way back, or another tool knows it.
+    """
+    kind, _, name = resource.partition(":")
+    if kind == _SCRAM:
+        raise RefusedError(
+            f"{resource}: the credentials of a user do not go back: of passwords the history knows only that they were"
+            " set or deleted; set them with klamm configs --alter --user"
+        )
+    if kind == QUOTA_RESOURCE:
+        return partial(_send_quotas, entity=parse_quota_resource(name))
+    if kind in _KINDS:
+        return partial(_send_configs, kind=_KINDS[kind], name=name)
+    raise RefusedError(f"{resource}: configs of clients go back with klamm clients revert")
+
+
+def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: QuotaEntity) -> None:
+    from klamm.admin import ClientQuotaEntity, ClientQuotaOp  # noqa: PLC0415  # an empty plan needs no network library
+
+    operations = [
+        ClientQuotaOp(reversal.name, None if reversal.value is None else float(reversal.value)) for reversal in plan
+    ]
+    with connect(options) as admin:
+        changes = {ClientQuotaEntity(entity): operations}
+        admin.alter_client_quotas(changes, validate_only=options.validate_only).all().result()
+
+
+def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind: ResourceType, name: str) -> None:
     from klamm.admin import (  # noqa: PLC0415  # an empty plan needs no network library
         AlterConfigOp,
         AlterConfigsOptions,
@@ -156,16 +193,17 @@ def _as_in_history(text: str | None) -> str | None:
     """Return a resource as the history spells it."""
     if text is None or "'" in text or text.startswith("the default"):  # users and clients
         return text
-    kind, name = _resource(text)
-    return f"{kind.name}:{name}"
-
-
-def _resource(text: str) -> tuple[ResourceType, str]:
     kind, colon, name = text.partition(":")
-    if not colon or kind.upper() not in _KINDS:
+    if kind.upper() == QUOTA_RESOURCE and colon:
+        try:
+            return quota_resource(parse_quota_resource(name))
+        except InvalidRequestError as error:
+            raise SettingsError(f"--resource {text}: {error}") from error
+    kinds = (*_KINDS, QUOTA_RESOURCE, _SCRAM)
+    if not colon or kind.upper() not in kinds:
         example = f"; a topic is TOPIC:{text}" if not colon else ""
-        raise SettingsError(f"--resource {text}: expected TYPE:NAME with a type of {', '.join(_KINDS)}{example}")
-    return _KINDS[kind.upper()], name
+        raise SettingsError(f"--resource {text}: expected TYPE:NAME with a type of {', '.join(kinds)}{example}")
+    return f"{kind.upper()}:{name}"
 
 
 def _to_ms(text: str) -> int:

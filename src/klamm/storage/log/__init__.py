@@ -8,6 +8,7 @@ from klamm.storage.log.config import HousekeepingSettings, LogConfig
 from klamm.storage.log.manager import LogManager
 from klamm.storage.log.partition import PartitionLog
 from klamm.storage.log.retention import delete_records
+from klamm.storage.log.sizes import segment_bytes
 from klamm.storage.log.timestamps import TimestampOffset, offset_for_timestamp
 from klamm.storage.log.transactions import aborted_in, append_marker, read_committed
 from klamm.storage.log.validation import InvalidRecordsError, InvalidTimestampsError, RecordError
@@ -30,4 +31,5 @@ __all__ = [
     "delete_records",
     "offset_for_timestamp",
     "read_committed",
+    "segment_bytes",
 ]

@@ -224,6 +224,20 @@ class LogManager:
         topic = self._topics.get(topic_id)
         return topic is not None and f"{topic.name}-{partition}" in self._directories
 
+    def footprint(self, topic_id: UUID, partition: int) -> int | Path | None:
+        """Return the bytes of a partition's segments; of one that is not open yet, the directory that has them.
+
+        None when the partition is not known. Nothing is opened by this.
+        """
+        topic = self._topics.get(topic_id)
+        if topic is None or partition not in topic.logs:
+            return None
+        log = topic.logs[partition]
+        if log is not None:
+            return log.size
+        name = f"{topic.name}-{partition}"
+        return self._data_dir / name if name in self._directories else 0
+
     # -- life
 
     async def start(self) -> None:

@@ -31,7 +31,7 @@ from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, Syn
 from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.registry import MAX_ID_BYTES
 from klamm.protocol.errors import ErrorCode
-from klamm.storage.changes import DropTopic, PutGroup
+from klamm.storage.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata import MetadataStore
 from klamm.storage.schema import connect_sqlite
@@ -183,7 +183,12 @@ async def commit(groups: GroupCoordinator, *offsets: OffsetToCommit, **by: Any) 
 
 async def fetch(groups: GroupCoordinator, group_id: str = "g") -> dict[tuple[str, int], int]:
     fetched = await groups.offsets.fetch(group_id, None)
-    return {(name, partition): row.offset for name, rows in fetched for partition, row in rows if row is not None}
+    return {
+        (name, partition): row.offset
+        for name, rows in fetched
+        for partition, row in rows
+        if isinstance(row, PutGroupOffset)
+    }
 
 
 # ---- members
@@ -369,7 +374,7 @@ def test_committed_offsets_are_there_after_a_restart(scene: Scene) -> None:
         async with scene.running() as groups:
             assert await fetch(groups) == {("a", 0): 1, ("b", 2): 5}
             ((_, ((_, row),)),) = await groups.offsets.fetch("g", [("b", [2])])
-            assert row is not None
+            assert isinstance(row, PutGroupOffset)
             assert (row.metadata, row.leader_epoch) == ("note", 0)
             assert groups.describe("g").protocol_type == ""
 
@@ -684,5 +689,40 @@ def test_a_hundred_members_join_and_leave(scene: Scene) -> None:
             identities = [MemberIdentity(member_id=reply.member_id, group_instance_id=None) for reply in replies]
             assert set(await groups.leave("g", identities)) == {ErrorCode.NONE}
             assert groups.describe("g").state is GroupState.EMPTY
+
+    run(main())
+
+
+def test_a_fetch_tells_all_offsets_as_of_one_moment_whatever_is_committed_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("klamm.broker.time_slice.SLICE_S", 0)
+    names = [f"many-{number}" for number in range(550)]
+    scene.topics.topics += [FakeTopic(UUID(int=100 + number), name) for number, name in enumerate(names)]
+
+    async def commit_all(groups: GroupCoordinator, value: int) -> None:
+        codes = await commit(groups, *(offset(name, value=value) for name in names))
+        assert set(codes) == {ErrorCode.NONE}
+
+    async def told(
+        groups: GroupCoordinator, topics: Sequence[tuple[str, Sequence[int]]] | None, turns: int
+    ) -> set[int]:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        fetched = await groups.offsets.fetch("g", topics)
+        offsets = [row.offset for _, rows in fetched for _, row in rows if isinstance(row, PutGroupOffset)]
+        assert len(offsets) == len(names if topics is None else topics)
+        return set(offsets)
+
+    async def main() -> None:
+        async with scene.running() as groups:
+            await commit_all(groups, 1)
+            everything = [(name, [0]) for name in names]
+            seen = await asyncio.gather(
+                commit_all(groups, 2),
+                *(told(groups, asked, 150 * n) for n in range(5) for asked in (None, everything, everything[:400])),
+            )
+            assert [offsets for offsets in seen if offsets is not None and len(offsets) != 1] == []
+            assert await told(groups, None, 0) == {2}
 
     run(main())

@@ -22,10 +22,10 @@ def test_the_last_offset_of_a_transaction_counts_and_is_taken_once() -> None:
     pending.put(7, commit(2))
     pending.put(8, commit(3, group_id="h"))
 
-    assert pending.is_pending("g", TOPIC, 0)
+    assert pending.of_group("g") == {(TOPIC, 0)}
     assert pending.take(7) == (commit(2),)
     assert pending.take(7) == ()
-    assert not pending.is_pending("g", TOPIC, 0)
+    assert not pending.of_group("g")
     assert pending.has_group("h")
 
 

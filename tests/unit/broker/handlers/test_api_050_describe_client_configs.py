@@ -41,7 +41,7 @@ class Broker:
         self.records = MemoryRecords()
         self.runner = asyncio.Runner()
         self.store = store
-        self.credentials = ScramCredentials(store)
+        self.credentials = ScramCredentials(store, now_ms=lambda: 0)
         self.service = ClientConfigService(
             store=store, registrations=RegistrationLog(self.records), limits=BrokerLimits, now_ms=lambda: 0
         )

@@ -43,7 +43,7 @@ class Broker:
     def __init__(self, store: MetadataStore) -> None:
         self.runner = asyncio.Runner()
         self.store = store
-        self.credentials = ScramCredentials(store)
+        self.credentials = ScramCredentials(store, now_ms=lambda: 0)
         self.service = ClientConfigService(
             store=store, registrations=RegistrationLog(MemoryRecords()), limits=BrokerLimits, now_ms=lambda: 0
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.broker.author import BROKER_ITSELF
 from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.handlers import (
     api_003_metadata,
     api_019_create_topics,
@@ -18,6 +19,7 @@ from klamm.broker.handlers import (
     api_044_incremental_alter_configs,
 )
 from klamm.broker.policies import Policies
+from klamm.broker.quotas.mutations import MutationQuotas
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -47,6 +49,7 @@ class Broker:
     """The state of a broker, without sockets."""
 
     def __init__(self, directory: Path, store: MetadataStore) -> None:
+        self.store = store
         self.configs = make_service(store)  # type: ignore[arg-type]  # a real store
         self.logs = LogManager(directory, configs_of=lambda _: {})
         self.topics = TopicCatalog(store=store, configs=self.configs, logs=self.logs)
@@ -69,6 +72,7 @@ class Broker:
             topics=self.topics,
             logs=self.logs,
             policies=Policies(),
+            mutation_quotas=MutationQuotas(QuotaService(self.store, now_ms=lambda: 0)),
             cluster=ClusterInfo(cluster_id="c", nodes=nodes),
         )
         answer = await route.handle(request, context)

@@ -25,6 +25,7 @@ from klamm.policy import (
 )
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC
 from klamm.protocol.errors import ErrorCode
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -63,6 +64,13 @@ HOUSE_RULES = """
         def validate_create_topic(self, details): raise PolicyViolationError("create")
         def validate_delete_topic(self, details): raise PolicyViolationError("delete")
 
+    class AllAtOnce(All):
+        only_computes = True
+
+    class AtOnceFromConfigure(All):
+        def configure(self, configs):
+            self.only_computes = True
+
     class FailsToClose(All):
         def close(self): raise ValueError("no")
 """
@@ -82,6 +90,8 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     class Rules:
         path = tmp_path / f"{name}.py"
         all = f"{name}:All"
+        at_once = f"{name}:AllAtOnce"
+        configured = f"{name}:AtOnceFromConfigure"
         several = f"{name}:Several"
         fails_to_close = f"{name}:FailsToClose"
 
@@ -90,6 +100,12 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             return __import__(name)
 
     return Rules()
+
+
+@pytest.fixture(params=["on its thread", "at once"])
+def either(request: pytest.FixtureRequest, rules: Any) -> str:
+    """Name the policy that tests whatever is the same wherever a policy is called."""
+    return str(rules.all if request.param == "on its thread" else rules.at_once)
 
 
 def serve(properties: dict[str, str], use: Callable[[Policies], Awaitable[None]]) -> None:
@@ -142,7 +158,7 @@ def test_without_the_property_everything_is_allowed() -> None:
     ],
 )
 def test_the_code_follows_the_exception_and_whatever_breaks_fails_the_topic_alone(
-    rules: Any, topic: str, answer: str, action: str
+    either: str, topic: str, answer: str, action: str
 ) -> None:
     """K108-03, K108-05, K108-09, K108-11, K108-19"""
 
@@ -151,7 +167,7 @@ def test_the_code_follows_the_exception_and_whatever_breaks_fails_the_topic_alon
         assert dict(policies.decisions) == {("create.topic", "enforce", action): 1}
         assert await create(policies, "next") == "allowed"
 
-    serve({CREATE_KEY: rules.all}, use)
+    serve({CREATE_KEY: either}, use)
 
 
 def test_a_class_that_several_properties_name_is_one_instance_on_one_thread(rules: Any) -> None:
@@ -195,7 +211,7 @@ def test_a_class_may_have_a_method_for_each_kind(rules: Any) -> None:
         asyncio.run(Policies.load({CREATE_KEY: rules.several, ALTER_KEY: rules.several}))
 
 
-def test_an_audited_policy_decides_counts_logs_and_lets_pass(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_audited_policy_decides_counts_logs_and_lets_pass(either: str, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies) -> None:
         assert [await create(policies, name) for name in ("refused-1", "broken-1", "fine")] == ["allowed"] * 3
         with pytest.raises(PolicyViolationError):
@@ -207,7 +223,7 @@ def test_an_audited_policy_decides_counts_logs_and_lets_pass(rules: Any, caplog:
             ("delete.topic", "enforce", "refuse"): 1,
         }
 
-    serve({CREATE_KEY: rules.all, DELETE_KEY: rules.all, "create.topic.policy.mode": "audit"}, use)
+    serve({CREATE_KEY: either, DELETE_KEY: either, "create.topic.policy.mode": "audit"}, use)
     audited = [record.getMessage() for record in caplog.records if "audit only" in record.getMessage()]
     assert audited[0] == (
         "Create topic policy, audit only: would refuse 'refused-1', asked by User:anna (client tool):"
@@ -297,7 +313,7 @@ def test_a_client_that_goes_away_does_not_let_two_calls_overlap(rules: Any) -> N
     serve({CREATE_KEY: rules.all}, use)
 
 
-def test_turns_pass_in_order_and_are_held_until_what_was_decided_is_applied(rules: Any) -> None:
+def test_turns_pass_in_order_and_are_held_until_what_was_decided_is_applied(rules: Any, either: str) -> None:
     """K108-07, K108-25"""
 
     async def use(policies: Policies) -> None:
@@ -313,7 +329,7 @@ def test_turns_pass_in_order_and_are_held_until_what_was_decided_is_applied(rule
         assert applied == names
         assert [call[1] for call in rules.module.CALLS] == names
 
-    serve({CREATE_KEY: rules.all}, use)
+    serve({CREATE_KEY: either}, use)
 
 
 def test_a_policy_that_cannot_be_closed_does_not_keep_the_broker_from_stopping(
@@ -343,6 +359,49 @@ def test_a_quick_policy_is_answered_without_leaving_the_event_loop(rules: Any) -
         assert answers == ["allowed"]
 
     serve({CREATE_KEY: rules.all}, use)
+
+
+@pytest.mark.parametrize("name", ["at_once", "configured"])
+def test_a_policy_that_only_computes_is_called_where_the_broker_decides(rules: Any, name: str) -> None:
+    """It is made and closed on its thread all the same."""
+
+    async def use(policies: Policies) -> None:
+        coroutine = create(policies, "quick")
+        with pytest.raises(StopIteration, match="allowed"):
+            coroutine.send(None)
+        assert threading.current_thread().name in rules.module.THREADS
+
+    policy = getattr(rules, name)
+    serve({CREATE_KEY: policy}, use)
+    assert {threading.current_thread().name, f"klamm-policy-{policy.partition(':')[2]}"} == rules.module.THREADS
+    assert len(rules.module.CLOSED) == 1
+
+
+def test_a_policy_that_took_long_where_the_broker_decides_is_asked_on_its_thread_from_then_on(
+    rules: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(policies: Policies) -> None:
+        assert await create(policies, "slow-1") == "allowed"
+        threads, instance = rules.module.THREADS, rules.module.CALLS[0][2]
+        threads.clear()
+        assert [await create(policies, name) for name in ("slow-2", "quick")] == ["allowed"] * 2
+        assert {"klamm-policy-AllAtOnce"} == threads
+        assert {call[2] for call in rules.module.CALLS} == {instance}
+
+    serve({CREATE_KEY: rules.at_once}, use)
+    assert sum("held the event loop" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_policy_beyond_its_time_where_the_broker_decides_fails_the_topic_and_is_made_anew(rules: Any) -> None:
+    async def use(policies: Policies) -> None:
+        assert "did not decide within 15 ms" in await create(policies, "slow-1")
+        assert await create(policies, "next") == "allowed"
+        first, second = (call[2] for call in rules.module.CALLS)
+        assert first != second
+        # On its own thread, which nobody waits for.
+        wait_until(lambda: first in rules.module.CLOSED, timeout_s=10, what="the first instance to be closed")
+
+    serve({CREATE_KEY: rules.at_once, "policy.timeout.ms": "15"}, use)
 
 
 def test_error_codes_of_failures_are_not_retriable() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import textwrap
+import threading
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -200,5 +201,32 @@ def test_a_module_that_the_policy_imports_is_watched_and_a_broken_one_changes_no
         assert await version(policies) == "version 1"
         limits.write_text('VERSION = "of its neighbour"\n')
         await eventually(policies, "version of its neighbour")
+
+    house.serve(use)
+
+
+def test_whether_a_policy_only_computes_is_asked_of_every_version(house: House) -> None:
+    house.properties["policy.reload.interval.ms"] = "0"
+
+    async def use(policies: Policies, reloader: PolicyReloader) -> None:
+        async def thread() -> str:
+            with pytest.raises(PolicyViolationError) as refused:
+                await policies.check(CREATE_TOPIC, TopicDetails("t", 1, 1, None, {}))
+            return str(refused.value.error_message)
+
+        for only_computes, expected in ((False, "klamm-policy-Rules"), (True, threading.current_thread().name)):
+            house.path.write_text(
+                textwrap.dedent(f"""
+                    import threading
+                    from klamm.policy import PolicyViolationError
+
+                    class Rules:
+                        only_computes = {only_computes}
+                        def validate(self, details):
+                            raise PolicyViolationError(threading.current_thread().name)
+                """)
+            )
+            assert await reloader.reload()
+            assert await thread() == expected
 
     house.serve(use)

@@ -36,9 +36,9 @@ def test_what_is_long_ago_is_forgotten() -> None:
     window = RateWindow()
     window.add(5_000, 0.0)
     assert window.wait_s(100, 0.0) == pytest.approx(40)
-    assert not window.is_empty(10.9)
+    assert not window.is_idle(10.9)
     assert window.wait_s(100, 11.0) == 0.0
-    assert window.is_empty(11.0)
+    assert window.is_idle(11.0)
 
 
 def test_what_is_taken_back_does_not_count() -> None:

@@ -11,6 +11,8 @@ from klamm.broker.network.session import Session
 from klamm.broker.quotas.throttles import Throttles, Welcome
 from klamm.configs.quotas import QuotaLimit, find_address_limit, find_limit
 from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.create_partitions import CreatePartitionsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
 from klamm.protocol.messages.produce import ProduceResponse
 
 if TYPE_CHECKING:
@@ -54,6 +56,19 @@ class House:
         wait_s = self.throttles.after(ApiKey.PRODUCE, session, client_id, request_bytes=size, response=response)
         return wait_s, response.throttle_time_ms
 
+    def describe_cluster(self, seconds: float, user: str = "anna") -> tuple[float, int]:
+        session = Session(connection_id=1, node_id=1, principal=f"User:{user}")
+        stopwatch = self.throttles.stopwatch(ApiKey.DESCRIBE_CLUSTER, session, None)
+        if stopwatch is not None:
+            stopwatch.seconds += seconds
+        response = DescribeClusterResponse()
+        wait_s = self.throttles.after(
+            ApiKey.DESCRIBE_CLUSTER, session, None, request_bytes=1, response=response, stopwatch=stopwatch
+        )
+        if stopwatch is not None:
+            self.throttles.after_writing(stopwatch)
+        return wait_s, response.throttle_time_ms
+
     def connect(self, address: str = "10.0.0.1") -> Welcome:
         return self.throttles.welcome(Session(connection_id=1, node_id=1, client_host=address))
 
@@ -93,6 +108,53 @@ def test_other_requests_are_not_charged() -> None:
     house = House({(("user", "anna"),): {RATE: 1.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
     assert house.throttles.after(ApiKey.METADATA, session, None, request_bytes=10**6, response=None) == 0.0
+
+
+def test_time_beyond_the_percentage_is_waited_for_a_second_at_most() -> None:
+    house = House({(("user", "anna"),): {"request_percentage": 10.0}})
+    assert house.describe_cluster(0.9) == (0.0, 0)
+    wait_s, told_ms = house.describe_cluster(0.11)
+    assert wait_s == pytest.approx(0.1)
+    assert told_ms in (99, 100)
+    assert house.describe_cluster(5.0) == (1.0, 1000)
+    assert house.describe_cluster(5.0, user="bert") == (0.0, 0)
+    house.now_s += 60
+    assert house.describe_cluster(0.1) == (0.0, 0)
+
+
+def test_writing_the_answer_counts_for_the_next_request() -> None:
+    house = House({(("user", "anna"),): {"request_percentage": 10.0}})
+    session = Session(connection_id=1, node_id=1, principal="User:anna")
+    stopwatch = house.throttles.stopwatch(ApiKey.METADATA, session, None)
+    assert stopwatch is not None
+    stopwatch.seconds = 1.05
+    house.throttles.after_writing(stopwatch)
+    assert house.describe_cluster(0.0)[0] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS])
+def test_logging_in_and_what_brokers_ask_takes_nobodys_time(api_key: ApiKey) -> None:
+    house = House({(("user", None),): {"request_percentage": 1.0}})
+    session = Session(connection_id=1, node_id=1, principal="User:anna")
+    assert house.throttles.stopwatch(api_key, session, None) is None
+    assert house.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is not None
+    session.login = cast("Any", SimpleNamespace(is_open=False))
+    assert house.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is None
+
+
+def test_what_a_handler_wants_is_waited_for() -> None:
+    house = House({(("user", "anna"),): {RATE: 1.0}})
+    session = Session(connection_id=1, node_id=1, principal="User:anna")
+    response = CreatePartitionsResponse(throttle_time_ms=2500)
+    wait_s = house.throttles.after(ApiKey.CREATE_PARTITIONS, session, None, request_bytes=1, response=response)
+    assert (wait_s, response.throttle_time_ms) == (2.5, 2500)
+
+
+def test_a_wait_that_no_answer_can_tell_is_told_as_the_longest_one() -> None:
+    house = House({(("user", "anna"),): {RATE: 1.0}})
+    wait_s, told_ms = house.produce("anna", None, 10**8)
+    assert wait_s == pytest.approx(10**8 - 10)
+    assert told_ms == 2**31 - 1
 
 
 def test_an_address_that_connects_too_often_is_refused_and_another_is_not() -> None:

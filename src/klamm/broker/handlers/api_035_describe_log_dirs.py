@@ -1,0 +1,96 @@
+"""DescribeLogDirs (key 35), v1-4.
+
+The data directory as ``log.dirs`` names it, with the size of each partition of which the asked broker id has a replica,
+and the room on its file system (v4, KIP-827). Partitions that do not exist are left out, as in Kafka. Needs DESCRIBE on
+the cluster; before v3 a denial is an empty answer. Replicas are one log: none lags behind, none is on its way to
+another directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.attempt import attempt
+from klamm.broker.route import Route
+from klamm.broker.security.checks import may_cluster
+from klamm.configs.kinds import ResourceType
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ErrorCode, StorageError
+from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from klamm.security.acls import AclOperation
+from klamm.storage.log import segment_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.topics.catalog import Topic
+
+Result: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsResult
+Partition: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsPartition
+API: Final = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=4)
+_LOG_DIRS: Final = "log.dirs"
+
+
+async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+    """Answer the one directory there is."""
+    if not may_cluster(context, AclOperation.DESCRIBE):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    directory = _directory(context)
+    described, error = await attempt(lambda: _describe(directory, request, context), api=API.key)
+    if described is None:
+        described = Result(error_code=error.error_code, log_dir=directory)
+    return DescribeLogDirsResponse(results=[described])
+
+
+async def _describe(directory: str, request: DescribeLogDirsRequest, context: RequestContext) -> Result:
+    topics: dict[str, DescribeLogDirsResponse.DescribeLogDirsTopic] = {}
+    closed: list[tuple[Partition, Path]] = []
+    asked = ((topic, index) for topic, indexes in await _asked_for(request, context) for index in indexes)
+    async for topic, index in context.time_slice.over(asked):
+        if not topic.has_partition(index) or context.node_id not in topic.partitions[index]:
+            continue
+        footprint = context.services.logs.footprint(topic.topic_id, index)
+        if footprint is None:  # the topic is just being created or deleted
+            continue
+        partition = Partition(partition_index=index)
+        if isinstance(footprint, Path):
+            closed.append((partition, footprint))
+        else:
+            partition.partition_size = footprint
+        if topic.name not in topics:
+            topics[topic.name] = DescribeLogDirsResponse.DescribeLogDirsTopic(name=topic.name)
+        topics[topic.name].partitions.append(partition)
+    try:
+        sizes = await asyncio.to_thread(segment_bytes, [path for _, path in closed]) if closed else []
+        room = await asyncio.to_thread(shutil.disk_usage, directory)
+    except OSError as error:
+        raise StorageError(f"{directory}: {error}") from error
+    for (partition, _), size in zip(closed, sizes, strict=True):
+        partition.partition_size = size
+    return Result(log_dir=directory, topics=list(topics.values()), total_bytes=room.total, usable_bytes=room.free)
+
+
+async def _asked_for(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[tuple[Topic, Iterable[int]]]:
+    """Return topics and partitions, each once; what does not exist may be among the partitions."""
+    catalog = context.services.topics
+    if request.topics is None:
+        return [(topic, range(len(topic.partitions))) for topic in catalog.all()]
+    found: dict[str, tuple[Topic, dict[int, None]]] = {}
+    async for asked in context.time_slice.over(request.topics):
+        topic = catalog.get(asked.topic)
+        if topic is not None:
+            found.setdefault(topic.name, (topic, {}))[1].update(dict.fromkeys(asked.partitions))
+    return found.values()
+
+
+def _directory(context: RequestContext) -> str:
+    name, node_id = str(context.node_id), context.node_id
+    (described,) = context.services.configs.describe(ResourceType.BROKER, name, [_LOG_DIRS], node_id=node_id)
+    return described.value or ""
+
+
+ROUTE: Final = Route(api=API, request=DescribeLogDirsRequest, handle=handle)

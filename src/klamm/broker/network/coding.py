@@ -1,0 +1,79 @@
+"""Requests read and responses written: short ones at once, long ones in a thread, and others are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from klamm.protocol.codec import decode, encode, granted_elements
+from klamm.protocol.errors import ProtocolError, TooManyElementsError
+from klamm.protocol.frames import RequestHeader, body_position
+from klamm.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.broker.context import RequestContext
+    from klamm.broker.quotas.stopwatch import Stopwatch
+    from klamm.broker.route import RawResponse, Route
+
+_CODEC: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-codec")
+"""Reads and writes long messages. One for all: every further one would take its share of the interpreter."""
+_LARGE_FRAME_BYTES: Final = 32 * 1024
+"""From here on reading a frame may take milliseconds."""
+_ELEMENTS_AT_ONCE: Final = 1000
+"""As many parts are read on the event loop when the rest of a frame is data."""
+_LONG_PAUSES: Final = 2
+"""Whoever gave way so often has a long answer to be written."""
+
+Body: TypeAlias = "Sequence[bytes | bytearray | memoryview]"
+
+
+async def read_request(route: Route, header: RequestHeader, frame: memoryview, stopwatch: Stopwatch | None) -> Any:
+    """Decode a request; one of many small parts in the thread for that.
+
+    Raises:
+        ProtocolError: It cannot be read, or its version is only announced.
+    """
+    if len(frame) < _LARGE_FRAME_BYTES:
+        return _read(route, header, frame)
+    if route.is_mostly_data:
+        try:
+            return _read(route, header, frame, max_elements=_ELEMENTS_AT_ONCE)
+        except TooManyElementsError:
+            pass  # small parts after all
+    return await _in_thread(partial(_read, route, header, frame), stopwatch)
+
+
+async def written(
+    response: Message | RawResponse, version: int, context: RequestContext, stopwatch: Stopwatch | None
+) -> Body:
+    """Encode a response; in the thread for that when its handler had to give way."""
+    if context.time_slice.pauses < _LONG_PAUSES:
+        return write(response, version)
+    body: Body = await _in_thread(partial(write, response, version), stopwatch)
+    return body
+
+
+def write(response: Message | RawResponse, version: int) -> Body:
+    """Encode a response at once."""
+    return [encode(response, version)] if isinstance(response, Message) else response.buffers(version)
+
+
+async def _in_thread(work: partial[Any], stopwatch: Stopwatch | None) -> Any:
+    measured = work if stopwatch is None else partial(stopwatch.call, work)
+    return await asyncio.get_running_loop().run_in_executor(_CODEC, measured)
+
+
+def _read(route: Route, header: RequestHeader, frame: memoryview, *, max_elements: int | None = None) -> Any:
+    version = header.api_version
+    if version < route.refused_below:
+        raise ProtocolError(f"{route.api.key.name} v{version} is announced for old clients only and not served")
+    if route.decode_raw is not None:
+        return route.decode_raw(version, frame, header.end)
+    position = body_position(frame, header, flexible=route.request.is_flexible(version))
+    if max_elements is None:
+        max_elements = granted_elements(len(frame))
+    return decode(route.request, version, frame, position, max_elements=max_elements)

@@ -1,0 +1,42 @@
+"""What is counted for each client, forgotten when it says nothing any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+_MANY: Final = 1_000
+
+
+class _Counted(Protocol):
+    def is_idle(self, now_s: float) -> bool: ...
+
+
+Counted = TypeVar("Counted", bound=_Counted)
+
+
+class Remembered(Generic[Counted]):
+    """One count for each key. Loop-confined.
+
+    Args:
+        new: Makes the count of who comes first.
+    """
+
+    def __init__(self, new: Callable[[], Counted]) -> None:
+        self._new = new
+        self._counts: dict[Hashable, Counted] = {}
+
+    def __len__(self) -> int:
+        """Return how many are kept."""
+        return len(self._counts)
+
+    def of(self, key: Hashable, now_s: float) -> Counted:
+        """Return the count of a key; when there are many, those that are as good as new are let go."""
+        count = self._counts.get(key)
+        if count is None:
+            if len(self._counts) >= _MANY:
+                self._counts = {k: c for k, c in self._counts.items() if not c.is_idle(now_s)}
+            count = self._counts[key] = self._new()
+        return count

@@ -1,0 +1,43 @@
+"""The frame of klamm's pages: one document that needs nothing else, in the colours that its reader prefers. Pure."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5f6b7a; --line: #d8dde4; --back: #fff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #98a2b3; --line: #38404c; --back: #161b22; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); padding: 0 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+"""
+NO_ICON: Final = '<link rel="icon" href="data:,">'
+"""In the head of a page that is served: browsers ask for an icon otherwise."""
+
+
+def page(*, title: str, style: str, body: str, script: str = "", head: str = "") -> str:
+    """Return a document.
+
+    Args:
+        title: of the window; text.
+        style: CSS behind the common one, which has ``--ink``, ``--soft``, ``--line`` and ``--back``, and ``.wide`` for
+            what scrolls sideways on a narrow screen, so that the page itself need not.
+        body: HTML.
+        script: JavaScript at the end of the body; empty: none.
+        head: HTML for the head.
+    """
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">{head}'
+        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>\n<body>\n{body}\n"
+        + (f"<script>{script}</script>" if script else "")
+        + "</body></html>\n"
+    )
+
+
+def wide(content: str) -> str:
+    """Return HTML that scrolls sideways by itself where it is too wide for the screen."""
+    return f'<div class="wide">{content}</div>'

@@ -1,0 +1,155 @@
+"""A broker in a thread of this process, which tells how long its event loop was held at a time.
+
+Counted is the processor time that the loop's thread spends on one callback: other processes, and other threads of this
+one, do not make it longer. Python's collection of garbage is left out, since what it looks at is mostly the test's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from klamm.broker.app import BrokerApp
+from klamm.broker.cluster import Node
+from klamm.broker.garbage import GarbageSettings
+from klamm.broker.settings import parse_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Hold(NamedTuple):
+    """One callback of the event loop."""
+
+    seconds: float
+    """Of processor time."""
+    what: str
+
+
+class HeldLoop:
+    """What is known of the loop. Read it when the broker has answered."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._holds: list[Hold] = []
+
+    def begin(self) -> None:
+        """Forget what was."""
+        self._holds = []
+
+    def longest(self) -> Hold:
+        """Return the longest hold since the beginning, when what runs now has come to its end."""
+        if self.loop is not None:
+            is_over = threading.Event()
+            self.loop.call_soon_threadsafe(is_over.set)
+            is_over.wait(20)
+        return max(self._holds, default=Hold(0.0, "nothing"))
+
+    def count(self, seconds: float) -> None:
+        """Take one callback."""
+        self._holds.append(Hold(seconds, ""))
+
+    def note(self, seconds: float, handle: asyncio.Handle) -> None:
+        """Take a callback that is worth a name."""
+        self._holds.append(Hold(seconds, repr(handle)))
+
+
+_WORTH_A_NAME_S = 0.004
+
+
+@contextmanager
+def a_held_broker(data_dir: Path, *arguments: str) -> Iterator[HeldLoop]:
+    """Run a broker on an event loop of asyncio whose callbacks are timed; yields what it finds out."""
+    held, stop, ready = HeldLoop(), asyncio.Event(), threading.Event()
+    failures: list[BaseException] = []
+
+    async def serve() -> None:
+        held.loop = asyncio.get_running_loop()
+        settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *arguments])
+        name = settings.listeners[0].name
+        sock = socket.create_server(("127.0.0.1", 0))
+        host, port = sock.getsockname()[:2]
+        app = await BrokerApp.start(settings, {name: (Node(node_id=settings.node_ids[0], host=host, port=port),)})
+        await app.listen(name, {settings.node_ids[0]: sock})
+        held.address = f"{host}:{port}"
+        ready.set()
+        await stop.wait()
+        await app.stop()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # noqa: BLE001 -- told to the thread that waits
+            failures.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run, name="held-loop")
+    with _timed(held, thread), _without_pauses_for_garbage():
+        thread.start()
+        ready.wait(20)
+        try:
+            if not failures:
+                yield held
+        finally:
+            if held.loop is not None and thread.is_alive():
+                held.loop.call_soon_threadsafe(stop.set)
+            thread.join(20)
+    if failures:
+        raise failures[0]
+
+
+@contextmanager
+def _timed(held: HeldLoop, thread: threading.Thread) -> Iterator[None]:
+    handle_class: Any = asyncio.Handle
+    run = handle_class._run
+    collecting_s = began = 0.0
+
+    def on_collection(phase: str, _: Any) -> None:
+        nonlocal collecting_s, began
+        if threading.get_ident() == thread.ident:
+            if phase == "start":
+                began = time.thread_time()
+            else:
+                collecting_s += time.thread_time() - began
+
+    def timed(handle: asyncio.Handle) -> None:
+        if threading.get_ident() != thread.ident:
+            run(handle)
+            return
+        before = time.thread_time() - collecting_s
+        try:
+            run(handle)
+        finally:
+            seconds = time.thread_time() - collecting_s - before
+            if seconds > _WORTH_A_NAME_S:
+                held.note(seconds, handle)
+            else:
+                held.count(seconds)
+
+    handle_class._run = timed
+    gc.callbacks.append(on_collection)
+    try:
+        yield
+    finally:
+        handle_class._run = run
+        gc.callbacks.remove(on_collection)
+
+
+@contextmanager
+def _without_pauses_for_garbage() -> Iterator[None]:
+    """Collect as the broker does."""
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    GarbageSettings().apply()
+    try:
+        yield
+    finally:
+        gc.callbacks[:] = [one for one in gc.callbacks if one in callbacks]
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)

@@ -1,0 +1,113 @@
+"""Partitions beyond controller_mutation_rate (KIP-599)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from klamm.broker.network.session import Session
+from klamm.broker.quotas.mutations import UNLIMITED, MutationQuota, MutationQuotas
+from klamm.configs.quotas import QuotaLimit, find_limit
+from klamm.protocol.errors import ThrottlingQuotaExceededError
+
+RATE = "controller_mutation_rate"
+
+
+class House:
+    """Quotas of one user, at a time that stands still until it is moved."""
+
+    def __init__(self, rate: float | None) -> None:
+        self.now_s = 100.0
+        self.rate = rate
+        self.quotas = MutationQuotas(
+            cast("Any", SimpleNamespace(is_empty=rate is None, limit=self._limit)), now_s=lambda: self.now_s
+        )
+
+    def _limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
+        return find_limit({(("user", "anna"),): {RATE: self.rate or 0.0}}, name, user, client_id)
+
+    def request(self, *, is_strict: bool = True, user: str = "anna", client_id: str | None = "app") -> MutationQuota:
+        session = Session(connection_id=1, node_id=1, principal=f"User:{user}")
+        return self.quotas.of(session, client_id, is_strict=is_strict)
+
+
+def refused(quota: MutationQuota, partitions: int) -> bool:
+    try:
+        quota.charge(partitions)
+    except ThrottlingQuotaExceededError:
+        return True
+    return False
+
+
+def test_without_a_quota_nothing_is_counted() -> None:
+    assert House(None).request() is UNLIMITED
+    assert House(1.0).request(user="bert") is UNLIMITED
+    assert not refused(UNLIMITED, 10**9)
+    assert UNLIMITED.throttle_time_ms == 0
+
+
+def test_a_strict_quota_lets_any_number_pass_when_nothing_is_owed_and_nothing_after() -> None:
+    house = House(2.0)
+    first = house.request()
+    assert not refused(first, 22 + 5)
+    assert first.throttle_time_ms == 0
+    assert refused(first, 1)
+    assert first.throttle_time_ms == 2500
+    other_client = house.request(client_id=None)
+    assert refused(other_client, 1)
+    house.now_s += 0.5
+    assert other_client.throttle_time_ms == 2000
+
+
+def test_what_is_refused_is_not_counted_and_what_is_owed_is_paid_off_at_the_rate() -> None:
+    house = House(2.0)
+    house.request().charge(27)
+    assert refused(house.request(), 100)
+    house.now_s += 2.5
+    assert not refused(house.request(), 1)
+    assert refused(house.request(), 1)
+
+
+def test_older_versions_are_made_to_wait_instead() -> None:
+    house = House(2.0)
+    quota = house.request(is_strict=False)
+    assert not refused(quota, 22)
+    assert quota.throttle_time_ms == 0
+    assert not refused(quota, 5)
+    assert not refused(quota, 5)
+    assert quota.throttle_time_ms == 5000
+    house.now_s += 7
+    assert quota.throttle_time_ms == 0
+
+
+def test_eleven_seconds_worth_may_come_at_once_however_long_there_was_nothing() -> None:
+    house = House(2.0)
+    house.request().charge(1)
+    house.now_s += 10_000
+    quota = house.request(is_strict=False)
+    quota.charge(23)
+    assert quota.throttle_time_ms == 500
+
+
+def test_a_raised_quota_pays_off_faster() -> None:
+    house = House(1.0)
+    house.request().charge(21)
+    house.rate = 10.0
+    quota = house.request()
+    assert refused(quota, 1)
+    assert quota.throttle_time_ms == 1000
+
+
+def test_clients_that_owe_nothing_are_forgotten_and_those_that_do_are_not() -> None:
+    house = House(1.0)
+    buckets = house.quotas._buckets
+    owing = buckets.of("owes", house.now_s)
+    owing.take(10**6, 1.0, house.now_s)
+    for number in range(3_000):
+        buckets.of(number, house.now_s).take(1, 1.0, house.now_s)
+        house.now_s += 1
+    assert len(buckets) <= 1_000
+    assert buckets.of("owes", house.now_s) is owing
+    assert owing.wait_s(1.0, house.now_s) == pytest.approx(10**6 - 11 - 3_000)

@@ -1,0 +1,84 @@
+"""Whatever a request has many of, nobody waits for it: the event loop is held for some milliseconds at a time."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support.held_loop import HeldLoop, a_held_broker
+from tests.support.long_requests import PARTITIONS, TOPIC, LongRequest, long_requests
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COUNT: Final = 20_000
+MOST_S: Final = 0.025
+"""Of processor time. A slice is 5 ms; what has to happen at once, for all or none, comes to less than 20."""
+TRIES: Final = 3
+"""The processor's time is not the same from one time to the next either."""
+ELSEWHERE: Final = (
+    "CREATE_TOPICS",
+    "DELETE_TOPICS",
+    "METADATA",
+    "CREATE_PARTITIONS",
+    "DESCRIBE_CONFIGS",
+    "ALTER_CONFIGS",
+    "INCREMENTAL_ALTER_CONFIGS",
+)
+"""Have tests of their own, which count slices."""
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
+    with a_held_broker(tmp_path_factory.mktemp("held") / "data") as broker:
+        with WireClient(broker.address) as client:
+            client.create_topic(TOPIC, partitions=PARTITIONS)
+        yield broker
+
+
+def longest_hold(held: HeldLoop, asked: LongRequest) -> float:
+    holds = []
+    for _ in range(TRIES):
+        held.begin()
+        with WireClient(held.address, timeout_s=60) as client:
+            client.time_raw(asked.request, asked.version)
+        holds.append(held.longest())
+        if holds[-1].seconds < MOST_S:
+            break
+    return min(holds).seconds
+
+
+def test_no_request_holds_the_event_loop_for_long_whatever_it_has_many_of(held: HeldLoop) -> None:
+    """What is asked for is right, or refused part by part; no more of them fit where a limit is on their number."""
+    holds = {request.name: longest_hold(held, request) for request in long_requests(COUNT, without=ELSEWHERE)}
+    assert len(holds) > 50
+    assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MOST_S}
+
+
+def left_by(held: HeldLoop, asked: LongRequest) -> int:
+    """Count what only a garbage collection ends after a request."""
+    held.longest()
+    gc.collect()
+    gc.disable()
+    try:
+        with WireClient(held.address) as client:
+            client.time_raw(asked.request, asked.version)
+        held.longest()
+        return gc.collect()
+    finally:
+        gc.enable()
+
+
+def test_what_a_request_leaves_behind_needs_no_garbage_collection(held: HeldLoop) -> None:
+    """An error that is kept with the frames it came through, which hold what keeps it, would hold them all for long."""
+    few = 300
+    left: dict[str, int] = {}
+    for asked in long_requests(few):
+        for _ in range(TRIES):  # what came before may be counted as well
+            left[asked.name] = left_by(held, asked)
+            if left[asked.name] < few:
+                break
+    assert not {name: count for name, count in left.items() if count >= few}

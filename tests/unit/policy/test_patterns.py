@@ -1,0 +1,70 @@
+"""Patterns over names: what ``re`` says, in a time that is bounded."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.policy.patterns import NamePattern
+
+ATOMS = st.sampled_from(["a", "b", "-", "[.]", ".", "[ab]", "[^a]", r"\w", r"\d", "x", "(?i:B)", "^", "$", r"\A"])
+
+
+def composed(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    suffix = st.sampled_from(["", "*", "+", "?", "*?", "{2}", "{1,3}", "{0,2}?", "{2,}"])
+    return st.one_of(
+        st.tuples(inner, suffix).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"({pair[0]}|{pair[1]})"),
+    )
+
+
+@given(
+    pattern=st.recursive(ATOMS, composed, max_leaves=8),
+    names=st.lists(st.text("abB.-x1", max_size=8), min_size=1, max_size=8),
+)
+def test_it_matches_what_re_matches(pattern: str, names: list[str]) -> None:
+    found = NamePattern(pattern)
+    assert found.is_linear
+    compiled = re.compile(pattern, re.ASCII)
+    for name in [*names, "", names[0]]:
+        assert found.matches(name) == (compiled.fullmatch(name) is not None)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+b", "(a|a)*b", "(a*)*b", ".*.*.*.*.*.*.*b", "(a?){60}a{60}b", "([a-z]+[.]?)+-v[0-9]"]
+)
+def test_what_makes_re_go_back_for_ages_is_decided_by_looking_at_each_character(pattern: str) -> None:
+    found = NamePattern(pattern)
+    assert found.is_linear
+    before = time.thread_time()
+    assert not found.matches("a" * 249)
+    assert time.thread_time() - before < 2, "of years"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("orders(?=[.]).*", "orders.x", "orders"),
+        (r"(a|b)-\1", "a-a", "a-b"),
+        ("(?>a+)b", "aab", "aa"),
+        ("a++b", "aab", "aa"),
+        (r"a\Z", "a", "b"),
+        ("[a-z]{3,2000}", "orders", "or"),
+        ("(?:){5000}a", "a", "b"),
+    ],
+)
+def test_what_cannot_be_bounded_is_left_to_re_and_says_so(pattern: str, matching: str, other: str) -> None:
+    found = NamePattern(pattern)
+    assert not found.is_linear
+    assert found.matches(matching)
+    assert not found.matches(other)
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(re.error, match="unterminated"):
+        NamePattern("a(")

@@ -277,6 +277,12 @@ TABLE: dict[int, list[Question]] = {
         )
     ],
     33: [question("alter_configs", 2, lambda c, n: _configs(c, n, "AlterableConfig"), TOPIC, GROUP, CLUSTER)],
+    35: [
+        question("describe_log_dirs", 4, lambda c, _: c(topics=None), CLUSTER),
+        question(
+            "describe_log_dirs", 4, lambda c, n: c(topics=[c.DescribableLogDirTopic(topic=n, partitions=[0])]), CLUSTER
+        ),
+    ],
     36: [question("sasl_authenticate", 2, lambda c, _: c(auth_bytes=b"\x00admin\x00x"), ILLEGAL_SASL_STATE)],
     37: [
         question(

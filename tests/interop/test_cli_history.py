@@ -129,3 +129,77 @@ def test_a_resource_without_a_type_is_refused_and_not_just_found_unchanged(
     assert configs(broker, "--alter", "--user", "una", "--add-config", "acks=1") == 0
     assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "user 'una'"]) == 0
     assert "acks: unset -> 1" in capsys.readouterr().out
+
+
+def test_quotas_are_in_the_history_and_go_back(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    # given: quotas of a user whose name has everything that could be mistaken, and of default clients
+    server = ["--bootstrap-server", broker.bootstrap_servers]
+    whom = ["--user", "a,b=%<c>", "--client-defaults"]
+    resource = "QUOTA:user=a%2Cb=%25%3Cc>,client-id=<default>"
+    assert configs(broker, "--alter", *whom, "--add-config", "producer_byte_rate=1024,request_percentage=12.5") == 0
+    time.sleep(0.01)
+    moment = datetime.now(UTC).isoformat()
+    time.sleep(0.01)
+    changed = ["--add-config", "producer_byte_rate=2048,consumer_byte_rate=7", "--delete-config", "request_percentage"]
+    assert configs(broker, "--alter", *whom, *changed) == 0
+    capsys.readouterr()
+    # when
+    assert main(["configs", "history", *server, "--resource", resource, "-o", "json"]) == 0
+    lines = json.loads(capsys.readouterr().out)
+    assert main(["configs", "revert", *server, "--resource", resource, "--to", moment]) == 0
+    told = capsys.readouterr().out
+    assert main(["configs", "--describe", *server, *whom]) == 0
+    # then
+    assert {(line["name"], line["old"], line["new"]) for line in lines} == {
+        ("producer_byte_rate", None, "1024"),
+        ("request_percentage", None, "12.5"),
+        ("producer_byte_rate", "1024", "2048"),
+        ("consumer_byte_rate", None, "7"),
+        ("request_percentage", "12.5", None),
+    }
+    assert {(line["resource"], line["principal"]) for line in lines} == {(resource, "User:ANONYMOUS")}
+    assert all(line["client_id"] for line in lines)
+    assert "  + request_percentage: unset -> 12.5" in told
+    described = capsys.readouterr().out
+    assert "producer_byte_rate=1024.0" in described
+    assert "request_percentage=12.5" in described
+    assert "consumer_byte_rate" not in described
+
+
+def test_the_history_tells_that_credentials_were_set_and_nothing_of_them(
+    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--data-dir", str(data_dir), "--resource", "scram:anna"]
+    for add in ("SCRAM-SHA-256=[iterations=5000,password=hunter2]", "SCRAM-SHA-512=[password=hunter2]"):
+        assert configs(broker, "--alter", "--user", "anna", "--add-config", add) == 0
+    assert configs(broker, "--alter", "--user", "anna", "--delete-config", "SCRAM-SHA-256") == 0
+    capsys.readouterr()
+    assert main(["configs", "history", *where, "-o", "json"]) == 0
+    lines = json.loads(capsys.readouterr().out)
+    assert [(line["name"], line["old"], line["new"]) for line in lines] == [
+        ("SCRAM-SHA-256", "[hidden] iterations=5000", None),
+        ("SCRAM-SHA-512", None, "[hidden] iterations=4096"),
+        ("SCRAM-SHA-256", None, "[hidden] iterations=5000"),
+    ]
+    assert {(line["resource"], line["principal"]) for line in lines} == {("SCRAM:anna", "User:ANONYMOUS")}
+    # and there is no way back
+    server = ["--bootstrap-server", broker.bootstrap_servers]
+    assert main(["configs", "revert", *server, *where, "--to", "2026-01-01"]) == 1
+    assert "SCRAM:anna: the credentials of a user do not go back" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("resource", "reason"),
+    [
+        ("QUOTA:", "Unhandled client quota entity type"),
+        ("QUOTA:topic=a", "Unhandled client quota entity type: topic"),
+        ("QUOTA:user=a,user=b", "duplicate entity entry user"),
+        ("user 'anna'", "configs of clients go back with klamm clients revert"),
+    ],
+)
+def test_what_cannot_go_back_is_said_by_name(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], resource: str, reason: str
+) -> None:
+    server = ["--bootstrap-server", "127.0.0.1:1", "--data-dir", str(data_dir)]
+    assert main(["configs", "revert", *server, "--resource", resource, "--to", "2026-01-01"]) == 1
+    assert reason in capsys.readouterr().err

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import AdminClient
+from klamm.mirror.copying.copier import Copier
+from klamm.mirror.copying.partition_copy import CopyState, PartitionId
 from klamm.mirror.positions import SourcePartition, key_bytes, partition_for_key, value_bytes
-from klamm.mirror.wire.copier import Copier
-from klamm.mirror.wire.partition_copy import CopyState, PartitionId
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, delete_records, produce, read
@@ -19,7 +19,7 @@ from tests.support.mirror import Seen, create_topic, delete_records, produce, re
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.mirror.wire.copier import CopySettings
+    from klamm.mirror.copying.settings import CopySettings
 
 YEAR_2013 = 1_356_998_400_000
 FOREVER = {"retention.ms": "-1"}

@@ -3,19 +3,21 @@ mirror take over from each other."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer
 
 import klamm
+from klamm.cli import main as cli
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.model import GroupState
 from klamm.mirror.settings import parse_settings
-from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.properties import parse_properties
+from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records
 from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.mirrormaker import MirrorMaker, java_virtual_machine
@@ -23,6 +25,8 @@ from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.support.kafka import KafkaCluster
 
@@ -90,7 +94,7 @@ def _beat_on_the_source(address: str) -> None:
 
 
 def test_the_mirror_takes_over_from_mirrormaker_and_gives_back(
-    java: None, real_kafka: KafkaCluster, tmp_path: Path
+    java: None, real_kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """K894-38, K894-40, K894-41, K894-43: nothing is lost, nothing comes twice, groups go on."""
     with klamm.Broker() as here:
@@ -101,6 +105,7 @@ def test_the_mirror_takes_over_from_mirrormaker_and_gives_back(
         _advance(source, first=0, group_at=120)
         with MirrorMaker(file, tmp_path) as mirrormaker:
             _wait_until_mirrored(target, 300, 120, mirrormaker)
+        _check_status(capsys, target)
         # when
         _advance(source, first=300, group_at=450)
         flow = parse_settings(parse_properties(file)).flows[0]
@@ -149,6 +154,18 @@ def _check_syncs(source: str) -> None:
     for record in records:
         sync = OffsetSync.parse(record.key or b"", record.value or b"")
         assert sync.upstream_offset == sync.downstream_offset < 900
+
+
+def _check_status(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    """What MirrorMaker 2 left on the target says how far it was."""
+    assert cli(["mirror", "status", "--bootstrap-server", target, "--source", "A", "-o", "json"]) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    (taken,) = [topic for topic in flow["topics"] if topic["topic"] == "taken"]
+    assert (flow["flow"], taken["remote_topic"], taken["partitions"][0]["next_offset"]) == ("A->B", "A.taken", 300)
+    assert ("A", "B") in {(beat["source"], beat["target"]) for beat in flow["heartbeats"]}
+    assert "app" in {group["group"] for group in flow["groups"]}
+    assert flow["newest_record_age_s"] > 0
+    assert any("whether MirrorMaker 2 wrote in transactions" in what for what in flow["unknown"])
 
 
 def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster) -> None:

@@ -17,9 +17,9 @@ from kafka import KafkaConsumer, KafkaProducer
 import klamm
 from klamm.cli import main
 from klamm.embedded import BrokerStartError
-from klamm.mirror.wire.buffers import BufferPool
-from klamm.mirror.wire.cluster import Cluster
-from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.wire.buffers import BufferPool
+from klamm.wire.cluster import Cluster
+from klamm.wire.transport import ConnectionSettings
 from tests.support.java import QUICK_TO_START, java_executable, java_tool
 from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates, client_properties, sasl_settings

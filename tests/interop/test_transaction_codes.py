@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 INVALID_REQUEST, UNKNOWN_TOPIC, ILLEGAL_STATE, UNKNOWN_MEMBER = 42, 3, 48, 25
 STALE_EPOCH, NO_MAPPING, BAD_TIMEOUT, CONCURRENT, FENCED = 47, 49, 50, 51, 90
-NOT_ATTEMPTED, UNSTABLE, NOT_FOUND, ABORTABLE = 55, 88, 105, 120
+NOT_ATTEMPTED, UNSTABLE, NOT_FOUND, ABORTABLE, INVALID_PATTERN = 55, 88, 105, 120, 128
 
 
 @dataclass(frozen=True)
@@ -263,6 +263,20 @@ def test_transactions_are_listed_by_state_producer_duration_and_name(scene: Scen
     )
     assert unknown.unknown_state_filters == ["Nonsense"]
     assert scene.end(scene.first, commit=True)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [
+        ("(.+)+!", 0),  # takes who tries one way after the other longer than anybody waits
+        ("a(", INVALID_PATTERN),
+        ("(?=a)a", INVALID_PATTERN),
+    ],
+)
+def test_patterns_are_those_of_re2(scene: Scene, pattern: str, code: int) -> None:
+    request = ListTransactionsRequest(duration_filter=-1, transactional_id_pattern=pattern)
+    answer = scene.client.ask(request, ListTransactionsResponse, 2)
+    assert (answer.error_code, list(answer.transaction_states)) == (code, [])
 
 
 def test_a_described_transaction_names_its_partitions_and_those_of_its_groups(scene: Scene) -> None:

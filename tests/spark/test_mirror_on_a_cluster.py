@@ -34,6 +34,7 @@ spark.executor.memory = 512m
 spark.executor.cores = 1
 spark.executor.extraJavaOptions = {QUICK_JVM}
 heartbeats.replication.enabled = false
+tasks.max = 2
 """
 
 

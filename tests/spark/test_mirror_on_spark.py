@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PRODUCE, FETCH = 0, 1
 FOREVER = {"retention.ms": "-1"}
 YEAR_2013 = 1_356_998_400_000
-TWO_TASKS = "spark.master = local[2,4]\n"
+TWO_TASKS = "spark.master = local[2,4]\ntasks.max = 2\n"
 
 
 @pytest.fixture(scope="module")

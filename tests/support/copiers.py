@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from klamm.mirror.wire.copier import Copier, CopySettings
-from klamm.mirror.wire.fetch_frames import FetchLimits
-from klamm.mirror.wire.partition_copy import CopyState, PartitionId
-from klamm.mirror.wire.transactions import TransactionSettings
-from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.mirror.copying.copier import Copier
+from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from klamm.mirror.copying.settings import CopySettings
+from klamm.mirror.copying.transactions import TransactionSettings
+from klamm.wire.fetch_frames import FetchLimits
+from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.mirror.wire.copier import PartitionProgress
+    from klamm.mirror.copying.copier import PartitionProgress
 
 _MIB = 1024 * 1024
 

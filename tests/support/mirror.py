@@ -25,9 +25,9 @@ from klamm.admin import (
     ResourceType,
 )
 from klamm.mirror.control_records import ControlConnection, TopicGoneError
-from klamm.mirror.wire.connection import ConnectionLostError
-from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.protocol.errors import KafkaApiError
+from klamm.wire.connection import ConnectionLostError
+from klamm.wire.transport import ConnectionSettings
 from tests.support.processes import start_process, wait_until
 
 if TYPE_CHECKING:

@@ -37,11 +37,14 @@ class FakeCluster(MirrorAdmin):
         self.unknown: frozenset[str] = frozenset()
         """Names of configs that this cluster does not know."""
         self.acls: list[Acl] = []
+        self.unlisted: set[str] = set()
+        """Topics that are there but not listed: the broker that is asked has not heard of them."""
 
     def list_topics(self) -> Mapping[str, TopicDescription]:
         if self.away():
             raise ClusterAwayError("nobody answers")
-        return {n: TopicDescription(name=n, topic_id="", partition_count=c) for n, c in self.topics.items()}
+        listed = {name: count for name, count in self.topics.items() if name not in self.unlisted}
+        return {n: TopicDescription(name=n, topic_id="", partition_count=c) for n, c in listed.items()}
 
     def describe_topic_configs(
         self, topics: Sequence[str]
@@ -60,6 +63,8 @@ class FakeCluster(MirrorAdmin):
             outcomes[topic.name] = self.refuses.get(topic.name)
             if self.unknown & topic.configs.keys():
                 outcomes[topic.name] = AdminRefusedError("INVALID_CONFIG", "Unknown topic config name")
+            elif topic.name in self.topics:
+                outcomes[topic.name] = AdminRefusedError("TOPIC_ALREADY_EXISTS", "")
             elif topic.name not in self.refuses:
                 self.created.append(topic)
                 self.topics[topic.name] = topic.partition_count

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self
 from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control import Assignment, FlowControl
-from klamm.mirror.copying import copy_settings, partitions_of
+from klamm.mirror.copying.copier import Copier
+from klamm.mirror.copying.preparing import copy_settings, partitions_of
 from klamm.mirror.groups.running import group_control
 from klamm.mirror.groups.status import FlowGroups, GroupStatus
 from klamm.mirror.progress import MirrorStatus
-from klamm.mirror.wire.copier import Copier
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ _TOPIC: Final = 2
 _LATEST: Final = -1
 _COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 _HEADER: Final = struct.Struct(">ihhih")
-_CLIENT_ID: Final = b"wire"
+_CLIENT_ID: Final = "wire"
 _MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -55,8 +55,9 @@ class RefusedError(RuntimeError):
 class WireClient:
     """One connection to one broker. An ``OSError`` from any method means: no answer, and nobody knows what happened."""
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 10.0, client_id: str = _CLIENT_ID) -> None:
         host, _, port = address.rpartition(":")
+        self._client_id = client_id
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb")
@@ -84,7 +85,7 @@ class WireClient:
             OSError: The connection broke before the answer was here.
         """
         self._correlation_id += 1
-        self._socket.sendall(request_frame(request, version, correlation_id=self._correlation_id))
+        self._socket.sendall(self._frame(request, version))
         body = self._read(struct.unpack(">i", self._read(4))[0])
         assert struct.unpack_from(">i", body)[0] == self._correlation_id
         offset = skip_tagged_fields(memoryview(body), 4, len(body)) if answer.is_flexible(version) else 4
@@ -93,11 +94,14 @@ class WireClient:
     def time_raw(self, request: Message, version: int) -> float:
         """Return how many seconds passed from sending a request to the last byte of its answer."""
         self._correlation_id += 1
-        frame = request_frame(request, version, correlation_id=self._correlation_id)
+        frame = self._frame(request, version)
         began = time.perf_counter()
         self._socket.sendall(frame)
         self._read(struct.unpack(">i", self._read(4))[0])
         return time.perf_counter() - began
+
+    def _frame(self, request: Message, version: int) -> bytes:
+        return request_frame(request, version, correlation_id=self._correlation_id, client_id=self._client_id)
 
     def _read(self, size: int) -> bytes:
         data = self._stream.read(size)
@@ -223,12 +227,13 @@ class WireClient:
         return {config.name: config.value for config in result.configs}
 
 
-def request_frame(request: Message, version: int, *, correlation_id: int = 1) -> bytes:
+def request_frame(request: Message, version: int, *, correlation_id: int = 1, client_id: str = _CLIENT_ID) -> bytes:
     """Return a whole request as it goes over the wire: length, header, body."""
+    name = client_id.encode()
     tags = b"\x00" if request.is_flexible(version) else b""
     body = tags + bytes(encode(request, version))
-    size = _HEADER.size - 4 + len(_CLIENT_ID) + len(body)
-    return _HEADER.pack(size, request.API_KEY, version, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + body
+    size = _HEADER.size - 4 + len(name) + len(body)
+    return _HEADER.pack(size, request.API_KEY, version, correlation_id, len(name)) + name + body
 
 
 def alter_topic_request(name: str, changes: Sequence[tuple[str, int, str | None]]) -> IncrementalAlterConfigsRequest:

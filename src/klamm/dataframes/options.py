@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.properties import SettingsError, split_address, with_prefix
+from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,7 @@ _READING: Final = frozenset(
     }
 )
 """In lower case, as Spark hands options over; the last two are Spark's own."""
+_SPARKS: Final = frozenset({"schema", "path", "checkpointlocation", "queryname"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         SettingsError: An option that is missing, unknown, or has a value that cannot be.
     """
     given = {name.lower(): value for name, value in options.items()}
-    _refuse_unknown(given, _READING)
+    refuse_unknown(given, _READING)
     topics = tuple(dict.fromkeys(name.strip() for name in given.get("subscribe", "").split(",") if name.strip()))
     if not topics:
         raise SettingsError("subscribe: expected the names of topics, comma separated")
@@ -85,10 +86,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         ending=ending,
         records_per_range=_count("maxRecordsPerPartition", given),
         most_per_trigger=_count("maxOffsetsPerTrigger", given),
-        fail_on_data_loss=_flag("failOnDataLoss", given),
-        fail_on_missing_topic=_flag("failOnMissingTopic", given),
+        fail_on_data_loss=flag("failOnDataLoss", given),
+        fail_on_missing_topic=flag("failOnMissingTopic", given),
         read_committed=_isolation(kafka.get("isolation.level", "read_uncommitted")),
-        patience_s=_milliseconds("default.api.timeout.ms", kafka, 60_000) / 1000,
+        patience_s=milliseconds("default.api.timeout.ms", kafka, 60_000) / 1000,
     )
 
 
@@ -108,10 +109,19 @@ def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
     return ConnectionSettings.of(servers, kafka, "klamm-kafka")
 
 
-def _refuse_unknown(given: Mapping[str, str], known: frozenset[str]) -> None:
+def refuse_unknown(given: Mapping[str, str], known: frozenset[str]) -> None:
+    """Refuse options that nobody reads.
+
+    Args:
+        given: in lower case.
+        known: those that are read, and those of Spark's own.
+
+    Raises:
+        SettingsError: Names them, and what is known.
+    """
     unknown = sorted(name for name in given if name not in known and not name.startswith(_KAFKA))
     if unknown:
-        allowed = ", ".join(sorted(known - {"schema", "path"}))
+        allowed = ", ".join(sorted(known - _SPARKS))
         raise SettingsError(f"{', '.join(unknown)}: no option of klamm-kafka; it knows {allowed} and kafka.*")
 
 
@@ -138,8 +148,13 @@ def _count(name: str, given: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _flag(name: str, given: Mapping[str, str]) -> bool:
-    text = given.get(name.lower(), "true").strip().lower()
+def flag(name: str, given: Mapping[str, str], *, default: bool = True) -> bool:
+    """Return an option that is true or false.
+
+    Raises:
+        SettingsError: It is neither.
+    """
+    text = given.get(name.lower(), str(default)).strip().lower()
     if text not in {"true", "false"}:
         raise SettingsError(f"{name}={text}: expected true or false")
     return text == "true"
@@ -151,8 +166,15 @@ def _isolation(text: str) -> bool:
     return text == "read_committed"
 
 
-def _milliseconds(name: str, kafka: Mapping[str, str], default: int) -> int:
-    text = kafka.get(name, str(default))
-    if not text.strip().isdecimal():
-        raise SettingsError(f"kafka.{name}={text}: expected milliseconds")
+def milliseconds(name: str, kafka: Mapping[str, str], default: int, *, at_least: int = 0) -> int:
+    """Return a time of a client's properties.
+
+    Raises:
+        SettingsError: It is none, or too short.
+    """
+    text = kafka.get(name, str(default)).strip()
+    if not text.isdecimal() or int(text) < at_least:
+        raise SettingsError(
+            f"kafka.{name}={text}: expected milliseconds" + (f", {at_least} or more" if at_least else "")
+        )
     return int(text)

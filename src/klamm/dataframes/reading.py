@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.options import EARLIEST, LATEST
-from klamm.mirror.wire.batches import Treatment, walk
-from klamm.mirror.wire.buffers import BufferPool
-from klamm.mirror.wire.cluster import Cluster
-from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
-from klamm.mirror.wire.fetch_frames import (
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.wire.batches import Treatment, walk
+from klamm.wire.buffers import BufferPool
+from klamm.wire.cluster import Cluster
+from klamm.wire.connection import ApiMissingError, ConnectionLostError
+from klamm.wire.fetch_frames import (
     LAST_VERSION,
     TOPIC_IDS_FROM,
     FetchedPartition,
@@ -22,19 +26,15 @@ from klamm.mirror.wire.fetch_frames import (
     fetch_request,
     fetched_partitions,
 )
-from klamm.protocol.codec import encode
-from klamm.protocol.errors import ErrorCode, error_name
-from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
-from klamm.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from klamm.dataframes.options import Positions, ReadOptions
     from klamm.dataframes.ranges import OffsetRange, TopicPartition
-    from klamm.mirror.wire.buffers import FrameBuffer
-    from klamm.mirror.wire.connection import Connection
     from klamm.protocol.records import RecordBatch
+    from klamm.wire.buffers import FrameBuffer
+    from klamm.wire.connection import Connection
 
 logger = logging.getLogger(__name__)
 

@@ -34,11 +34,11 @@ from klamm.mirror.model import (
     Partition,
     TopicDescription,
 )
-from klamm.mirror.security import Security
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
+from klamm.wire.security import Security
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from klamm.admin import Acl, PerKeyResult
@@ -61,6 +61,8 @@ _PASSING: Final = frozenset(
 
 _OF_CONSUMERS: Final = ("consumer", "")
 _DEAD: Final = "Dead"
+_MOST_RECORDS: Final = 2_000
+"""Far below what is refused, so that the controller serves others in between."""
 _EMPTY: Final = "Empty"
 _TOPIC_ACLS: Final = AclFilter(
     resource_type=AclResourceType.TOPIC,
@@ -87,14 +89,20 @@ class KafkaAdmin:
         self._admin = AdminClient(list(bootstrap_servers), timeout_ms=timeout_ms, client_id=client_id, **settings)
 
     @classmethod
-    def of(cls, flow: FlowSettings, side: Literal["source", "target"]) -> KafkaAdmin:
+    def of(cls, flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int | None = None) -> KafkaAdmin:
         """Prepare the connections to one side of a flow, as its file says.
+
+        Args:
+            flow: the flow.
+            side: which.
+            timeout_ms: None: ``admin.timeout.ms`` of the file.
 
         Raises:
             SettingsError: security settings that can not be honoured.
         """
         cluster = flow.source if side == "source" else flow.target
-        timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
+        if timeout_ms is None:
+            timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
         return cls(cluster.bootstrap_servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms)
 
     def list_topics(self) -> Mapping[str, TopicDescription]:
@@ -122,8 +130,6 @@ class KafkaAdmin:
 
     def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
         """Create topics, each for itself."""
-        if not topics:
-            return {}
         asked = [
             AdminNewTopic(
                 name=topic.name,
@@ -133,14 +139,20 @@ class KafkaAdmin:
             )
             for topic in topics
         ]
-        return _refusals(self._admin.create_topics(asked))
+        return _in_portions(
+            asked,
+            lambda topic: 1 + topic.num_partitions + len(topic.configs),
+            lambda some: _refusals(self._admin.create_topics(some)),
+        )
 
     def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
         """Grow topics to a number of partitions."""
-        if not counts:
-            return {}
         asked = {name: NewPartitions(total_count=count) for name, count in counts.items()}
-        return _refusals(self._admin.create_partitions(asked))
+        return _in_portions(
+            asked,
+            lambda name: counts[name],
+            lambda some: _refusals(self._admin.create_partitions({name: asked[name] for name in some})),
+        )
 
     def incremental_alter_topic_configs(
         self, operations: Mapping[str, Sequence[ConfigOperation]]
@@ -158,7 +170,11 @@ class KafkaAdmin:
             for name, planned in operations.items()
             if planned
         }
-        return _by_name(self._admin.incremental_alter_configs(asked)) if asked else {}
+        return _in_portions(
+            asked,
+            lambda topic: len(asked[topic]),
+            lambda some: _by_name(self._admin.incremental_alter_configs({topic: asked[topic] for topic in some})),
+        )
 
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
         """Replace all own configs of topics (AlterConfigs)."""
@@ -166,7 +182,11 @@ class KafkaAdmin:
             _topic(name): [AdminConfigEntry(key, value) for key, value in entries.items()]
             for name, entries in configs.items()
         }
-        return _by_name(self._admin.replace_all_configs(asked)) if asked else {}
+        return _in_portions(
+            asked,
+            lambda topic: 1 + len(asked[topic]),
+            lambda some: _by_name(self._admin.replace_all_configs({topic: asked[topic] for topic in some})),
+        )
 
     def describe_topic_acls(self) -> Sequence[Acl]:
         """Return the ACLs of topics.
@@ -236,6 +256,36 @@ class KafkaAdmin:
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()
+
+
+def portions(items: Iterable[Key], weight: Callable[[Key], int]) -> Iterator[list[Key]]:
+    """Deal what is to be changed to requests that a controller takes.
+
+    Apache Kafka refuses a request that leads to more than 10,000 records in its log (QuorumController's
+    ``MAX_RECORDS_PER_USER_OP``), whole: five hundred topics of twenty partitions are too many.
+
+    Args:
+        items: what is to be changed.
+        weight: about how many records each of them leads to.
+    """
+    portion: list[Key] = []
+    total = 0
+    for item in items:
+        if portion and total + weight(item) > _MOST_RECORDS:
+            yield portion
+            portion, total = [], 0
+        portion.append(item)
+        total += weight(item)
+    if portion:
+        yield portion
+
+
+def _in_portions(
+    items: Iterable[Key],
+    weight: Callable[[Key], int],
+    ask: Callable[[list[Key]], Mapping[str, AdminRefusedError | None]],
+) -> Mapping[str, AdminRefusedError | None]:
+    return {name: outcome for some in portions(items, weight) for name, outcome in ask(some).items()}
 
 
 def _topic(name: str) -> ConfigResource:

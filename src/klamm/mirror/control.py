@@ -202,7 +202,11 @@ class FlowControl:
             elif refused.error_name != EXISTS:
                 log_refusal(refused, f"create topic {name} on cluster {self._settings.target.alias}")
                 self._refused[name] = str(refused)
-        return {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}
+        counts = {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}
+        # A broker that learns of thousands of topics does not list them for a while, though they are there.
+        copied = {remote_name: count for _, remote_name, count in self._assignment}
+        unlisted = {name for name, refused in outcomes.items() if refused and refused.error_name == EXISTS}
+        return counts | {name: copied[name] for name in unlisted & copied.keys()}
 
     def _create_without_unknown_configs(self, topics: Sequence[NewTopic]) -> dict[str, AdminRefusedError | None]:
         """Try again without the configs that the target does not know, such as those of another vendor."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control import FlowControl
-from klamm.mirror.copying import copy_settings, partitions_of
+from klamm.mirror.copying.preparing import copy_settings, partitions_of
 from klamm.mirror.groups.running import translate_groups
 from klamm.mirror.groups.status import GroupStatus
 from klamm.mirror.heartbeats import write_heartbeats

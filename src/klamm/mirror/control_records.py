@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.wire import cluster as clusters
-from klamm.mirror.wire.buffers import BufferPool
-from klamm.mirror.wire.cluster import Cluster
-from klamm.mirror.wire.connection import ConnectionLostError
-from klamm.mirror.wire.small_topics import read_records, write_records
+from klamm.wire import cluster as clusters
+from klamm.wire.buffers import BufferPool
+from klamm.wire.cluster import Cluster
+from klamm.wire.connection import ConnectionLostError
+from klamm.wire.small_topics import read_records, write_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.mirror.wire.transport import ConnectionSettings
     from klamm.protocol.records import Record
+    from klamm.wire.transport import ConnectionSettings
 
 _PARTITION: Final = 0
 _TIMEOUT_S: Final = 15.0

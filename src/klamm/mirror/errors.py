@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
-from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
 from klamm.protocol.errors import ProtocolError
+from klamm.wire.connection import ApiMissingError, ConnectionLostError
 
 CLUSTER_ERRORS: Final = (
     AdminIncompatibleError,

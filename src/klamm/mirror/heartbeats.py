@@ -12,10 +12,10 @@ from klamm.mirror.formats import Heartbeat
 from klamm.mirror.internal_topics import create_internal_topic
 from klamm.mirror.model import AdminRefusedError, ClusterAwayError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
-from klamm.mirror.wire.connection import ApiMissingError, ConnectionLostError
-from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.records import Record
+from klamm.wire.connection import ApiMissingError, ConnectionLostError
+from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     import threading

@@ -125,8 +125,11 @@ def _run_spark(
         report_at = 0.0
         while not stopping.wait(_TURN_S):
             stream.check()
+            is_due = time.monotonic() >= report_at
+            if not is_due and not until_caught_up:
+                continue  # to look at ten thousand partitions takes its time
             progress = loops.status.snapshot()
-            if time.monotonic() >= report_at:
+            if is_due:
                 report_at = time.monotonic() + _REPORT_EVERY_S
                 stream.count_slots()
                 on_progress(progress)

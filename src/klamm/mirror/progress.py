@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.wire.ages import Ages
+from klamm.mirror.copying.ages import Ages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -168,7 +169,7 @@ class MirrorStatus:
                 whose data are complete would never be done.
         """
         self._clock = clock
-        self._counts = counts
+        self._counts = functools.cache(counts)
         self._lock = threading.Lock()
         self._flows = {name: _Flow() for name in flows}
 

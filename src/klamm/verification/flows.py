@@ -10,21 +10,21 @@ from klamm.dataframes.options import EARLIEST, LATEST, ReadOptions
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reading import TopicReader
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.copying import copy_settings
+from klamm.mirror.copying.position_store import PositionStore
+from klamm.mirror.copying.preparing import copy_settings
 from klamm.mirror.keys import IsolationLevel
 from klamm.mirror.plans import selected_topics
-from klamm.mirror.wire.buffers import BufferPool
-from klamm.mirror.wire.position_store import PositionStore
 from klamm.protocol.records import decode_records
 from klamm.verification.comparing import Findings, Fingerprint, compare
+from klamm.wire.buffers import BufferPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from klamm.mirror.copying.settings import CopySettings
     from klamm.mirror.flow_settings import FlowSettings
-    from klamm.mirror.wire.copier import CopySettings
-    from klamm.mirror.wire.transport import ConnectionSettings
     from klamm.protocol.records import Record
+    from klamm.wire.transport import ConnectionSettings
 
 _PATIENCE_S: Final = 60.0
 _POOL_BYTES: Final = 4 * 1024 * 1024

@@ -93,6 +93,17 @@ def test_topics_and_partitions_that_come_later_are_found_at_the_next_refresh() -
     assert (target.topics["A.orders"], target.topics["A.users"]) == (2, 1)
 
 
+def test_a_remote_topic_that_a_broker_does_not_list_yet_is_copied_on() -> None:
+    """Apache Kafka 4.1 acknowledges 500 topics of 20 partitions within seconds, and lists them within some more."""
+    source, target = FakeCluster(orders=2, users=1), FakeCluster()
+    run = Run(source, target)
+    run.control.turn()
+    target.unlisted.add("A.orders")
+    run.now += 600
+    run.control.turn()
+    assert run.published == [(("orders", "A.orders", 2), ("users", "A.users", 1))]
+
+
 def test_a_topic_that_the_target_refuses_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster()
     target.refuses["A.orders"] = AdminRefusedError("POLICY_VIOLATION", "too few partitions")

@@ -6,9 +6,9 @@ import pytest
 
 import klamm
 from klamm.mirror.control_records import ControlConnection, TopicGoneError
-from klamm.mirror.wire.connection import ConnectionLostError
-from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.protocol.records import Record
+from klamm.wire.connection import ConnectionLostError
+from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import create_topic
 
 

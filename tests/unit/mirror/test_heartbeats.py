@@ -10,7 +10,7 @@ from klamm.mirror.heartbeats import Heartbeats, write_heartbeats
 from klamm.mirror.main import run
 from klamm.mirror.model import AdminRefusedError
 from klamm.mirror.settings import parse_settings
-from klamm.mirror.wire.connection import ConnectionLostError
+from klamm.wire.connection import ConnectionLostError
 from tests.support.mirror import properties, topic_configs, wait_for_records
 from tests.support.mirror_fakes import FakeCluster
 

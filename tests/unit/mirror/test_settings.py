@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.copying import copy_settings
+from klamm.mirror.copying.preparing import copy_settings
 from klamm.mirror.keys import IncrementalAlterConfigs, IsolationLevel
 from klamm.mirror.model import ConfigEntry, OperationType
 from klamm.mirror.naming import IdentityReplicationPolicy

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 ACTIONS: Final[Mapping[str, str]] = {
     "cutover": "klamm.cli.mirror.cutting_over",
+    "status": "klamm.cli.mirror.status",
     "verify": "klamm.cli.mirror.verifying",
 }
 """By first word, the module whose ``main(arguments)`` does it; a first word that is none is the file to run."""

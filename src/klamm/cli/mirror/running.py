@@ -56,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="klamm mirror",
         description="Mirror clusters as an mm2.properties file says, on Spark. SIGTERM or Ctrl-C stops it in order.",
-        epilog="klamm mirror verify FILE compares both sides, klamm mirror cutover GROUP FILE moves a consumer group: "
-        "see their --help.",
+        epilog="klamm mirror status FILE tells by the target alone how far a mirror is, klamm mirror verify FILE "
+        "compares both sides, klamm mirror cutover GROUP FILE moves a consumer group: see their --help.",
         allow_abbrev=False,
     )
     parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")

@@ -22,6 +22,8 @@ from klamm.dataframes.columns import columns_of
 from klamm.dataframes.options import EARLIEST, LATEST, read_options
 from klamm.dataframes.ranges import limited, split
 from klamm.dataframes.reading import TopicReader, as_json, from_json
+from klamm.dataframes.spark.sink import KafkaStreamWriter, KafkaWriter, checked
+from klamm.dataframes.write_options import write_options
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -81,6 +83,26 @@ class KafkaSource(DataSource):
             SettingsError: Options or columns that cannot be.
         """
         return KafkaStreamReader(read_options(self.options, streaming=True), _checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:
+        """Return the writer of a batch.
+
+        Raises:
+            SettingsError: Options or columns that cannot be.
+        """
+        options = write_options(self.options, streaming=False, overwrite=overwrite)
+        checked(schema, options)
+        return KafkaWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802 - Spark's name
+        """Return the writer of a stream.
+
+        Raises:
+            SettingsError: Options or columns that cannot be.
+        """
+        options = write_options(self.options, streaming=True, overwrite=overwrite)
+        checked(schema, options)
+        return KafkaStreamWriter(options)
 
 
 def _checked(schema: StructType) -> StructType:

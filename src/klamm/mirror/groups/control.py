@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.mirror.config_sync import log_refusal
 from klamm.mirror.control_records import TopicGoneError
+from klamm.mirror.copying.ages import RecentAges
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.internal_topics import create_internal_topic
 from klamm.mirror.model import AdminRefusedError, GroupState
-from klamm.mirror.wire.ages import RecentAges
 
 if TYPE_CHECKING:
     import threading

@@ -11,8 +11,8 @@ from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.groups.control import GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
-from klamm.mirror.wire.transport import ConnectionSettings
 from klamm.properties import SettingsError
+from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     import threading

@@ -7,20 +7,25 @@ that served it last: ``session`` says which copier the driver saw finish, and on
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from klamm.mirror.copying.partition_copy import PartitionId
+from klamm.mirror.copying.settings import CopySettings
+from klamm.mirror.copying.sync_writer import SyncSettings
+from klamm.mirror.copying.transactions import TransactionSettings
 from klamm.mirror.positions import shard_of
-from klamm.mirror.security import Security
-from klamm.mirror.wire.copier import CopySettings
-from klamm.mirror.wire.fetch_frames import FetchLimits
-from klamm.mirror.wire.partition_copy import PartitionId
-from klamm.mirror.wire.sync_writer import SyncSettings
-from klamm.mirror.wire.transactions import TransactionSettings
-from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.wire.fetch_frames import FetchLimits
+from klamm.wire.security import Security
+from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+PARTITIONS_PER_TASK: Final = 4
+"""One task copies hundreds of MB/s; two with half of the partitions each take twice the requests for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +59,18 @@ class Lease:
 def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -> tuple[Group, ...]:
     """Deal the partitions of all flows to at most ``slots`` groups.
 
-    Partitions go round, so that those of one topic are spread. A flow with a bound in ``tasks_max`` is dealt to no
-    more groups than that. With more flows than slots a group serves several of them. A flow that writes in
+    Partitions go round, so that those of one topic are spread. A flow with a bound in ``tasks_max`` is dealt to so many
+    groups, others to groups of some partitions each: a request takes one batch of each partition, and with few
+    partitions it is all overhead. With more flows than slots a group serves several of them. A flow that writes in
     transactions is dealt by whole shards: what a shard writes is one transaction.
     """
     hands: list[list[Share]] = [[] for _ in range(slots)]
     first = 0
     for share in shares:
         parts = _parts(share)
-        width = min(slots, len(parts) or len(share.partitions), tasks_max.get(share.settings.flow, slots))
+        own_width = math.ceil(len(share.partitions) / PARTITIONS_PER_TASK)
+        wanted = tasks_max.get(share.settings.flow, slots if parts else own_width)
+        width = min(slots, len(parts) or len(share.partitions), wanted)
         if not parts:
             parts = [replace(share, partitions=share.partitions[at::width]) for at in range(width)]
         for at, part in enumerate(parts):

@@ -10,16 +10,19 @@ import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.mirror.copying.copier import Copier, PartitionProgress
+from klamm.mirror.progress import RATE_WINDOW_S
 from klamm.mirror.spark.channel import ChannelClient
-from klamm.mirror.wire.copier import Copier, PartitionProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from klamm.mirror.spark.leases import Group, Share
 
 logger = logging.getLogger(__name__)
 
+_REPEATED_FOR_S: Final = 3 * RATE_WINDOW_S
+"""So that the driver sees that nothing comes any more, and its rates go down to zero."""
 _REPORT_EVERY_S: Final = 0.25
 _LISTEN_EVERY_S: Final = 0.05
 _JOIN_S: Final = 60.0
@@ -44,6 +47,24 @@ _sessions: dict[int, Session] = {}
 runs in a worker process, so nothing else touches it."""
 
 
+class News:
+    """Tells which rows of progress the driver has to hear of: with ten thousand partitions most have nothing to say."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str, int], tuple[PartitionProgress, float]] = {}
+
+    def of(self, rows: Iterable[PartitionProgress], now: float) -> Iterator[PartitionProgress]:
+        """Yield the rows that changed since they were yielded, and those that did so a short while ago."""
+        for row in rows:
+            key = (row.flow, row.topic, row.partition)
+            before, changed_at = self._told.get(key, (None, now))
+            if row is not before and row != before:
+                self._told[key] = row, now
+            elif now - changed_at >= _REPEATED_FOR_S:
+                continue
+            yield row
+
+
 class _Lease:
     """One run of a session: watches the time and the channel, reports what the copiers did."""
 
@@ -53,11 +74,12 @@ class _Lease:
         self._lease = lease
         self._deadline = time.monotonic() + seconds
         self._listen_at = 0.0
-        self._report_at = 0.0
+        self._report_at = [0.0 for _ in session.copiers]
         self._ended = threading.Event()
         self._errors: list[Exception] = []
         self.driver_is_gone = False
         self._rows: list[Sequence[PartitionProgress]] = [() for _ in session.copiers]
+        self._news = News()
 
     def run(self) -> None:
         """Copy until the lease is over; every copier has a thread, the first one this one."""
@@ -85,17 +107,18 @@ class _Lease:
     def _note(self, number: int) -> None:
         """Keep the progress of a copier, made in its own thread; the first one's thread sends all of it."""
         now = time.monotonic()
-        if number:
-            self._rows[number] = self._session.copiers[number].progress()
-        elif now >= self._report_at:
-            self._report_at = now + _REPORT_EVERY_S
-            self._rows[0] = self._session.copiers[0].progress()
+        if now < self._report_at[number]:
+            return
+        self._report_at[number] = now + _REPORT_EVERY_S
+        self._rows[number] = self._session.copiers[number].progress()
+        if number == 0:
             self.report()
 
     def report(self) -> None:
-        """Send the progress to the driver."""
+        """Send what is new of the progress to the driver."""
+        news = [asdict(row) for row in self._news.of(self.rows(), time.monotonic())]
         try:
-            self._channel.send({"session": self._session.token, "progress": [asdict(row) for row in self.rows()]})
+            self._channel.send({"session": self._session.token, "progress": news})
         except OSError:
             self._lose_driver()
 

@@ -16,10 +16,10 @@ from klamm.monitoring.exposition import Page
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from klamm.mirror.copying.ages import Ages
     from klamm.mirror.groups.status import FlowGroups, GroupOffset
     from klamm.mirror.progress import FlowProgress, PartitionStatus
     from klamm.mirror.watching.drift import ConfigDifference
-    from klamm.mirror.wire.ages import Ages
 
 SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"
 CHECKPOINT_CONNECTOR: Final = "kafka_connect_mirror_mirrorcheckpointconnector_"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _STOP_S: Final = 5.0
+_END_S: Final = 1.0
 
 
 class WatchServer:
@@ -57,8 +58,15 @@ class WatchServer:
             self._loop.call_soon(self._listening.set)
             self._loop.run_forever()
             self._loop.run_until_complete(self._listener.close())
+            self._loop.run_until_complete(_end_all())
         finally:
             self._loop.close()
+
+
+async def _end_all() -> None:
+    """Wait for the end of all connections: browsers open some before they need them."""
+    if waiting := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(waiting, timeout=_END_S)
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress import FlowState
+from klamm.monitoring.html import NO_ICON, page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,39 +19,66 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 500
 """Rows of one table: a page with 10,000 partitions still has to be read by a person."""
+FIRST_ROWS: Final = 20
+"""So many are seen at once, those that need somebody first: the tables behind should not be far away."""
 REFRESH_S: Final = 2
+PATIENCE_S: Final = 5
+"""After which a mirror that does not answer is called away."""
 
 _STOPPED: Final = "STOPPED"
 _STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #5f6b7a; --line: #d8dde4; --back: #fff; --bar: #2563a8;
-  --rest: #e4e8ee; --good: #1f7a4d; --wait: #9a5b00; --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #98a2b3; --line: #38404c; --back: #161b22;
-  --bar: #6aa5e3; --rest: #2a313b; --good: #5fc08f; --wait: #e0a34a; --bad: #f2877f; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 1080px;
-  margin: 1.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; } h3 { font-size: 1rem;
-  margin: 1.2rem 0 .3rem; }
+:root { --bar: #2563a8; --rest: #e4e8ee; --good: #1f7a4d; --wait: #9a5b00; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --bar: #6aa5e3; --rest: #2a313b; --good: #5fc08f; --wait: #e0a34a;
+  --bad: #f2877f; } }
+body { max-width: 1080px; margin: 1.5rem auto; }
+h1 { font-size: 1.3rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; overflow-wrap: anywhere; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
 p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .RUNNING { color: var(--good); }
 .WAITING, .STARTING { color: var(--wait); } .FAILED, .STOPPED { color: var(--bad); }
-table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .25rem .8rem .25rem 0;
-  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
-th { font-weight: 600; white-space: nowrap; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+table { min-width: 44rem; } table.topics, table.refused { min-width: 0; }
+th, td { padding: .25rem .8rem .25rem 0; } th { font-weight: 600; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 7rem; } td.number, td.lag, td.state { min-width: 0; white-space: nowrap; }
 tr:has(+ tr.reason) td { border-bottom: 0; padding-bottom: 0; } tr.reason td { color: var(--soft); padding-top: 0; }
 td.lag { width: 11rem; padding-top: .55rem; }
 .track { height: .7rem; background: var(--rest); border-radius: 2px; overflow: hidden; }
 .track div { height: 100%; background: var(--bar); }
-#away { color: var(--bad); }
+.block:not(:has(input:checked)) .rest { display: none; }
+.block label { display: inline-block; margin: .3rem 0; }
+#away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
+@media (max-width: 42rem) { .extra { display: none; } td.lag { width: 4rem; } table.topics td { min-width: 0; } }
 """
 _SCRIPT: Final = """
-setInterval(async () => {
-  const away = document.getElementById("away");
+const away = document.getElementById("away");
+let since = null;
+async function refresh() {
+  const selected = getSelection();
+  if (!selected.isCollapsed && document.querySelector("main").contains(selected.anchorNode)) {
+    away.textContent = "Nothing is refreshed while text is selected.";
+    return;
+  }
   try {
-    const page = new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html");
-    document.querySelector("main").replaceWith(page.querySelector("main"));
+    const answer = await fetch(location.href, {signal: AbortSignal.timeout(%d)});
+    const main = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    const now = document.querySelector("main");
+    for (const box of now.querySelectorAll("input:checked")) {
+      const same = main.querySelector("#" + CSS.escape(box.id));
+      if (same) same.checked = true;
+    }
+    const aside = new Map([...now.querySelectorAll(".wide")].map(one => [one.id, one.scrollLeft]));
+    const focused = document.activeElement?.id;
+    now.replaceWith(main);
+    for (const one of main.querySelectorAll(".wide")) one.scrollLeft = aside.get(one.id) ?? 0;
+    if (focused) document.getElementById(focused)?.focus({preventScroll: true});
     away.textContent = "";
-  } catch { away.textContent = "The mirror does not answer; this is what was known last."; }
-}, %d);
+    since = null;
+  } catch {
+    since ??= new Date();
+    away.textContent = "The mirror has not answered since " + since.toLocaleTimeString()
+      + "; this is what was known last.";
+  }
+}
+async function go() { await refresh(); setTimeout(go, %d); }
+setTimeout(go, %d);
 """
 
 
@@ -79,13 +107,12 @@ def render(
         groups: where consumer groups stand, by flow; a flow that does nothing about groups is missing.
     """
     body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow))]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>klamm mirror</title><style>{_STYLE}</style></head>\n<body>"
-        '<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>\n'
-        + "\n".join(body)
-        + f"\n</main><script>{_SCRIPT % (REFRESH_S * 1000)}</script></body></html>\n"
+    return page(
+        title="klamm mirror",
+        style=_STYLE,
+        body='<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>\n' + "\n".join(body) + "\n</main>",
+        head=NO_ICON,
+        script=_SCRIPT % (PATIENCE_S * 1000, REFRESH_S * 1000, REFRESH_S * 1000),
     )
 
 
@@ -101,8 +128,8 @@ def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, gr
         f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
         *_topics(flow),
         *_refused(flow),
-        *_differences(differences),
-        *([] if groups is None else _groups(groups)),
+        *_differences(flow.flow, differences),
+        *([] if groups is None else _groups(flow.flow, groups)),
     ]
 
 
@@ -111,12 +138,33 @@ def _topics(flow: FlowProgress) -> list[str]:
     if not lines:
         return ["<p>No partition is copied yet.</p>"]
     most = max((line.lag or 0 for line in lines), default=0) or 1
-    rows = "".join(_topic_row(line, most) for line in lines[:MAX_ROWS])
+    head = (
+        '<th>Topic on the target</th><th class="number extra">Copied</th><th class="number extra">Records/s</th>'
+        '<th class="number extra">MB/s</th><th class="number">Lag</th><th></th><th>State</th>'
+    )
+    rows = [_topic_row(line, most) for line in lines[:MAX_ROWS]]
+    return _table(f"topics-{flow.flow}", head, rows, of=len(lines), kind="topics")
+
+
+def _table(name: str, head: str, rows: Sequence[str], *, of: int, kind: str = "") -> list[str]:
+    """Return a table of which the first rows are seen at once, and all of them when its box is ticked.
+
+    Args:
+        name: tells it from all others, so that it stays as its reader left it.
+        head: its cells.
+        rows: those that are on the page.
+        of: how many there are.
+        kind: its class.
+    """
+    name = escape(name)
+    first, rest = rows[:FIRST_ROWS], rows[FIRST_ROWS:]
+    shown = "all" if of == len(rows) else f"{len(rows):,} of"
+    label = f'<label class="soft"><input type="checkbox" id="all-{name}"> show {shown} {of:,}</label>' if rest else ""
     return [
-        '<table><thead><tr><th>Topic on the target</th><th class="number">Copied</th><th class="number">Records/s</th>'
-        '<th class="number">MB/s</th><th class="number">Lag</th><th></th><th>State</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table>",
-        *_more(len(lines)),
+        f'<div class="block"><div class="wide" id="{name}"><table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(first)}</tbody>"
+        + (f'<tbody class="rest">{"".join(rest)}</tbody>' if rest else "")
+        + f"</table></div>{label}</div>"
     ]
 
 
@@ -152,44 +200,48 @@ def _topic_row(line: _TopicLine, most: int) -> str:
     share = min(100.0, (line.lag or 0) / most * 100)
     reason = f'<tr class="reason"><td colspan="7">{escape(line.reason)}</td></tr>' if line.reason else ""
     return (
-        f'<tr><td>{escape(line.remote_topic)}</td><td class="number">{line.copied:,} / {line.total:,}</td>'
-        f'<td class="number">{line.records_per_s:,.0f}</td><td class="number">{line.bytes_per_s / 1e6:.1f}</td>'
+        f'<tr><td>{escape(line.remote_topic)}</td><td class="number extra">{line.copied:,} / {line.total:,}</td>'
+        f'<td class="number extra">{line.records_per_s:,.0f}</td>'
+        f'<td class="number extra">{line.bytes_per_s / 1e6:.1f}</td>'
         f'<td class="number">{lag}</td><td class="lag"><div class="track" role="img" aria-label="lag {lag}">'
-        f'<div style="width:{share:.1f}%"></div></div></td><td class="{line.state}">{line.state}</td></tr>{reason}'
+        f'<div style="width:{share:.1f}%"></div></div></td>'
+        f'<td class="state {line.state}">{line.state}</td></tr>{reason}'
     )
 
 
 def _refused(flow: FlowProgress) -> list[str]:
     if not flow.refused:
         return []
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.refused[:MAX_ROWS])
+    rows = [f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.refused[:MAX_ROWS]]
     return [
         "<h3>Topics that the target refused</h3>",
-        f"<table><thead><tr><th>Topic</th><th>Reason</th></tr></thead><tbody>{rows}</tbody></table>",
-        *_more(len(flow.refused)),
+        *_table(f"refused-{flow.flow}", "<th>Topic</th><th>Reason</th>", rows, of=len(flow.refused), kind="refused"),
     ]
 
 
-def _differences(differences: Sequence[ConfigDifference] | None) -> list[str]:
+def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> list[str]:
     if differences is None:
         return ['<p class="soft">The configs of both sides were not compared yet.</p>']
     if not differences:
         return ['<p class="soft">The configs of all topics are the same on both sides.</p>']
-    rows = "".join(_difference_row(row) for row in sorted(differences, key=_drift_first)[:MAX_ROWS])
+    rows = [_difference_row(row) for row in sorted(differences, key=_drift_first)[:MAX_ROWS]]
     drift = sum(row.is_drift for row in differences)
     return [
         f"<h3>Configs that differ: {len(differences)}, of which the next sync changes {drift}</h3>",
-        "<table><thead><tr><th>Topic</th><th>Config</th><th>Source</th><th>Target</th><th>Rule</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>",
-        *_more(len(differences)),
+        *_table(
+            f"configs-{flow}",
+            "<th>Topic</th><th>Config</th><th>Source</th><th>Target</th><th>Rule</th>",
+            rows,
+            of=len(differences),
+        ),
     ]
 
 
-def _groups(groups: FlowGroups) -> list[str]:
+def _groups(flow: str, groups: FlowGroups) -> list[str]:
     parts = ["<h3>Consumer groups</h3>"]
     if groups.problem:
         parts.append(f'<p class="WAITING">{escape(groups.problem)}</p>')
-    rows = [_group_row(row) for row in groups.offsets[:MAX_ROWS]]
+    rows = [_group_row(row) for row in sorted(groups.offsets, key=_reason_first)[:MAX_ROWS]]
     rows += [
         f'<tr><td>{escape(group)}</td><td colspan="4"></td><td class="soft">{escape(why)}</td></tr>'
         for group, why in groups.skipped[:MAX_ROWS]
@@ -198,11 +250,18 @@ def _groups(groups: FlowGroups) -> list[str]:
         return [*parts, '<p class="soft">No group has an offset on a mirrored topic.</p>']
     return [
         *parts,
-        '<table><thead><tr><th>Group</th><th>Topic on the target</th><th class="number">Partition</th>'
-        '<th class="number">Offset on the source</th><th class="number">Translated</th><th>Reason</th></tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table>",
-        *_more(max(len(groups.offsets), len(groups.skipped))),
+        *_table(
+            f"groups-{flow}",
+            '<th>Group</th><th>Topic on the target</th><th class="number">Partition</th>'
+            '<th class="number">Offset on the source</th><th class="number">Translated</th><th>Reason</th>',
+            rows,
+            of=len(groups.offsets) + len(groups.skipped),
+        ),
     ]
+
+
+def _reason_first(row: GroupOffset) -> tuple[bool, str, str, int]:
+    return (not (row.reason or row.sync_reason), row.group, row.remote_topic, row.partition)
 
 
 def _group_row(row: GroupOffset) -> str:
@@ -232,10 +291,6 @@ def _difference_row(row: ConfigDifference) -> str:
 def _value(value: str | None, *, is_default: bool) -> str:
     shown = "-" if value is None else escape(value) or '""'
     return f'{shown} <span class="soft">default</span>' if is_default and value is not None else shown
-
-
-def _more(count: int) -> list[str]:
-    return [f'<p class="soft">and {count - MAX_ROWS:,} more</p>'] if count > MAX_ROWS else []
 
 
 def _duration(seconds: float | None) -> str:

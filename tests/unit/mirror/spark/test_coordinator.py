@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import klamm.mirror.spark
+from klamm.mirror.copying.partition_copy import PartitionId
+from klamm.mirror.copying.settings import CopySettings
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.spark.channel import ChannelClient
@@ -16,10 +18,8 @@ from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import Share
 from klamm.mirror.spark.shipping import write_archive
 from klamm.mirror.spark.source import LeasePartition, MirrorReader
-from klamm.mirror.wire.copier import CopySettings
-from klamm.mirror.wire.fetch_frames import FetchLimits
-from klamm.mirror.wire.partition_copy import PartitionId
-from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.wire.fetch_frames import FetchLimits
+from klamm.wire.transport import ConnectionSettings
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ WAIT_S = 5.0
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    made = Coordinator(MirrorStatus(["A->B"]), lease_s=60.0, tasks_max={})
+    made = Coordinator(MirrorStatus(["A->B"]), lease_s=60.0, tasks_max={"A->B": 2})
     made.set_slots(2)
     made.server.listen()
     yield made

@@ -3,14 +3,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from klamm.mirror.security import Security
+from klamm.mirror.copying.partition_copy import PartitionId
+from klamm.mirror.copying.settings import CopySettings
+from klamm.mirror.copying.sync_writer import SyncSettings
+from klamm.mirror.copying.transactions import TransactionSettings
 from klamm.mirror.spark.leases import Group, Share, deal, from_json, to_json
-from klamm.mirror.wire.copier import CopySettings
-from klamm.mirror.wire.fetch_frames import FetchLimits
-from klamm.mirror.wire.partition_copy import PartitionId
-from klamm.mirror.wire.sync_writer import SyncSettings
-from klamm.mirror.wire.transactions import TransactionSettings
-from klamm.mirror.wire.transport import ConnectionSettings
+from klamm.wire.fetch_frames import FetchLimits
+from klamm.wire.security import Security
+from klamm.wire.transport import ConnectionSettings
 
 
 def share(flow: str, partitions: int) -> Share:
@@ -42,12 +42,17 @@ def test_partitions_go_round_the_slots() -> None:
 
 def test_there_are_no_more_groups_than_partitions() -> None:
     """K894-48."""
-    assert len(deal([share("A->B", 2)], slots=8, tasks_max={})) == 2
+    assert len(deal([share("A->B", 2)], slots=8, tasks_max={"A->B": 8})) == 2
 
 
-def test_tasks_max_bounds_the_groups_of_a_flow() -> None:
+def test_a_group_has_some_partitions_so_that_requests_are_worth_their_cost() -> None:
+    assert [len(deal([share("A->B", count)], slots=3, tasks_max={})) for count in (4, 5, 8, 9, 40)] == [1, 2, 2, 3, 3]
+
+
+def test_tasks_max_tells_the_groups_of_a_flow() -> None:
     """K894-48."""
     assert dealt(deal([share("A->B", 3)], slots=8, tasks_max={"A->B": 1})) == [[("A->B", [0, 1, 2])]]
+    assert len(deal([share("A->B", 3)], slots=8, tasks_max={"A->B": 2})) == 2
 
 
 def test_more_flows_than_slots_share_a_task() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from klamm.mirror.copying.ages import Ages
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.watching.drift import ConfigDifference
 from klamm.mirror.watching.metrics import metrics_page
-from klamm.mirror.wire.ages import Ages
 from tests.support.mirror_status import progress_row
 
 

@@ -79,7 +79,7 @@ def test_ten_thousand_topics_make_a_page_that_can_be_read() -> None:
     page = _page(status)
     # then
     assert len([cells for cells in _cells(page) if cells]) == MAX_ROWS
-    assert "and 9,500 more" in page
+    assert "show 500 of 10,000" in page
 
 
 def test_groups_stand_with_their_translated_offsets_and_reasons() -> None:

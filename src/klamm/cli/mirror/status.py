@@ -1,0 +1,132 @@
+"""``klamm mirror status``: how far a mirror is, as its target tells it. No Spark, no Java, nothing is written."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.mirror.status_text import lines
+from klamm.cli.output import complain, write
+from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.mirror.on_target.looking import Wanted, list_topics, look, source_aliases
+from klamm.mirror.on_target.sights import as_document
+from klamm.mirror.providers import resolve
+from klamm.mirror.settings import parse_settings
+from klamm.properties import SettingsError, read_properties
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.on_target.sights import FlowSight
+    from klamm.mirror.settings import MirrorSettings
+
+_PROG: Final = "klamm mirror status"
+_OK: Final = 0
+_FAILED: Final = 1
+_USAGE: Final = 2
+_TARGET: Final = "target"
+"""The alias of a target that nobody named; its heartbeats may tell a better one."""
+_NOWHERE: Final = "localhost:1"
+"""Stands for the address of a source that nobody named; never connected to."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show; 0: shown, 1: the target does not answer or shows no trace of a flow, 2 (by SystemExit) wrong usage."""
+    parser = _parser()
+    options = parser.parse_args(list(arguments))
+    if (options.properties is None) == (options.bootstrap_server is None):
+        parser.error("expected FILE, or --bootstrap-server with the target's address")
+    if options.properties is not None and (options.source or options.source_bootstrap_server or options.command_config):
+        parser.error("--source, --source-bootstrap-server and --command-config go with --bootstrap-server, not FILE")
+    if options.source_bootstrap_server and not options.source:
+        parser.error("--source-bootstrap-server needs --source: its alias")
+    try:
+        return _show(_wanted(options), options.output)
+    except (SettingsError, OSError, *CLUSTER_ERRORS) as error:
+        wrong = isinstance(error, SettingsError)
+        complain(f"{_PROG}: {' '.join(str(error).split())}")
+        return _USAGE if wrong else _FAILED
+
+
+def _wanted(options: argparse.Namespace) -> list[Wanted]:
+    if options.properties is not None:
+        settings = parse_settings(resolve(read_properties(options.properties)), target_aliases=options.clusters or ())
+        if not settings.flows:
+            raise SettingsError(f"{options.properties}: no flow is enabled")
+        return [Wanted(flow=flow, ask_source=not options.target_only) for flow in settings.flows]
+    client = {} if options.command_config is None else read_properties(Path(options.command_config))
+    aliases = [options.source] if options.source else _aliases(options, client)
+    return [
+        Wanted(
+            flow=_settings(alias, options, client).flows[0],
+            ask_source=options.source_bootstrap_server is not None and not options.target_only,
+            knows_selection=False,
+            knows_target_alias=False,
+        )
+        for alias in aliases
+    ]
+
+
+def _aliases(options: argparse.Namespace, client: Mapping[str, str]) -> list[str]:
+    """Ask the target for the names that its mirrors left.
+
+    Raises:
+        SettingsError: There are none.
+    """
+    found = source_aliases(list_topics(_settings("source", options, client).flows[0]))
+    if not found:
+        raise SettingsError(
+            f"{options.bootstrap_server} has no topic mm2-offsets.<alias>.internal: name the source with --source"
+        )
+    return found
+
+
+def _settings(alias: str, options: argparse.Namespace, client: Mapping[str, str]) -> MirrorSettings:
+    """Return the settings of a flow of which only the command line tells."""
+    target = _TARGET if alias != _TARGET else f"{_TARGET}-cluster"
+    return parse_settings(
+        {
+            **{f"{cluster}.{key}": value for cluster in (alias, target) for key, value in client.items()},
+            "clusters": f"{alias},{target}",
+            f"{alias}.bootstrap.servers": options.source_bootstrap_server or _NOWHERE,
+            f"{target}.bootstrap.servers": options.bootstrap_server,
+            f"{alias}->{target}.enabled": "true",
+        }
+    )
+
+
+def _show(wanted: Sequence[Wanted], output: str) -> int:
+    sights: list[FlowSight] = []
+    for one in wanted:
+        try:
+            sights.append(look(one))
+        except CLUSTER_ERRORS as error:
+            complain(f"{_PROG}: {one.flow.name}: cluster {one.flow.target.alias} can not be asked: {error}")
+    now_ms = int(time.time() * 1000)
+    document: dict[str, Any] = {"flows": [as_document(sight, now_ms) for sight in sights]}
+    write(output, document, lambda: [line for sight in sights for line in lines(sight, now_ms)])
+    for sight in sights:
+        if not sight.is_there:
+            complain(f"{_PROG}: {sight.name}: the target shows no trace of this flow")
+    return _OK if len(sights) == len(wanted) and all(sight.is_there for sight in sights) else _FAILED
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog=_PROG,
+        description="How far a mirror is, as its target tells it, whoever wrote there: klamm or MirrorMaker 2.\n"
+        "Only reads, starts no Spark, and needs no mirror that runs.",
+        epilog="With FILE every flow of it is shown, and the source is asked for the lag. With --bootstrap-server the\n"
+        "target's address is enough.\n"
+        "Exit codes: 0 shown, 1 the target does not answer or shows no trace of a flow, 2 wrong usage.",
+    )
+    parser.add_argument("properties", type=Path, nargs="?", metavar="FILE", help="MirrorMaker's properties file")
+    add_common(parser)
+    parser.add_value("--source", metavar="ALIAS", help="the source's alias (default: all that left their topics here)")
+    parser.add_value("--source-bootstrap-server", metavar="HOST:PORT", help="the source's servers, for the lag")
+    parser.add_argument("--clusters", nargs="+", metavar="ALIAS", help="of FILE only the flows to these clusters")
+    parser.add_switch("--target-only", help="do not ask the source, even if FILE has its address")
+    return parser

@@ -1,0 +1,166 @@
+"""``klamm-kafka`` as a sink: each task writes its rows itself, a stream's in a transaction with the batch id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from klamm.dataframes.batch_transaction import BatchTransaction
+from klamm.dataframes.errors import WritingError
+from klamm.dataframes.incoming import WRITTEN, outgoing
+from klamm.dataframes.writing import RecordWriter, TargetCluster
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.dataframes.write_options import WriteOptions
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+"""Local properties that Spark gives to the tasks of a stream (``StreamExecution``, ``MicroBatchExecution``)."""
+_KINDS: Final = {
+    "key": (BinaryType, StringType),
+    "value": (BinaryType, StringType),
+    "topic": (StringType,),
+    "partition": (IntegerType,),
+    "timestamp": (TimestampType,),
+}
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task did."""
+
+    records: int
+
+
+def checked(schema: StructType, options: WriteOptions) -> None:
+    """Refuse columns that are no part of a record, and records without a value or a topic.
+
+    Raises:
+        SettingsError: Names them.
+    """
+    for field in schema:
+        if field.name not in WRITTEN:
+            raise SettingsError(
+                f"column {field.name}: not a part of a record; expected columns out of {', '.join(WRITTEN)}: drop it"
+            )
+        if not _fits(field.name, field.dataType):
+            kinds = _HEADERS if field.name == "headers" else " or ".join(k.typeName() for k in _KINDS[field.name])
+            raise SettingsError(f"column {field.name} {field.dataType.simpleString()}: expected {kinds}")
+    if "value" not in schema.names:
+        raise SettingsError("column value: missing; a tombstone has the value null")
+    if options.topic is None and "topic" not in schema.names:
+        raise SettingsError("topic: expected the option, or a column of this name")
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    if isinstance(kind, NullType):
+        return name != "topic"
+    if name != "headers":
+        return isinstance(kind, _KINDS[name])
+    element = kind.elementType if isinstance(kind, ArrayType) else None
+    return isinstance(element, StructType) and [(one.name, type(one.dataType)) for one in element] == [
+        ("key", StringType),
+        ("value", BinaryType),
+    ]
+
+
+class KafkaWriter(DataSourceArrowWriter):
+    """Writes a batch: at least once, as a task that Spark tries again writes again."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write the rows of one task."""
+        return _write_plainly(self._options, iterator)
+
+
+class KafkaStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the rounds of a stream: exactly once, or at least once by option."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write the rows of one task and round."""
+        if self._options.exactly_once:
+            return _write_in_transaction(self._options, iterator)
+        return _write_plainly(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Do nothing: the tasks have committed."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Do nothing: what is open is decided by whoever follows."""
+
+
+def _write_plainly(options: WriteOptions, batches: Iterator[Any]) -> Written:
+    target = TargetCluster(options)
+    try:
+        writer = RecordWriter(target, options, spread=_context().partitionId())
+        count = 0
+        for batch in batches:
+            for one in outgoing(batch, options.topic):
+                writer.write(one)
+                count += 1
+        writer.flush()
+    finally:
+        target.close()
+    return Written(count)
+
+
+def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Written:
+    context = _context()
+    query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    if query_id is None or batch_id is None:
+        raise WritingError("Spark does not tell the task its query and batch: expected exactlyOnce=false")
+    task = context.partitionId()
+    target = TargetCluster(options)
+    try:
+        transaction = BatchTransaction(target, options, query_id=query_id, task=task, batch_id=int(batch_id))
+        writer: RecordWriter | None = None
+        where = None
+        count = 0
+        for batch in batches:
+            for one in outgoing(batch, options.topic):
+                if count == 0:  # a task without rows asks nobody
+                    transaction.begin()
+                    writer = None if transaction.is_written else _writer(target, options, transaction, task)
+                count += 1
+                if writer is not None:
+                    where = writer.write(one)
+        if writer is not None and where is not None:
+            writer.flush()
+            transaction.commit(where, count)
+        transaction.check_repeated(count)
+    finally:
+        target.close()
+    return Written(count)
+
+
+def _writer(target: TargetCluster, options: WriteOptions, transaction: BatchTransaction, task: int) -> RecordWriter:
+    return RecordWriter(target, options, transaction=transaction, spread=task)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise WritingError("Only tasks of Spark write")
+    return context

@@ -1,0 +1,169 @@
+"""Reading and writing positions in ``mm2-offsets.<source>.internal`` on the target."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.mirror import positions
+from klamm.mirror.positions import ShardPlan, SourcePartition
+from klamm.protocol.records import Record
+from klamm.wire import cluster as clusters
+from klamm.wire.connection import ConnectionLostError
+from klamm.wire.small_topics import read_records, write_records
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from klamm.mirror.copying.partition_copy import PartitionId
+    from klamm.wire.buffers import BufferPool
+    from klamm.wire.cluster import TopicPartition
+    from klamm.wire.transport import ConnectionSettings
+
+Value = TypeVar("Value")
+
+_TIMEOUT_S: Final = 15.0
+_MAX_WAIT_MS: Final = 50
+_NONE: Final[Mapping[TopicPartition, UUID]] = MappingProxyType({})
+_ATTEMPTS: Final = 40
+"""How often a partition is asked before we say that an open transaction hides what it holds; about two seconds."""
+
+
+@dataclass(slots=True)
+class StoredPositions:
+    """What the topic says about one source, by source topic and partition."""
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """The last mirrored ones."""
+    topic_ids: dict[TopicPartition, UUID] = field(default_factory=dict)
+    """The topic that an offset belongs to; missing when MirrorMaker 2 has written it, or the source tells no ids."""
+    shard_plan: ShardPlan | None = None
+
+
+class PositionStore:
+    """Positions of one source on one target. Thread-confined; has connections of its own, calls block."""
+
+    def __init__(self, settings: ConnectionSettings, pool: BufferPool, *, topic: str, source_alias: str) -> None:
+        self.cluster = clusters.Cluster(settings, pool)
+        """Connections that serve nothing else but positions and transactions."""
+        self.topic = topic
+        self._source_alias = source_alias
+
+    def read(self) -> StoredPositions:
+        """Return what is committed, reading the whole topic to its end.
+
+        Raises:
+            ConnectionLostError: not all of it can be read now.
+        """
+        self.cluster.refresh([self.topic])
+        numbers = self._partitions()
+        where = [(self.topic, number) for number in numbers]
+        at = self.cluster.list_offsets(where, clusters.EARLIEST)
+        ends = self.cluster.list_offsets(where, clusters.LATEST)
+        if len(at) < len(numbers) or len(ends) < len(numbers):
+            raise ConnectionLostError(f"Partitions of {self.topic} have no leader now")
+        found = StoredPositions()
+        for key in where:
+            self._read_partition(key[1], at[key], ends[key], found)
+        return found
+
+    def _read_partition(self, partition: int, fetch_offset: int, end: int, found: StoredPositions) -> None:
+        attempts = 0
+        while fetch_offset < end:
+            records, next_offset = read_records(
+                self.cluster, self.topic, partition, fetch_offset, timeout_s=_TIMEOUT_S, max_wait_ms=_MAX_WAIT_MS
+            )
+            for record in records:
+                self._keep_record(record, found)
+            attempts = 0 if next_offset > fetch_offset else attempts + 1
+            if attempts == _ATTEMPTS:
+                raise ConnectionLostError(f"An open transaction hides positions in {self.topic}-{partition}")
+            fetch_offset = next_offset
+
+    def _partitions(self) -> range:
+        state = self.cluster.topics.get(self.topic)
+        if state is None:
+            raise ConnectionLostError(f"{self.topic} does not exist yet on the target")
+        return range(len(state.partitions))
+
+    def _keep_record(self, record: Record, found: StoredPositions) -> None:
+        key = positions.parse_key(record.key)
+        if key is not None:
+            if key.cluster == self._source_alias:
+                _put(found.offsets, (key.topic, key.partition), positions.parse_value(record.value))
+            return
+        match positions.parse_own_key(record.key):
+            case SourcePartition(cluster, topic, partition) if cluster == self._source_alias:
+                _put(found.topic_ids, (topic, partition), positions.parse_topic_id(record.value))
+            case str(cluster) if cluster == self._source_alias:
+                found.shard_plan = positions.parse_shard_plan(record.value)
+            case _:
+                pass
+
+    def write(self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, UUID] = _NONE) -> None:
+        """Write positions and wait until they are acknowledged; the ids only after them.
+
+        Args:
+            offsets: the next offset to copy, by source topic and partition.
+            topic_ids: the topics that they belong to.
+
+        Raises:
+            ConnectionLostError: not all were acknowledged; writing the same again does no harm.
+        """
+        # An id that stands there before its position would make an old position one of the new topic.
+        for records in (self.records(offsets), self.records({}, topic_ids)):
+            if records:
+                write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
+
+    def records(
+        self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, UUID] = _NONE
+    ) -> dict[int, list[Record]]:
+        """Return the records of positions and topic ids, by partition of the topic; see ``write``."""
+        pairs = []
+        for (topic, partition), offset in offsets.items():
+            where = SourcePartition(self._source_alias, topic, partition)
+            pairs.append((positions.key_bytes(where), positions.value_bytes(offset - 1)))
+        for (topic, partition), topic_id in topic_ids.items():
+            where = SourcePartition(self._source_alias, topic, partition)
+            pairs.append((positions.topic_id_key(where), positions.topic_id_value(topic_id)))
+        return self._by_partition(pairs)
+
+    def plan_records(self, plan: ShardPlan) -> dict[int, list[Record]]:
+        """Return the record of a shard plan, by partition of the topic."""
+        key = positions.shard_plan_key(self._source_alias)
+        return self._by_partition([(key, positions.shard_plan_value(plan))])
+
+    def partition_of(self, partition_id: PartitionId) -> int:
+        """Return the partition of the topic that holds a position."""
+        where = SourcePartition(self._source_alias, partition_id.topic, partition_id.partition)
+        return positions.partition_for_key(positions.key_bytes(where), self._partition_count())
+
+    def _partition_count(self) -> int:
+        if self.topic not in self.cluster.topics:
+            self.cluster.refresh([self.topic])
+        return len(self._partitions())
+
+    def _by_partition(self, pairs: Sequence[tuple[bytes, bytes]]) -> dict[int, list[Record]]:
+        if not pairs:
+            return {}
+        count = self._partition_count()
+        now_ms = int(time.time() * 1000)
+        out: dict[int, list[Record]] = {}
+        for key, value in pairs:
+            records = out.setdefault(positions.partition_for_key(key, count), [])
+            records.append(Record(key=key, value=value, timestamp=now_ms, offset=len(records)))
+        return out
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.cluster.close()
+
+
+def _put(found: dict[TopicPartition, Value], key: TopicPartition, value: Value | None) -> None:
+    if value is None:
+        found.pop(key, None)
+    else:
+        found[key] = value

@@ -1,0 +1,93 @@
+"""From a flow's settings and its topics to what the data path has to know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.copying.partition_copy import PartitionId
+from klamm.mirror.copying.settings import CopySettings
+from klamm.mirror.copying.sync_writer import SyncSettings
+from klamm.mirror.copying.transactions import TransactionSettings
+from klamm.mirror.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation, parse_int
+from klamm.wire.fetch_frames import FetchLimits
+from klamm.wire.transport import ConnectionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.mirror.control import Assignment
+    from klamm.mirror.flow_settings import FlowSettings
+
+_MIB: Final = 1024 * 1024
+_BUFFER_BYTES: Final = 64 * _MIB
+
+
+def copy_settings(flow: FlowSettings) -> CopySettings:
+    """Return what copiers of a flow have to know.
+
+    Raises:
+        SettingsError: a client property that the data connections can not honour.
+    """
+    consumer, producer = flow.clients["source.consumer"], flow.clients["target.producer"]
+    return CopySettings(
+        flow=flow.name,
+        source_alias=flow.source.alias,
+        source=ConnectionSettings.of(flow.source.bootstrap_servers, consumer, f"klamm-mirror-{flow.name}"),
+        target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
+        positions_topic=flow.positions_topic,
+        positions_interval_s=flow.positions_interval.total_seconds(),
+        read_committed=flow.isolation_level is IsolationLevel.READ_COMMITTED,
+        start_at_latest=flow.auto_offset_reset is OffsetReset.LATEST,
+        fetch_limits=_fetch_limits(consumer),
+        buffer_bytes=_BUFFER_BYTES,
+        syncs=_sync_settings(flow),
+        transactions=_transaction_settings(flow),
+        continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
+    )
+
+
+def _transaction_settings(flow: FlowSettings) -> TransactionSettings | None:
+    if flow.exactly_once is None:
+        return None
+    return TransactionSettings(
+        id_prefix=flow.exactly_once.id_prefix,
+        shards=flow.exactly_once.shards,
+        shard=0,
+        interval_s=flow.exactly_once.interval.total_seconds(),
+        timeout_ms=int(flow.exactly_once.timeout.total_seconds() * 1000),
+    )
+
+
+def _sync_settings(flow: FlowSettings) -> SyncSettings | None:
+    if flow.syncs_topic is None:
+        return None
+    side = flow.syncs_location.value
+    cluster = flow.source if flow.syncs_location is SyncsLocation.SOURCE else flow.target
+    client = flow.clients[f"{side}.producer"]
+    return SyncSettings(
+        topic=flow.syncs_topic,
+        connection=ConnectionSettings.of(cluster.bootstrap_servers, client, f"klamm-mirror-{flow.name}"),
+        lag_max=flow.offset_lag_max,
+    )
+
+
+def _fetch_limits(consumer: Mapping[str, str]) -> FetchLimits:
+    def number(key: str, default: int, at_least: int) -> int:
+        value = consumer.get(key)
+        return default if value is None else parse_int(f"consumer.{key}", value, at_least=at_least)
+
+    return FetchLimits(
+        max_bytes=number("fetch.max.bytes", 8 * _MIB, 1),
+        partition_max_bytes=number("max.partition.fetch.bytes", 2 * _MIB, 1),
+        min_bytes=number("fetch.min.bytes", 1, 1),
+        max_wait_ms=min(number("fetch.max.wait.ms", 250, 0), 250),
+    )
+
+
+def partitions_of(assignment: Assignment) -> tuple[PartitionId, ...]:
+    """Return the partitions that an assignment names."""
+    return tuple(
+        PartitionId(topic, partition, remote_topic)
+        for topic, remote_topic, count in assignment
+        for partition in range(count)
+    )

@@ -1,0 +1,37 @@
+"""What the copiers of a flow have to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from klamm.mirror.copying.sync_writer import SyncSettings
+    from klamm.mirror.copying.transactions import TransactionSettings
+    from klamm.wire.fetch_frames import FetchLimits
+    from klamm.wire.transport import ConnectionSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySettings:
+    """What a copier has to know of its flow. Travels to Spark's tasks."""
+
+    flow: str
+    """``A->B``."""
+    source_alias: str
+    source: ConnectionSettings
+    target: ConnectionSettings
+    positions_topic: str
+    positions_interval_s: float
+    read_committed: bool
+    start_at_latest: bool
+    """Where a partition starts that was never mirrored (``auto.offset.reset``)."""
+    fetch_limits: FetchLimits
+    buffer_bytes: int
+    """Fetched and not yet acknowledged, over all partitions of the copier."""
+    syncs: SyncSettings | None = None
+    """None: no offset syncs are written."""
+    transactions: TransactionSettings | None = None
+    """None: at least once."""
+    continue_after_loss: bool = False
+    """Whether to go on where records of the source are gone for good (``klamm.on.source.loss``)."""

@@ -1,0 +1,119 @@
+"""Writes offset syncs while partitions are copied: which source offset became which target offset."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.copied_runs import RunSync, RunTracker
+from klamm.mirror.formats import OffsetSync
+from klamm.mirror.offset_translation import SyncPair, SyncRule
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.records import Record
+from klamm.wire.cluster import Cluster
+from klamm.wire.connection import ApiMissingError, ConnectionLostError
+from klamm.wire.small_topics import write_records
+from klamm.wire.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
+
+if TYPE_CHECKING:
+    from klamm.mirror.copying.partition_copy import Outgoing, PartitionId
+    from klamm.wire.buffers import BufferPool
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 5.0
+_MOST_PER_PARTITION: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncSettings:
+    """Where offset syncs go, and how far apart they may be. Travels to Spark's tasks."""
+
+    topic: str
+    connection: ConnectionSettings
+    """To the cluster that holds the topic: the source, unless the file says target."""
+    lag_max: int
+    """``offset.lag.max``."""
+
+
+class SyncWriter:
+    """The offset syncs of one copier. Thread-confined to it; ``write`` blocks."""
+
+    def __init__(self, settings: SyncSettings, pool: BufferPool, *, flow: str) -> None:
+        self._settings = settings
+        self._flow = flow
+        self._cluster = Cluster(settings.connection, pool)
+        self._rules: dict[tuple[str, int], SyncRule] = {}
+        self._runs: dict[tuple[str, int], RunTracker] = {}
+        self._due: dict[tuple[str, int], list[RunSync]] = {}
+        self._told = ""
+
+    def acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
+        """Take a batch that the target has at ``base_offset`` (-1: it does not say)."""
+        if base_offset < 0 or outgoing.last_offset < 0:
+            return  # the next batch does not follow its predecessor then, which makes it due
+        key = (partition_id.topic, partition_id.partition)
+        rule = self._rules.get(key)
+        if rule is None:
+            rule = self._rules[key] = SyncRule(self._settings.lag_max)
+            self._runs[key] = RunTracker()
+        runs = self._runs[key]
+        count = outgoing.record_count
+        if outgoing.is_dense:
+            first = SyncPair(outgoing.last_offset - count + 1, base_offset)
+            runs.extend(first, count)
+            due = rule.note_batch(first, count)
+        else:
+            # What was left out is not known record by record; the last one is at most here.
+            last = SyncPair(outgoing.last_offset, base_offset + count - 1)
+            runs.end()
+            due = last if rule.note(last) else None
+        if due is not None:
+            self._keep(key, due)
+
+    def _keep(self, key: tuple[str, int], pair: SyncPair) -> None:
+        """Keep a pair until it is written: of each run of records the newest."""
+        runs = self._runs[key]
+        sync = runs.sync(pair)
+        due = self._due.setdefault(key, [])
+        due += runs.take_ended()
+        if due and due[-1].first_upstream == sync.first_upstream:
+            due.pop()
+        due.append(sync)
+        del due[:-_MOST_PER_PARTITION]
+
+    def write(self) -> None:
+        """Write what is due and what waits; what can not be written now is tried again with newer pairs."""
+        for key, rule in self._rules.items():
+            if (pair := rule.flush()) is not None:
+                self._keep(key, pair)
+        if not self._due:
+            return
+        now_ms = int(time.time() * 1000)
+        records: list[Record] = []
+        for (topic, partition), due in self._due.items():
+            for run in due:
+                upstream, downstream = run.pair
+                sync = OffsetSync(
+                    topic=topic, partition=partition, upstream_offset=upstream, downstream_offset=downstream
+                )
+                record = Record(key=sync.key(), value=sync.value(), headers=run.headers(), timestamp=now_ms)
+                records.append(record._replace(offset=len(records)))
+        try:
+            write_records(self._cluster, self._settings.topic, {0: records}, timeout_s=_TIMEOUT_S)
+        except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
+            self._tell(str(error))
+        else:
+            self._due.clear()
+            self._told = ""
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._told:
+            logger.warning("%s: offset syncs could not be written: %s", self._flow, reason)
+            self._told = reason
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()

@@ -1,1 +1,0 @@
-"""The mirror's own data connections: blocking sockets driven by one selector, without copies between them."""

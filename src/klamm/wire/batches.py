@@ -1,0 +1,170 @@
+"""What becomes of each record batch of a fetch: copied as it is, rebuilt, or left out.
+
+Headers only are read here; records stay where they lie, unless a batch has to be rebuilt.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records import Codec, RecordBatch, TimestampType, decode_records, encode_batch, iter_batches
+from klamm.protocol.records import verify_crc as crc_is_right
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from klamm.protocol.records import Record
+
+_MAGIC: Final = 2
+_BATCH_LENGTH_AT: Final = 8
+_LEADER_EPOCH_AT: Final = 12
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_PRODUCER_AT: Final = 43
+_CODEC_BITS: Final = 0x07
+_TRANSACTIONAL_BIT: Final = 0x10
+_PRODUCER: Final = struct.Struct(">qhi")
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_ABORT_MARKER: Final = 0
+
+
+class Treatment(Enum):
+    """What is done with a batch."""
+
+    COPY = auto()
+    """Patch the header and send the bytes as they are."""
+    REBUILD = auto()
+    """Decode it and make a new batch of its records."""
+    DROP = auto()
+    """Nothing of it goes to the target, but the position moves on."""
+
+
+class FetchedBatch(NamedTuple):
+    """A batch in the memory of a fetch."""
+
+    batch: RecordBatch
+    treatment: Treatment
+    next_offset: int
+    """The source offset after the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTransaction:
+    """A transaction of the source that was aborted, from a fetch under read_committed."""
+
+    producer_id: int
+    first_offset: int
+
+
+class ProducerIdentity(NamedTuple):
+    """What InitProducerId gave."""
+
+    producer_id: int
+    producer_epoch: int
+    is_transactional: bool = False
+
+
+def walk(
+    records: memoryview, fetch_offset: int, aborted: Sequence[AbortedTransaction] | None = None
+) -> Iterator[FetchedBatch]:
+    """Yield the complete batches of a fetch that end after ``fetch_offset``.
+
+    Args:
+        records: what the fetch answered; a batch cut at the end is left for the next fetch.
+        fetch_offset: the first offset wanted.
+        aborted: aborted transactions in this range; None means read_uncommitted.
+
+    Raises:
+        CorruptBatchError: a length makes no sense, or a checksum is wrong.
+    """
+    waiting = sorted(aborted or (), key=lambda transaction: transaction.first_offset, reverse=True)
+    left_out: set[int] = set()
+    for batch in iter_batches(records, allow_partial_tail=True):
+        next_offset = batch.last_offset + 1
+        if aborted is not None:
+            _follow_transactions(batch, waiting, left_out)
+        if next_offset > fetch_offset:
+            yield FetchedBatch(batch, _treatment(batch, fetch_offset, left_out), next_offset)
+
+
+def _follow_transactions(batch: RecordBatch, waiting: list[AbortedTransaction], left_out: set[int]) -> None:
+    """Keep ``left_out`` at the producers whose records up to their abort marker are left out."""
+    while waiting and waiting[-1].first_offset <= batch.last_offset:
+        left_out.add(waiting.pop().producer_id)
+    if batch.is_control and batch.producer_id in left_out and _is_abort_marker(batch):
+        left_out.discard(batch.producer_id)
+
+
+def _is_abort_marker(batch: RecordBatch) -> bool:
+    markers = decode_records(batch)
+    if not markers or len(markers[0].key or b"") < _CONTROL_KEY.size:
+        return False
+    _, kind = _CONTROL_KEY.unpack_from(markers[0].key or b"")
+    return bool(kind == _ABORT_MARKER)
+
+
+def _treatment(batch: RecordBatch, fetch_offset: int, left_out: set[int]) -> Treatment:
+    if batch.magic != _MAGIC:
+        return Treatment.REBUILD
+    if batch.is_control or batch.record_count == 0 or (batch.is_transactional and batch.producer_id in left_out):
+        return Treatment.DROP
+    if not crc_is_right(batch):
+        # A new checksum over changed bytes would hide the damage from the target and from every reader after it.
+        raise CorruptBatchError(f"{batch!r} has a wrong checksum")
+    if batch.record_count != batch.last_offset_delta + 1 or batch.base_offset < fetch_offset:
+        return Treatment.REBUILD
+    return Treatment.REBUILD if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else Treatment.COPY
+
+
+def stamp(
+    view: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
+) -> None:
+    """Make a batch ours, in place: offset and leader epoch open, our producer and transaction, checksum anew.
+
+    Of the attributes only the codec stays: the source's transaction is not ours, and by a delete horizon the target
+    would drop tombstones by the source's clock. Timestamps of records are not touched by either.
+    """
+    (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_AT)
+    view[:_BATCH_LENGTH_AT] = bytes(_BATCH_LENGTH_AT)
+    struct.pack_into(">i", view, _LEADER_EPOCH_AT, -1)
+    kept = attributes & _CODEC_BITS
+    struct.pack_into(">h", view, _ATTRIBUTES_AT, kept | _TRANSACTIONAL_BIT if transactional else kept)
+    _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    struct.pack_into(">I", view, _CRC_AT, crc32c(view[_ATTRIBUTES_AT:]))
+
+
+def rebuild(batch: RecordBatch, fetch_offset: int) -> tuple[memoryview, tuple[int, ...]]:
+    """Make a batch of the records from ``fetch_offset`` on, without gaps, with each record's own timestamp.
+
+    Returns the batch and the source offsets of its records; both are empty when no record is left.
+
+    Raises:
+        CorruptBatchError: the records can not be read.
+    """
+    kept = [record for record in decode_records(batch) if record.offset >= fetch_offset]
+    offsets = tuple(record.offset for record in kept)
+    return (_encode(kept, batch.codec) if kept else memoryview(b"")), offsets
+
+
+def split(view: memoryview) -> tuple[tuple[memoryview, int], tuple[memoryview, int]] | None:
+    """Make two batches, each with half of the records; None when there is one record only."""
+    batch = RecordBatch(view)
+    records = decode_records(batch)
+    middle = len(records) // 2
+    if middle == 0:
+        return None
+    return (
+        (_encode(records[:middle], batch.codec), middle),
+        (_encode(records[middle:], batch.codec), len(records) - middle),
+    )
+
+
+def _encode(records: Sequence[Record], codec: int) -> memoryview:
+    renumbered = [record._replace(offset=offset) for offset, record in enumerate(records)]
+    return memoryview(encode_batch(renumbered, codec=Codec(codec)))

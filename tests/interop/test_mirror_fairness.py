@@ -1,0 +1,69 @@
+"""Partitions that share a copier and a leader do not wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.copying.copier import Copier
+from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from tests.support.copiers import copy_all, copy_settings, is_done, run_until
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import Seen, create_topic, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+YEAR_2013 = 1_356_998_400_000
+FOREVER = {"retention.ms": "-1"}
+RECORDS = 24
+RECORD_BYTES = 512 * 1024
+LONG_WAIT_MS = 20_000
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """One broker that is source and target."""
+    with KlammBroker() as broker:
+        create_topic(broker.bootstrap_servers, "mm2-offsets.A.internal", 5, {"cleanup.policy": "compact"})
+        yield broker.bootstrap_servers
+
+
+def test_a_partition_that_is_behind_does_not_wait_for_one_that_is_at_its_end(address: str) -> None:
+    """The busy one has more than fits at a time, so there are moments when only the idle one is asked for."""
+    # given
+    for name in ("uneven", "A.uneven"):
+        create_topic(address, name, 2, FOREVER)
+    produce(address, "uneven", [(1, Seen(None, bytes(RECORD_BYTES), (), YEAR_2013)) for _ in range(RECORDS)])
+    settings = copy_settings(address, address, alias="A")
+    limits = settings.fetch_limits._replace(partition_max_bytes=RECORD_BYTES, max_wait_ms=LONG_WAIT_MS)
+    settings = replace(settings, fetch_limits=limits)
+    # when
+    partitions = [PartitionId("uneven", partition, "A.uneven") for partition in range(2)]
+    rows = copy_all(settings, *partitions, timeout_s=1.5 * LONG_WAIT_MS / 1000)
+    # then
+    assert {row.partition: (row.state, row.records) for row in rows} == {
+        0: (CopyState.COPYING, 0),
+        1: (CopyState.COPYING, RECORDS),
+    }
+
+
+def test_what_little_the_others_have_is_there_long_before_a_hot_partition_is_done(address: str) -> None:
+    # given
+    for name in ("hot", "A.hot"):
+        create_topic(address, name, 12, FOREVER)
+    produce(address, "hot", [(0, Seen(None, bytes(RECORD_BYTES), (), YEAR_2013)) for _ in range(2 * RECORDS)])
+    produce(address, "hot", [(number, Seen(None, b"little", (), YEAR_2013)) for number in range(1, 12)])
+    settings = copy_settings(address, address, alias="A")
+    settings = replace(settings, fetch_limits=settings.fetch_limits._replace(partition_max_bytes=RECORD_BYTES))
+    copier = Copier(settings, [PartitionId("hot", partition, "A.hot") for partition in range(12)])
+    try:
+        # when
+        run_until(copier, lambda: all(is_done(row) for row in copier.progress() if row.partition))
+        # then
+        (hot,) = (row for row in copier.progress() if row.partition == 0)
+        assert hot.records < RECORDS
+    finally:
+        copier.close()

@@ -1,0 +1,138 @@
+"""``klamm mirror status``: what the target alone tells, of real flows."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import klamm
+from klamm.cli import main as cli
+from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.heartbeats import Heartbeats
+from klamm.mirror.on_target.tails import read_tail
+from klamm.mirror.settings import parse_settings
+from klamm.properties import parse_properties
+from klamm.protocol.records import Record
+from klamm.wire.buffers import BufferPool
+from klamm.wire.cluster import Cluster
+from klamm.wire.small_topics import write_records
+from klamm.wire.transport import ConnectionSettings
+from tests.support.mirror import Seen, create_topic, produce, properties
+from tests.support.mirror_groups import Copying, commit, rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EXACTLY = "klamm.exactly.once = true\noffset-syncs.topic.location = target\nrefresh.groups.interval.seconds = 1\n"
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[klamm.Broker]:
+    with klamm.Broker() as broker:
+        yield broker
+
+
+def status(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    """Run the command; return the flow that it shows."""
+    capsys.readouterr()
+    assert cli(["mirror", "status", *words, "-o", "json"]) == code
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    return dict(flow)
+
+
+def test_the_target_tells_how_far_a_flow_is_with_and_without_its_source(
+    target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    there = target.bootstrap_servers
+    written_ms = int(time.time() * 1000) - 90_000
+    with klamm.Broker() as source:
+        here = source.bootstrap_servers
+        create_topic(here, "orders", 2)
+        file = tmp_path / "mm2.properties"
+        file.write_text(properties(here, there, EXACTLY, topics="orders|late"))
+        settings = parse_settings(parse_properties(file.read_text()))
+        produce(here, "orders", [(at % 2, Seen(b"k", b"v", (), written_ms + at)) for at in range(100)])
+        commit(here, "billing", "orders", 20)
+        with Copying(settings.flows[0]) as copying:
+            copying.wait_for(100)
+        rounds(settings.flows[0])
+        _beat(settings, there)
+        create_topic(here, "late")
+        produce(here, "orders", [(0, Seen(b"k", b"v", (), written_ms))] * 7)
+        produce(here, "late", [(0, Seen(b"k", b"v", (), written_ms))] * 3)
+        # when the source is there
+        flow = status(capsys, str(file))
+        # then
+        assert (flow["flow"], flow["lag"], flow["unknown"]) == ("A->B", 10, [])
+        assert {topic["topic"]: (topic["exists"], topic["lag"]) for topic in flow["topics"]} == {
+            "orders": (True, 7),
+            "late": (False, 3),
+        }
+    # when it is away
+    flow = status(capsys, str(file))
+    # then
+    assert flow["lag"] is None
+    assert any("cluster A can not be asked" in what for what in flow["unknown"])
+    # when nobody named it
+    flow = status(capsys, "--bootstrap-server", there)
+    # then
+    (orders,) = flow["topics"]
+    assert (flow["flow"], orders["remote_topic"]) == ("A->B", "A.orders")
+    assert [(one["next_offset"], one["lag"]) for one in orders["partitions"]] == [(50, None), (50, None)]
+    # by the records, not by the markers of the transactions behind them
+    assert flow["newest_record_age_s"] >= 89
+    assert flow["position_written_age_s"] < 89
+    assert [(beat["source"], beat["target"]) for beat in flow["heartbeats"]] == [("A", "B")]
+    assert [(group["group"], group["partitions"]) for group in flow["groups"]] == [("billing", 1)]
+    assert (flow["offset_syncs"]["partitions"], flow["exactly_once_shards"]) == (2, {"count": 4, "before": []})
+    assert any("only cluster A itself knows" in what for what in flow["unknown"])
+    # when another one is asked for
+    assert status(capsys, "--bootstrap-server", there, "--source", "X", code=1)["found"] is False
+
+
+def _beat(settings: Any, address: str) -> None:
+    create_topic(address, "heartbeats", 1, {"cleanup.policy": "compact"})
+    connection = ControlConnection(ConnectionSettings.of((address,), {}, "test"))
+
+    class NoAdmin:
+        def create_topics(self, topics: object) -> dict[str, None]:
+            return {}
+
+    (pair,) = [each for each in settings.heartbeats if each.name == "A->B"]
+    try:
+        assert Heartbeats(pair, NoAdmin(), connection).beat()  # type: ignore[arg-type]
+    finally:
+        connection.close()
+
+
+def test_the_newest_record_of_a_key_is_found_from_the_end_on_and_time_is_limited(target: klamm.Broker) -> None:
+    # given
+    create_topic(target.bootstrap_servers, "long", 2)
+    cluster = Cluster(ConnectionSettings.of((target.bootstrap_servers,), {}, "test"), BufferPool(max_free_bytes=0))
+    for first in range(0, 6000, 1000):
+        records = [
+            Record(key=b"old" if at == 0 else b"k%d" % (at % 5), value=b"%d" % at) for at in range(first, first + 1000)
+        ]
+        numbered = [record._replace(offset=at) for at, record in enumerate(records)]
+        write_records(cluster, "long", {1: numbered}, timeout_s=10)
+    clock = iter(range(100))
+    # when
+    everything = read_tail(cluster, "long", budget_s=60)
+    end_only = read_tail(cluster, "long", budget_s=0, clock=lambda: next(clock))
+    until = read_tail(cluster, "long", budget_s=60, enough=lambda newest: b"k1" in newest)
+    # then
+    assert everything is not None
+    assert end_only is not None
+    assert until is not None
+    assert everything.newest[b"old"].value == b"0"
+    assert everything.newest[b"k3"].value == b"5998"
+    assert (everything.is_complete, end_only.is_complete, until.is_complete) == (True, False, True)
+    assert b"old" not in end_only.newest
+    assert b"old" not in until.newest
+    assert read_tail(cluster, "nowhere", budget_s=1) is None
+    cluster.close()

@@ -1,0 +1,208 @@
+"""Quotas on partitions (KIP-599) and on time (KIP-124): klamm and Apache Kafka 4.1 answer alike."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.interop.test_client_quotas import Entity, alter
+from tests.support.klamm import KlammBroker
+from tests.support.processes import wait_until
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.support.probe import Cluster
+
+CREATION_RATE: Final = 0.001
+"""A partition in a thousand seconds, 0.011 at once: the first one passes, and then somebody owes for a long time."""
+AT_ONCE: Final = 0
+THROTTLING_QUOTA_EXCEEDED: Final = 89
+_LONGEST_PAUSE_MS: Final = 1000
+CLIENTS: Final = (
+    "strict",
+    "patient",
+    "many",
+    "trial",
+    "grows",
+    "grows-old",
+    "deletes",
+    "deletes-old",
+    "needs",
+    "probe",
+)
+
+
+@pytest.fixture(scope="module")
+def klamm_broker_process() -> Iterator[KlammBroker]:
+    with KlammBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module", params=["klamm", "kafka"])
+def address(request: pytest.FixtureRequest) -> str:
+    cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "real_kafka"}[request.param])
+    return cluster.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def limited(address: str) -> Iterator[str]:
+    """A cluster in which some client ids may hardly create or delete anything; everybody else may."""
+
+    def set_rate(client: WireClient, rate: float | None) -> None:
+        quotas = {"controller_mutation_rate": rate}
+        assert {
+            code for code, _ in alter(client, *[((("client-id", f"limited-{name}"),), quotas) for name in CLIENTS])
+        } == {0}
+
+    with WireClient(address) as client:
+        set_rate(client, CREATION_RATE)
+        for name in ("limited.grows", "limited.grows-old", *(f"limited.delete-{number}" for number in range(5))):
+            client.create_topic(name)
+        wait_until(
+            lambda: create(address, "probe", ["limited.probe"], 7, validate_only=True)[1] != [(0, None)],
+            timeout_s=30,
+            what="the quotas to be in force",
+        )
+        yield address
+        set_rate(client, None)
+        for name in client.topic_ids():
+            if name.startswith("limited."):
+                client.delete_topic(name)
+
+
+def ask(address: str, client_id: str, request: Any, answer: Any, version: int) -> Any:
+    """Ask on a connection of its own: the broker does not read from one whose client is to wait."""
+    with WireClient(address, client_id=f"limited-{client_id}") as client:
+        return client.ask(request, answer, version)
+
+
+def waits(answer: Any) -> int:
+    """In thousands of seconds; some of them pass while the test runs."""
+    return int(round(answer.throttle_time_ms, -6)) // 1_000_000
+
+
+def codes(results: Sequence[Any]) -> list[tuple[int, str | None]]:
+    return [(result.error_code, result.error_message) for result in results]
+
+
+def create(
+    address: str, client_id: str, names: list[str], version: int, *, partitions: int = 1, validate_only: bool = False
+) -> tuple[int, list[tuple[int, str | None]]]:
+    topics = [
+        CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names
+    ]
+    request = CreateTopicsRequest(topics=topics, validate_only=validate_only)
+    answer = ask(address, client_id, request, CreateTopicsResponse, version)
+    return waits(answer), codes(answer.topics)
+
+
+def grow(
+    address: str, client_id: str, name: str, version: int, *, count: int, validate_only: bool = False
+) -> tuple[int, list[tuple[int, str | None]]]:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+    request = CreatePartitionsRequest(topics=[topic], validate_only=validate_only, timeout_ms=10_000)
+    answer = ask(address, client_id, request, CreatePartitionsResponse, version)
+    return waits(answer), codes(answer.results)
+
+
+def delete(address: str, client_id: str, name: str, version: int) -> tuple[int, list[tuple[int, str | None]]]:
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], topic_names=[name], timeout_ms=10_000
+    )
+    answer = ask(address, client_id, request, DeleteTopicsResponse, version)
+    return waits(answer), codes(answer.responses)
+
+
+DONE: Final = (0, None)
+REFUSED: Final = (THROTTLING_QUOTA_EXCEEDED, None)
+
+
+def test_versions_that_know_the_code_are_refused_while_something_is_owed(limited: str) -> None:
+    assert create(limited, "strict", ["limited.s1"], 7) == (AT_ONCE, [DONE])
+    assert create(limited, "strict", ["limited.s2"], 7) == (1, [REFUSED])
+    assert create(limited, "strict", ["limited.s2"], 6) == (1, [REFUSED])
+    assert create(limited, "many", ["limited.m1", "limited.m2", "limited.m3"], 7, partitions=2) == (
+        2,
+        [DONE, REFUSED, REFUSED],
+    )
+    with WireClient(limited) as client:
+        assert {name for name in client.topic_ids() if name.startswith(("limited.s", "limited.m"))} == {
+            "limited.s1",
+            "limited.m1",
+        }
+
+
+def test_older_versions_have_their_way_and_wait(limited: str) -> None:
+    assert create(limited, "patient", ["limited.o1"], 5) == (1, [DONE])
+    assert create(limited, "patient", ["limited.o2"], 5) == (2, [DONE])
+    assert create(limited, "patient", ["limited.o3"], 6) == (2, [REFUSED])
+
+
+def test_what_is_only_validated_counts_and_what_is_wrong_anyway_does_not(limited: str) -> None:
+    assert create(limited, "trial", ["limited.t"], 7, validate_only=True) == (AT_ONCE, [DONE])
+    assert create(limited, "trial", ["limited.t"], 7, validate_only=True) == (1, [REFUSED])
+    assert create(limited, "trial", ["limited.grows"], 7) == (AT_ONCE, [(36, "Topic 'limited.grows' already exists.")])
+
+
+def test_more_partitions_count_by_their_number(limited: str) -> None:
+    assert grow(limited, "grows", "limited.grows", 3, count=3, validate_only=True) == (AT_ONCE, [DONE])
+    assert grow(limited, "grows", "limited.grows", 3, count=3) == (2, [REFUSED])
+    assert grow(limited, "grows", "limited.grows", 3, count=1) == (AT_ONCE, [(37, "Topic already has 1 partition(s).")])
+    assert grow(limited, "grows-old", "limited.grows-old", 2, count=3) == (2, [DONE])
+    assert grow(limited, "grows-old", "limited.grows-old", 2, count=5) == (4, [DONE])
+    assert grow(limited, "grows-old", "limited.grows-old", 3, count=7) == (4, [REFUSED])
+
+
+def test_deletions_count_by_their_partitions(limited: str) -> None:
+    assert delete(limited, "deletes", "limited.delete-0", 6) == (AT_ONCE, [DONE])
+    assert delete(limited, "deletes", "limited.delete-1", 6) == (1, [REFUSED])
+    assert delete(limited, "deletes", "limited.delete-1", 5) == (1, [REFUSED])
+    assert delete(limited, "deletes", "limited.nothing", 6)[0] == AT_ONCE
+    assert delete(limited, "deletes-old", "limited.delete-2", 4) == (1, [DONE])
+    assert delete(limited, "deletes-old", "limited.delete-3", 4) == (2, [DONE])
+    assert delete(limited, "deletes-old", "limited.delete-4", 5) == (2, [REFUSED])
+
+
+def test_a_topic_that_a_client_needs_is_not_made_beyond_its_quota(limited: str) -> None:
+    def needs(name: str) -> tuple[int, int]:
+        topic = MetadataRequest.MetadataRequestTopic(name=name)
+        request = MetadataRequest(topics=[topic], allow_auto_topic_creation=True)
+        answer = ask(limited, "needs", request, MetadataResponse, 9)
+        return waits(answer), answer.topics[0].error_code
+
+    wait_until(lambda: needs("limited.n1") == (AT_ONCE, 0), timeout_s=30, what="the first topic")
+    assert {needs("limited.n2") for _ in range(3)} == {(AT_ONCE, 3)}
+    with WireClient(limited) as client:
+        assert "limited.n2" not in client.topic_ids()
+
+
+def test_who_takes_more_time_than_allowed_is_held_up_for_a_second(address: str) -> None:
+    entity: Entity = (("client-id", "limited-slow"),)
+    with WireClient(address) as administrator, WireClient(address, client_id="limited-slow") as client:
+        assert alter(administrator, (entity, {"request_percentage": 0.0001})) == [(0, None)]
+
+        def told_and_waited() -> tuple[int, float]:
+            began = time.monotonic()
+            told = client.ask(MetadataRequest(topics=None), MetadataResponse, 9).throttle_time_ms
+            return told, time.monotonic() - began
+
+        wait_until(lambda: told_and_waited()[0] == _LONGEST_PAUSE_MS, timeout_s=30, what="the quota to be in force")
+        told_ms, waited_s = told_and_waited()
+        assert told_ms == _LONGEST_PAUSE_MS
+        assert waited_s > 0.9
+        began = time.monotonic()
+        assert client.ask(CreateTopicsRequest(), CreateTopicsResponse, 7).throttle_time_ms == _LONGEST_PAUSE_MS
+        assert alter(administrator, (entity, {"request_percentage": None})) == [(0, None)]
+        client.ask(DescribeConfigsRequest(resources=[]), DescribeConfigsResponse, 4)
+        assert time.monotonic() - began > 1.8
+        with WireClient(address) as other:
+            assert other.ask(MetadataRequest(topics=None), MetadataResponse, 9).throttle_time_ms == 0

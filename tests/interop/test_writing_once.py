@@ -1,0 +1,205 @@
+"""What a task of the sink does, without Spark: batches known again, predecessors fenced, refusals in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import klamm
+from klamm.admin import Acl, AclOperation, AclPermission, AclResourceType, AdminClient, NewTopic, PatternType
+from klamm.dataframes.batch_transaction import BatchTransaction
+from klamm.dataframes.errors import WritingError
+from klamm.dataframes.incoming import Outgoing
+from klamm.dataframes.write_options import WriteOptions, write_options
+from klamm.dataframes.writing import RecordWriter, TargetCluster
+from klamm.protocol.records import Record
+from tests.support.mirror import create_topic, read
+from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.kafka import KafkaCluster
+
+TIME_MS = 1_700_000_000_000
+FOREVER = {"retention.ms": "-1"}
+"""The records are old."""
+
+
+@pytest.fixture(scope="module", params=["klamm", "kafka"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "kafka":
+        cluster: KafkaCluster = request.getfixturevalue("real_kafka")
+        yield cluster.bootstrap_servers
+    else:
+        with klamm.Broker() as broker:
+            yield broker.bootstrap_servers
+
+
+def options(address: str, **more: str) -> WriteOptions:
+    given = {"kafka.bootstrap.servers": address, **{name.replace("_", "."): value for name, value in more.items()}}
+    return write_options(given, streaming=True, overwrite=False)
+
+
+class Task:
+    """One task of a stream, step by step; it ends where somebody stops calling it."""
+
+    def __init__(self, address: str, topic: str, batch_id: int, *, task: int = 0, query: str = "q") -> None:
+        asked = options(address)
+        self.topic = topic
+        self.target = TargetCluster(asked)
+        self.transaction = BatchTransaction(
+            self.target, asked, query_id=f"{topic}-{query}", task=task, batch_id=batch_id
+        )
+        self.transaction.begin()
+        if not self.transaction.is_written:
+            self.writer = RecordWriter(self.target, asked, transaction=self.transaction)
+
+    def write(self, *values: bytes) -> None:
+        for value in values:
+            self.writer.write(Outgoing(self.topic, 0, Record(b"k", value, timestamp=TIME_MS)))
+        self.writer.flush()
+
+    def commit(self, records: int) -> None:
+        self.transaction.commit((self.topic, 0), records)
+
+    def close(self) -> None:
+        self.target.close()
+
+
+def committed(address: str, topic: str, count: int) -> list[bytes | None]:
+    return [record.value for record in read(address, topic, {0: count})[0]]
+
+
+def test_a_batch_that_was_committed_is_known_again_and_others_are_not(address: str) -> None:
+    # given
+    create_topic(address, "known", 1, FOREVER)
+    first = Task(address, "known", 7)
+    first.write(b"a", b"b")
+    first.commit(2)
+    # when the same is repeated, after a crash
+    again = Task(address, "known", 7)
+    # then
+    assert again.transaction.is_written
+    again.transaction.check_repeated(2)
+    with pytest.raises(WritingError, match="2 records were written before, and now it would be 3"):
+        again.transaction.check_repeated(3)
+    # when it goes on
+    after = Task(address, "known", 9)
+    assert not after.transaction.is_written
+    after.write(b"c")
+    after.commit(1)
+    # and when an older checkpoint is put in place
+    with pytest.raises(WritingError, match="batch 7 is to be written, but 9 was before it"):
+        Task(address, "known", 7)
+    # then other tasks and queries have numbers of their own
+    assert not Task(address, "known", 7, task=1).transaction.is_written
+    assert not Task(address, "known", 7, query="other").transaction.is_written
+    assert committed(address, "known", 3) == [b"a", b"b", b"c"]
+    for task in (first, again, after):
+        task.close()
+
+
+def test_what_a_task_left_open_never_shows_and_it_is_fenced(address: str) -> None:
+    # given
+    create_topic(address, "fenced", 1, FOREVER)
+    dead = Task(address, "fenced", 0)
+    dead.write(b"never")
+    # when
+    successor = Task(address, "fenced", 0)
+    successor.write(b"once")
+    # then
+    with pytest.raises(WritingError, match=r"fenced.*(PRODUCER_FENCED|INVALID_PRODUCER_EPOCH)"):
+        dead.write(b"neither")
+    with pytest.raises(WritingError):
+        dead.commit(1)
+    successor.commit(1)
+    assert committed(address, "fenced", 1) == [b"once"]
+    dead.close()
+    successor.close()
+
+
+def plain_writer(asked: WriteOptions) -> tuple[RecordWriter, TargetCluster]:
+    target = TargetCluster(asked)
+    return RecordWriter(target, asked), target
+
+
+def test_batches_that_are_too_large_for_the_topic_are_cut_and_a_record_is_named(address: str) -> None:
+    # given
+    create_topic(address, "narrow", 2, {"max.message.bytes": "20000", **FOREVER})
+    writer, target = plain_writer(options(address, exactlyOnce="false"))
+    # when
+    for at in range(100):
+        writer.write(Outgoing("narrow", at % 2, Record(None, b"%d" % at + bytes(900), timestamp=TIME_MS)))
+    writer.flush()
+    # then
+    found = read(address, "narrow", {0: 50, 1: 50})
+    assert [int((one.value or b"").rstrip(b"\0")) for one in found[0]] == list(range(0, 100, 2))
+    assert [int((one.value or b"").rstrip(b"\0")) for one in found[1]] == list(range(1, 100, 2))
+    # when
+    writer.write(Outgoing("narrow", 1, Record(b"k", bytes(30_000), timestamp=TIME_MS)))
+    with pytest.raises(WritingError, match=r"narrow-1: a record of 30,001 bytes is more than the topic takes"):
+        writer.flush()
+    target.close()
+
+
+def test_topics_and_partitions_that_are_not_there_and_records_that_are_refused_are_said(address: str) -> None:
+    create_topic(address, "tidy", 1, {"cleanup.policy": "compact"})
+    writer, target = plain_writer(options(address, exactlyOnce="false"))
+    with pytest.raises(WritingError, match="nowhere: no such topic on"):
+        writer.write(Outgoing("nowhere", None, Record(b"k", b"v")))
+    with pytest.raises(WritingError, match="tidy has no partition 3, only 1"):
+        writer.write(Outgoing("tidy", 3, Record(b"k", b"v")))
+    writer.write(Outgoing("tidy", None, Record(None, b"v", timestamp=TIME_MS)))
+    with pytest.raises(WritingError, match="INVALID_RECORD: a compacted topic takes no record without a key"):
+        writer.flush()
+    target.close()
+
+
+def test_a_right_that_is_missing_is_named_at_once() -> None:
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings(authorizer=True)) as broker:
+        # given
+        servers = broker.bootstrap_servers
+        name = next(user for user in PASSWORDS if user != "admin")
+        login: dict[str, Any] = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "admin",
+        }
+        with AdminClient(servers, **login, sasl_plain_password=PASSWORDS["admin"]) as admin:
+            admin.create_topics([NewTopic(name="guarded", num_partitions=1, replication_factor=1)]).all().result(20)
+
+            def allow(kind: AclResourceType, operation: AclOperation, resource: str) -> None:
+                acl = Acl(
+                    resource_type=kind,
+                    resource_name=resource,
+                    pattern_type=PatternType.PREFIXED,
+                    principal=f"User:{name}",
+                    host="*",
+                    operation=operation,
+                    permission=AclPermission.ALLOW,
+                )
+                admin.create_acls([acl]).all().result(20)
+
+            given = {
+                "kafka.bootstrap.servers": servers,
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": f'{PLAIN_MODULE} required username="{name}" password="{PASSWORDS[name]}";',
+            }
+            asked = write_options(given, streaming=True, overwrite=False)
+            target = TargetCluster(asked)
+            transaction = BatchTransaction(target, asked, query_id="q", task=0, batch_id=0)
+            # then, right by right
+            allow(AclResourceType.TOPIC, AclOperation.DESCRIBE, "guarded")
+            with pytest.raises(WritingError, match="transactional id klamm-kafka-q-0: TRANSACTIONAL_ID_AUTH"):
+                transaction.begin()
+            allow(AclResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, "klamm-kafka")
+            with pytest.raises(WritingError, match="group klamm-kafka-q-0: GROUP_AUTHORIZATION_FAILED"):
+                transaction.begin()
+            allow(AclResourceType.GROUP, AclOperation.READ, "klamm-kafka")
+            transaction.begin()
+            with pytest.raises(WritingError, match="guarded: TOPIC_AUTHORIZATION_FAILED: no right to write to it"):
+                transaction.add([("guarded", 0)])
+            target.close()

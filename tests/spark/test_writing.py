@@ -1,0 +1,209 @@
+"""``klamm-kafka`` as a sink on Spark: every part of a record is kept, and a stream writes each record once."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from kafka.partitioner.default import murmur2
+from pyspark.errors import PySparkException
+
+from klamm.dataframes.spark import FORMAT, register
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import Seen, create_topic, produce, read
+from tests.support.processes import start_process, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "masked_stream.py"
+NOON_MS = 1_700_000_000_123
+FOREVER = {"retention.ms": "-1"}
+"""The records are old."""
+COLUMNS = "key binary, value binary, headers array<struct<key:string,value:binary>>, partition int, timestamp timestamp"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KlammBroker]:
+    with KlammBroker() as running:
+        yield running
+
+
+def table(spark: SparkSession) -> DataFrame:
+    register(spark)
+    noon = datetime.datetime.fromtimestamp(NOON_MS / 1000, tz=datetime.UTC)
+    rows: list[tuple[Any, ...]] = [
+        (b"k", b"v", [("h", b"x"), ("n", None)], 1, noon),
+        (None, None, None, 0, noon),
+        (b"\xff", b"", [], 1, noon),
+    ]
+    return spark.createDataFrame(rows, COLUMNS)
+
+
+def save(rows: DataFrame, broker: KlammBroker, mode: str = "append", **options: Any) -> None:
+    asked = {"kafka.bootstrap.servers": broker.bootstrap_servers, **options}
+    rows.write.format(FORMAT).options(**asked).mode(mode).save()
+
+
+def test_a_batch_is_written_as_it_is(spark: SparkSession, broker: KlammBroker) -> None:
+    # given
+    create_topic(broker.bootstrap_servers, "batch", 2, FOREVER)
+    # when
+    save(table(spark), broker, topic="batch", **{"kafka.compression.type": "gzip"})
+    # then
+    found = read(broker.bootstrap_servers, "batch", {0: 1, 1: 2})
+    assert found[0] == [Seen(None, None, (), NOON_MS)]
+    assert found[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), NOON_MS), Seen(b"\xff", b"", (), NOON_MS)]
+
+
+def test_a_column_may_name_the_topic_and_keys_go_where_kafkas_producer_puts_them(
+    spark: SparkSession, broker: KlammBroker
+) -> None:
+    # given
+    servers = broker.bootstrap_servers
+    for name in ("left", "right"):
+        create_topic(servers, name, 3, FOREVER)
+    register(spark)
+    rows = [(f"k{at}", f"v{at}", "left" if at % 2 else "right") for at in range(20)]
+    # when
+    save(spark.createDataFrame(rows, "key string, value string, topic string"), broker)
+    # then
+    left = [f"v{at}" for at in range(1, 20, 2)]
+    expected = {number: [one for one in left if _kafkas_partition(f"k{one[1:]}", 3) == number] for number in range(3)}
+    found = read(servers, "left", {number: len(some) for number, some in expected.items()})
+    assert {number: [(one.value or b"").decode() for one in some] for number, some in found.items()} == expected
+
+
+def _kafkas_partition(key: str, count: int) -> int:
+    return int((murmur2(key.encode()) & 0x7FFFFFFF) % count)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        (
+            lambda rows: rows.withColumn("offset", rows.partition),
+            {"topic": "t"},
+            "column offset: not a part of",
+        ),
+        (lambda rows: rows.withColumn("value", rows.partition), {"topic": "t"}, "column value int: expected binary"),
+        (lambda rows: rows.drop("value"), {"topic": "t"}, "column value: missing"),
+        (lambda rows: rows, {}, "topic: expected the option, or a column"),
+        (lambda rows: rows, {"topic": "nowhere"}, "nowhere: no such topic"),
+        (lambda rows: rows, {"topic": "t", "subscribe": "t"}, "subscribe: no option of klamm-kafka"),
+    ],
+)
+def test_what_can_not_be_written_is_said(
+    spark: SparkSession, broker: KlammBroker, change: Any, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(PySparkException, match=said):
+        save(change(table(spark)), broker, **options)
+
+
+def start(spark: SparkSession, broker: KlammBroker, checkpoint: Path, **options: str) -> StreamingQuery:
+    register(spark)
+    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+    rows = spark.readStream.format(FORMAT).options(**servers, subscribe="from", startingOffsets="earliest").load()
+    writer = (
+        rows.select("key", "value", "partition").writeStream.format(FORMAT).options(**servers, topic="to", **options)
+    )
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def test_a_round_that_spark_repeats_is_not_written_twice(
+    spark: SparkSession, broker: KlammBroker, tmp_path: Path
+) -> None:
+    """As after a crash behind the tasks' commits and before Spark's: its note that the round was done is taken away."""
+    # given
+    servers = broker.bootstrap_servers
+    for name in ("from", "to"):
+        create_topic(servers, name, 2, FOREVER)
+    produce(servers, "from", [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10)])
+    start(spark, broker, tmp_path).awaitTermination()
+    for note in (tmp_path / "commits").iterdir():
+        if note.name.lstrip(".").startswith("0"):
+            note.unlink()
+    produce(servers, "from", [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10, 14)])
+    # when
+    start(spark, broker, tmp_path).awaitTermination()
+    # then
+    found = read(servers, "to", {0: 7, 1: 7})
+    assert [[int(one.value or b"") for one in found[at]] for at in (0, 1)] == [list(range(at, 14, 2)) for at in (0, 1)]
+    # when at least once is enough
+    shutil.rmtree(tmp_path / "commits")
+    start(spark, broker, tmp_path, exactlyOnce="false").awaitTermination()
+    assert sum(map(len, read(servers, "to", {0: 9, 1: 9}).values())) > 14
+
+
+def test_the_example_filters_and_masks_as_a_batch_and_as_a_stream(java: None) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLE], capture_output=True, text=True, timeout=240, check=True, env=_environment()
+    )
+    shown = sorted(re.findall(r"by-\w+: .*", done.stdout))
+    assert shown == sorted(
+        f'{topic}: {key} {{"state":"paid","card":"****{end}"}}'
+        for topic in ("by-batch", "by-stream")
+        for key, end in (("1", "1111"), ("3", "3333"))
+    )
+
+
+def test_a_stream_that_is_killed_in_the_middle_writes_each_record_once(
+    java: None, broker: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    servers = broker.bootstrap_servers
+    for name in ("orders", "public"):
+        create_topic(servers, name, 2, FOREVER)
+    value = b'{"state":"paid","number":%d,"card":"4111111111111111"}'
+    produce(servers, "orders", [(at % 2, Seen(b"k", value % at, (), NOON_MS)) for at in range(4000)])
+    command: list[str | Path] = [sys.executable, EXAMPLE, servers, "orders", "public", tmp_path / "checkpoint"]
+    # when
+    running = start_process(command, log=tmp_path / "log", env=_environment(MASKED_PER_ROUND="50"))
+    try:
+        wait_until(lambda: written(servers) > 100, timeout_s=180, what="the first records", interval_s=0.1)
+    finally:
+        _kill(running)
+    before = written(servers)
+    running = start_process(command, log=tmp_path / "log", env=_environment())
+    try:
+        wait_until(lambda: written(servers) >= 4000, timeout_s=180, what="all records", interval_s=0.2)
+    finally:
+        _kill(running)
+    # then
+    assert before < 4000
+    found = read(servers, "public", {0: 2000, 1: 2000})
+    numbers = [int(re.findall(rb'"number":(\d+)', one.value or b"")[0]) for at in (0, 1) for one in found[at]]
+    assert sorted(numbers) == list(range(4000))
+    assert all(b'"card":"****1111"' in (one.value or b"") for one in found[0])
+
+
+def written(servers: str) -> int:
+    return sum(map(len, read(servers, "public", {0: 2000, 1: 2000}, timeout_s=2).values()))
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYSPARK_PYTHON": sys.executable, **more}
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the driver's Python and to its JVM: nothing is put in order."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    for child in children:
+        if "java" in child.name():
+            child.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive

@@ -1,0 +1,40 @@
+"""``klamm mirror status``: its flags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.cli import main as cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "expected FILE, or --bootstrap-server"),
+        (["FILE", "--bootstrap-server", "b:1"], "expected FILE, or --bootstrap-server"),
+        (["FILE", "--source", "A"], "go with --bootstrap-server"),
+        (["--bootstrap-server", "b:1", "--source-bootstrap-server", "a:1"], "needs --source"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_wrong_usage(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli(["mirror", "status", *arguments])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_file_that_can_not_be_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["mirror", "status", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere: can not be read" in capsys.readouterr().err
+
+
+def test_a_target_that_does_not_answer_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["mirror", "status", "--bootstrap-server", "127.0.0.1:1", "--source", "A"]) == 1
+    assert "A->target: cluster target can not be asked" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.copying import sync_writer
+from klamm.mirror.copying.partition_copy import Outgoing, PartitionId
+from klamm.mirror.copying.sync_writer import SyncSettings, SyncWriter
+from klamm.mirror.formats import OffsetSync
+from klamm.wire.buffers import BufferPool
+from klamm.wire.connection import ConnectionLostError
+from klamm.wire.transport import ConnectionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.protocol.records import Record
+
+ORDERS = PartitionId("orders", 3, "A.orders")
+
+
+class Written:
+    """Stands for the topic of offset syncs."""
+
+    def __init__(self) -> None:
+        self.syncs: list[tuple[int, int]] = []
+        self.away = False
+
+    def __call__(
+        self, cluster: object, topic: str, records: Mapping[int, Sequence[Record]], *, timeout_s: float
+    ) -> None:
+        assert (topic, list(records)) == ("syncs", [0])
+        if self.away:
+            raise ConnectionLostError("nobody answers")
+        for record in records[0]:
+            sync = OffsetSync.parse(bytes(record.key or b""), bytes(record.value or b""))
+            assert (sync.topic, sync.partition) == ("orders", 3)
+            self.syncs.append((sync.upstream_offset, sync.downstream_offset))
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Written:
+    made = Written()
+    monkeypatch.setattr(sync_writer, "write_records", made)
+    return made
+
+
+@pytest.fixture
+def writer() -> SyncWriter:
+    connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c")
+    settings = SyncSettings(topic="syncs", connection=connection, lag_max=100)
+    return SyncWriter(settings, BufferPool(max_free_bytes=0), flow="A->B")
+
+
+def batch(last_offset: int, count: int, *, is_dense: bool = True) -> Outgoing:
+    return Outgoing(memoryview(b""), count, last_offset + 1, 0, None, last_offset=last_offset, is_dense=is_dense)
+
+
+def test_of_a_batch_the_newest_record_is_written(writer: SyncWriter, written: Written) -> None:
+    """K894-40."""
+    writer.acknowledged(ORDERS, batch(1009, 10), 500)
+    writer.write()
+    assert written.syncs == [(1009, 509)]
+    writer.write()
+    assert written.syncs == [(1009, 509)], "nothing new"
+
+
+def test_a_batch_with_gaps_counts_by_its_last_record(writer: SyncWriter, written: Written) -> None:
+    """K894-40."""
+    writer.acknowledged(ORDERS, batch(1009, 3, is_dense=False), 500)
+    writer.write()
+    assert written.syncs == [(1009, 502)]
+
+
+def test_a_batch_whose_place_is_not_known_writes_nothing(writer: SyncWriter, written: Written) -> None:
+    writer.acknowledged(ORDERS, batch(9, 10), -1)
+    writer.acknowledged(ORDERS, batch(-1, 10), 10)
+    writer.write()
+    assert written.syncs == []
+
+
+def test_what_could_not_be_written_is_written_later_and_told_once(
+    writer: SyncWriter, written: Written, caplog: pytest.LogCaptureFixture
+) -> None:
+    written.away = True
+    writer.acknowledged(ORDERS, batch(9, 10), 0)
+    writer.write()
+    writer.write()
+    assert [record.getMessage() for record in caplog.records] == [
+        "A->B: offset syncs could not be written: nobody answers"
+    ]
+    written.away = False
+    writer.acknowledged(ORDERS, batch(19, 10), 10)
+    writer.write()
+    assert written.syncs == [(19, 19)]

@@ -1,0 +1,46 @@
+"""Which rows of progress a task sends: with ten thousand partitions most have nothing to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from klamm.mirror.copying.copier import PartitionProgress
+from klamm.mirror.copying.partition_copy import CopyState
+from klamm.mirror.progress import RATE_WINDOW_S
+from klamm.mirror.spark.worker import News
+
+ROWS = [
+    PartitionProgress(
+        flow="A->B",
+        topic="orders",
+        partition=partition,
+        remote_topic="A.orders",
+        next_offset=5,
+        end_offset=5,
+        records=5,
+        bytes=500,
+        last_timestamp=1,
+        state=CopyState.COPYING,
+        reason="",
+    )
+    for partition in range(3)
+]
+
+
+def test_everything_is_news_at_first() -> None:
+    assert list(News().of(ROWS, 0.0)) == ROWS
+
+
+def test_what_stays_the_same_is_repeated_until_its_rate_is_zero_and_then_no_more() -> None:
+    news = News()
+    list(news.of(ROWS, 0.0))
+    assert list(news.of(ROWS, 2 * RATE_WINDOW_S)) == ROWS
+    assert list(news.of(ROWS, 4 * RATE_WINDOW_S)) == []
+
+
+def test_what_changes_is_news_again() -> None:
+    news = News()
+    list(news.of(ROWS, 0.0))
+    rows = [ROWS[0], replace(ROWS[1], records=6), ROWS[2]]
+    assert list(news.of(rows, 100.0)) == [rows[1]]
+    assert list(news.of(rows, 100.0 + 4 * RATE_WINDOW_S)) == []

@@ -11,6 +11,7 @@ import kafka
 import pytest
 
 from klamm.admin import AdminClient, NewTopic
+from klamm.cli import registrations
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
 from klamm.properties import SettingsError
@@ -20,14 +21,17 @@ from klamm.registrations.report import (
     Reach,
     Report,
     Scope,
+    Sighting,
     SupportRow,
     VersionWindow,
     run_report,
 )
 from klamm.registrations.spark.job import COLUMNS, Job, report_over
 from tests.support.klamm import KlammBroker
+from tests.support.processes import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -46,8 +50,14 @@ def at(ms: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(ms / 1000, tz=datetime.UTC)
 
 
-def summarise(rows: DataFrame, *, scope: Scope | None = None, parquet: Path | None = None) -> Report:
-    return report_over(rows, scope=scope or Scope(), parquet=parquet)
+def summarise(
+    rows: DataFrame, *, scope: Scope | None = None, parquet: Path | None = None, sightings: Sequence[Sighting] = ()
+) -> Report:
+    return report_over(rows, scope=scope or Scope(), parquet=parquet, sightings=sightings)
+
+
+def seen(user: str, client_id: str, version: str, seen_ms: int = 9_000) -> Sighting:
+    return Sighting(user=user, client_id=client_id, software="librdkafka", version=version, seen_ms=seen_ms)
 
 
 def records(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
@@ -127,8 +137,50 @@ def test_who_never_registered_is_told_from_who_supports_nothing(spark: SparkSess
     rows = records(spark, never, record(0, "bob", "new", "klamm/1.0"), record(1, "bob", "newer", "klamm/1.0", "acks"))
     report = summarise(rows, scope=Scope(config="acks"))
     assert {one.client_id: one.supported_configs for one in report.ignoring} == {"old": None, "new": ()}
-    assert report.reach == (Reach(config="acks", following=1, clients=3),)
-    assert report.users == (Reach(config="acks", following=1, clients=3, user="bob"),)
+    assert report.reach == (Reach(config="acks", following=1, clients=3, unknown=1),)
+    assert report.users == (Reach(config="acks", following=1, clients=3, user="bob", unknown=1),)
+    assert report.never_registered == 1
+
+
+def test_clients_that_a_broker_saw_count_as_long_as_they_have_not_registered(spark: SparkSession) -> None:
+    """K649-47."""
+    # given
+    rows = records(
+        spark,
+        *(record(number, "billing", f"app{number}", "klamm/1.0", "acks") for number in range(12)),
+        record(12, "billing", "back", "klamm/1.0", "acks"),
+        record(13, "billing", "back", None),
+        record(14, "other", "app", "klamm/1.0"),
+    )
+    sightings = [
+        seen("billing", "app3", "2.6"),  # registered, with other software
+        seen("billing", "back", "2.6"),  # what it registered was taken back
+        seen("billing", "old", "2.5", 8_000),
+        seen("billing", "old", "2.6", 9_000),
+        seen("billing", "old", "2.6", 7_000),  # from another address
+        seen("other", "old", "2.6"),
+    ]
+    # when
+    report = summarise(rows, scope=Scope(user="billing", config="acks"), sightings=sightings)
+    # then
+    assert report.reach == (Reach(config="acks", following=12, clients=14, unknown=2),)
+    assert [(one.client_id, one.version, one.supported_configs) for one in report.ignoring] == [
+        ("back", "2.6", None),
+        ("old", "2.6", None),
+    ]
+    assert (report.clients, report.never_registered, report.records) == (14, 2, 14)
+    assert reach(report) == {
+        ("klamm", "1.0", "acks"): (12, 12, ("billing",)),
+        ("librdkafka", "2.5", "acks"): (0, 1, ()),
+        ("librdkafka", "2.6", "acks"): (0, 2, ()),
+    }
+    assert [(one.software, one.clients) for one in report.windows] == [("klamm", 13)], "seen is not registered"
+
+
+def test_an_empty_topic_and_clients_that_were_seen(spark: SparkSession) -> None:
+    report = summarise(records(spark), scope=Scope(config="acks"), sightings=[seen("bob", "old", "2.6")])
+    assert report.reach == (Reach(config="acks", following=0, clients=1, unknown=1),)
+    assert [row.clients_total for row in report.rows] == [1]
 
 
 def test_clients_that_support_nothing_are_counted_too(spark: SparkSession) -> None:
@@ -147,9 +199,12 @@ def test_clients_that_support_nothing_are_counted_too(spark: SparkSession) -> No
     )
 
 
-def test_running_producers_appear_in_the_report(spark: SparkSession) -> None:
-    """K649-22, K649-40."""
-    with KlammBroker() as broker:
+def test_running_producers_appear_in_the_report(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """K649-22, K649-40; those that know nothing of it too."""
+    metrics = f"127.0.0.1:{free_port()}"
+    with KlammBroker({"metrics.listen": metrics}) as broker:
         before = io.StringIO()
         assert run_report(broker.bootstrap_servers, before) == 0
         assert "No client has registered yet" in before.getvalue()
@@ -168,6 +223,15 @@ def test_running_producers_appear_in_the_report(spark: SparkSession) -> None:
             3,
             ["ANONYMOUS"],
         )
+        # when
+        kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="old").close()
+        flags = ["--bootstrap-server", broker.bootstrap_servers, "--metrics", metrics, "--user", "ANONYMOUS"]
+        assert registrations.main(["report", *flags, "--key", "acks", "--html", str(tmp_path / "page.html")]) == 0
+    # then
+    told = capsys.readouterr().out
+    assert "If acks is set: 3 of 4 clients follow, 1 would ignore it (1 never registered):" in told
+    assert "nothing we know of)" in told
+    assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_who_would_ignore_a_key_is_told_by_the_newest_version(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,14 +8,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connecting import connect, guarded
+from klamm.cli.clients import fetch
+from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.java import JavaNotFoundError
 from klamm.properties import read_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from klamm.cli.clients import Client
+    from klamm.registrations.report import Sighting
 
 _REACH_TIMEOUT_MS: Final = 15_000
+_OWN_CLIENT_IDS: Final = frozenset({"klamm-admin", "klamm-mirror-admin", "klamm-policy-test", "klamm-status"})
+_OWN_SOFTWARE: Final = "klamm-mirror"
+"""Of the report's own connections for data; those of the mirror have the same name."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,12 +60,51 @@ def _report(options: argparse.Namespace) -> int:
             parquet=options.parquet,
             html=options.html,
             following=following if options.follow else None,
+            sightings=None if options.metrics is None else _sightings_of(options.metrics.split(",")),
         )
     except KeyboardInterrupt:
         return 0  # that is how following ends
     except (JavaNotFoundError, ReadingError) as error:
         sys.stderr.write(f"klamm registrations: {error}\n")
         return 1
+
+
+def _sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
+    """Return what asks brokers for their clients, now for the first time: an address that is wrong is told at once."""
+    latest = {address: sightings(fetch(address)) for address in addresses}
+
+    def ask() -> Sequence[Sighting]:
+        for address in addresses:
+            try:
+                latest[address] = sightings(fetch(address))
+            except (RefusedError, OSError) as error:  # a report that follows outlives a restart of the broker
+                sys.stderr.write(f"klamm registrations: {address}: {error}; its clients are told as they were before\n")
+        return [one for of_broker in latest.values() for one in of_broker]
+
+    return ask
+
+
+def sightings(clients: Sequence[Client]) -> list[Sighting]:
+    """Return who was seen and did not register.
+
+    Without klamm's own tools, for which nothing is ever set, and without those that send no client id: every client
+    library sends one, health checks do not.
+    """
+    from klamm.registrations.report import Sighting  # noqa: PLC0415 - --help needs none of it
+
+    return [
+        Sighting(
+            user=client["principal"].partition(":")[2],
+            client_id=client["client_id"],
+            software=client["software_name"],
+            version=client["software_version"],
+            seen_ms=client["last_seen_ms"],
+        )
+        for client in clients
+        if client["registered"] is None
+        and client["client_id"] not in {"", *_OWN_CLIENT_IDS}
+        and client["software_name"] != _OWN_SOFTWARE
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +118,11 @@ def _parser() -> argparse.ArgumentParser:
         "--command-config", type=Path, metavar="FILE", help="a Java client's properties: security, timeouts"
     )
     report.add_argument("-o", "--output", choices=("human", "json"), default="human", help="a table, or JSON")
+    report.add_argument(
+        "--metrics",
+        metavar="HOST:PORT[,HOST:PORT]",
+        help="count clients that never registered too: what klamm broker --metrics was given, of each broker",
+    )
     report.add_argument("--user", metavar="NAME", help="only this user's clients")
     report.add_argument(
         "--key", metavar="CONFIG", help="only this config: who follows when it is set, and who does not"

@@ -6,7 +6,8 @@ from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from klamm.registrations.text import moment, supports, unreadable
+from klamm.monitoring.html import page, wide
+from klamm.registrations.text import moment, named, never_registered, supports, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,22 +34,22 @@ _BELOW: Final = 40
 _UNBROKEN: Final = 24
 """Characters of a cell that stays on one line."""
 _STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #667080; --line: #d8dde4; --back: #fff;
-  --follow: #2563a8; --ignore: #e3b778; --line-0: #2563a8; --line-1: #c96a06; --line-2: #0f766e; --line-3: #9d3c72;
+:root { --follow: #2563a8; --ignore: #e3b778; --unknown: #b9c0ca;
+  --line-0: #2563a8; --line-1: #c96a06; --line-2: #0f766e; --line-3: #9d3c72;
   --line-4: #5b7a1f; --line-5: #6b5bb5; --line-6: #a3423a; --line-7: #4a5568; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #98a2b3; --line: #38404c; --back: #161b22;
-  --follow: #6aa5e3; --ignore: #8a6a35; --line-0: #6aa5e3; --line-1: #f0a04b; --line-2: #3fc1b0; --line-3: #e07fb4;
+@media (prefers-color-scheme: dark) { :root { --follow: #6aa5e3; --ignore: #8a6a35; --unknown: #59626f;
+  --line-0: #6aa5e3; --line-1: #f0a04b; --line-2: #3fc1b0; --line-3: #e07fb4;
   --line-4: #a5c85a; --line-5: #a99cf0; --line-6: #ee8379; --line-7: #b3bccb; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 780px;
-  margin: 2rem auto; padding: 0 1rem; }
+body { max-width: 60rem; margin: 2rem auto; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } p.note { color: var(--soft); }
-table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .3rem .6rem .3rem 0;
-  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
-th, td.number { white-space: nowrap; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; height: auto; } svg text { font: 13px system-ui, sans-serif; fill: var(--ink); }
+h1 { overflow-wrap: anywhere; }
+table { min-width: 40rem; } th, td { padding: .3rem 1rem .3rem 0; }
+td.long { overflow-wrap: anywhere; min-width: 9rem; }
+th { white-space: nowrap; }
+svg { max-width: 100%; min-width: 36rem; height: auto; }
+svg text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 svg .soft { fill: var(--soft); } svg .axis { stroke: var(--line); }
-.follow { fill: var(--follow); } .ignore { fill: var(--ignore); }
+.follow { fill: var(--follow); } .ignore { fill: var(--ignore); } .unknown { fill: var(--unknown); }
 .entry { white-space: nowrap; }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .4em 0 1em; }
 """
@@ -62,36 +63,36 @@ def render(report: Report, *, title: str) -> str:
     else:
         body.append(f"<p>Clients: {report.clients:,}. Software versions: {report.versions_total:,}.")
         body.append(f"Registration records: {report.records:,}.</p>")
-        body += [f'<p class="note">{escape(line)}</p>' for line in unreadable(report)]
+        body += [f'<p class="note">{escape(line)}</p>' for line in (*never_registered(report), *unreadable(report))]
         body += _overview(report)
         body += _by_version(report)
         body += _ignoring(report)
         body += _by_user(report)
         body += _over_time(report.windows)
         body += _table(report)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body></html>\n"
-    )
+    return page(title=title, style=_STYLE, body="\n".join(body))
 
 
 def _overview(report: Report) -> list[str]:
-    """Return one bar per config: how many clients follow when it is set, and how many would ignore it."""
+    """Return one bar per config: who follows when it is set, who would ignore it, and who never registered."""
     parts = [
         "<h2>Who follows when a config is set</h2>",
-        '<p class="note">The newest version that a client registered counts.'
-        '<span class="entry"><span class="key" style="background:var(--follow)"></span>follow</span>'
-        '<span class="entry"><span class="key" style="background:var(--ignore)"></span>would ignore it</span></p>',
+        '<p class="note">The newest version that a client registered counts.',
+        _key("follow", "follow"),
+        _key("ignore", "would ignore it"),
+        *([_key("unknown", "never registered: nothing we know of")] if report.never_registered else []),
+        "</p>",
     ]
-    bars = [(one.config, one.following, one.clients) for one in report.reach[:MAX_BARS]]
+    bars = [(one.config, one.following, one.unknown, one.clients) for one in report.reach[:MAX_BARS]]
     if bars:
         parts.append(_bars(bars, "Clients that follow, by config"))
     if len(report.reach) > MAX_BARS:
         parts.append(f'<p class="note">and {len(report.reach) - MAX_BARS} more configs</p>')
     return parts
+
+
+def _key(kind: str, text: str) -> str:
+    return f'<span class="entry"><span class="key" style="background:var(--{kind})"></span>{text}</span>'
 
 
 def _by_version(report: Report) -> list[str]:
@@ -102,7 +103,7 @@ def _by_version(report: Report) -> list[str]:
     parts = ["<h2>By software version</h2>"]
     for config in configs[:MAX_PLOTS]:
         rows = sorted((row for row in report.rows if row.config == config), key=lambda row: -row.clients_total)
-        bars = [(f"{row.software} {row.version}", row.clients, row.clients_total) for row in rows[:MAX_BARS]]
+        bars = [(named(row.software, row.version), row.clients, 0, row.clients_total) for row in rows[:MAX_BARS]]
         parts.append(f"<h3>{escape(config)}</h3>")
         parts.append(_bars(bars, f"Clients that support {config}, by software version"))
         if len(rows) > MAX_BARS:
@@ -112,32 +113,36 @@ def _by_version(report: Report) -> list[str]:
     return parts
 
 
-def _bars(bars: Sequence[tuple[str, int, int]], name: str) -> str:
-    longest = max(total for _, _, total in bars) or 1
+def _bars(bars: Sequence[tuple[str, int, int, int]], name: str) -> str:
+    """Draw bars of label, how many follow, how many of the others never registered, and how many there are in all."""
+    longest = max(total for *_, total in bars) or 1
     height = len(bars) * _BAR_HEIGHT + 4
-    counts = [f"{clients:,} of {total:,}" for _, clients, total in bars]
-    room = _PLOT_WIDTH - _DIGIT_WIDTH * max(map(len, counts)) - 10
+    counts = [f"{clients:,} of {total:,}" for _, clients, _, total in bars]
+    # Counts stand before the bars: they are seen where a narrow screen cuts those.
+    begin = _LABEL_WIDTH + _DIGIT_WIDTH * max(map(len, counts)) + 10
+    room = _LABEL_WIDTH + _PLOT_WIDTH - begin
     drawn = [_svg(_LABEL_WIDTH + _PLOT_WIDTH, height, name)]
-    for number, (label, clients, total) in enumerate(bars):
+    for number, (label, clients, unknown, total) in enumerate(bars):
         top = number * _BAR_HEIGHT + 4
         middle = top + _BAR_HEIGHT / 2 - 3
-        whole, part = total / longest * room, clients / longest * room
         drawn.append(f'<text x="{_LABEL_WIDTH - 8}" y="{middle}" text-anchor="end">{escape(_short(label))}</text>')
-        for kind, left, width in (("follow", 0.0, part), ("ignore", part, whole - part)):
+        drawn.append(f'<text class="soft" x="{begin - 8}" y="{middle}" text-anchor="end">{counts[number]}</text>')
+        left = float(begin)
+        for kind, count in (("follow", clients), ("ignore", total - clients - unknown), ("unknown", unknown)):
+            width = count / longest * room
             if width > 0:
                 drawn.append(
-                    f'<rect class="{kind}" x="{_LABEL_WIDTH + left:.1f}" y="{top}" width="{width:.1f}"'
-                    f' height="{_BAR_HEIGHT - 8}"/>'
+                    f'<rect class="{kind}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_BAR_HEIGHT - 8}"/>'
                 )
-        drawn.append(f'<text class="soft" x="{_LABEL_WIDTH + whole + 6:.1f}" y="{middle}">{counts[number]}</text>')
-    return "".join([*drawn, "</svg>"])
+            left += width
+    return wide("".join([*drawn, "</svg>"]))
 
 
 def _ignoring(report: Report) -> list[str]:
     if not report.ignoring:
         return ["<h2>Who would ignore it</h2>", "<p>Nobody: every client follows every config.</p>"]
     shown = report.ignoring[:MAX_NAMED]
-    rows = [(one.config, one.user, one.client_id, f"{one.software} {one.version}", supports(one)) for one in shown]
+    rows = [(one.config, one.user, one.client_id, named(one.software, one.version), supports(one)) for one in shown]
     return [
         "<h2>Who would ignore it</h2>",
         _html_table(("Config", "User", "Client id", "Newest software", "Supports"), rows),
@@ -168,7 +173,7 @@ def _over_time(windows: Sequence[VersionWindow]) -> list[str]:
         return []
     by_version: dict[str, dict[int, int]] = defaultdict(dict)
     for one in windows:
-        by_version[f"{one.software} {one.version}"][one.start_ms] = one.clients
+        by_version[named(one.software, one.version)][one.start_ms] = one.clients
     largest = sorted(by_version, key=lambda name: (-sum(by_version[name].values()), name))
     times = sorted({one.start_ms for one in windows})
     lines = {name: _running_sum(by_version[name], times) for name in largest[:MAX_LINES]}
@@ -223,7 +228,7 @@ def _lines(times: Sequence[int], lines: Mapping[str, Sequence[int]]) -> str:
             f' stroke-width="2.5" stroke-linejoin="round"/>'
             f'<circle cx="{x(last):.1f}" cy="{y(values[-1]):.1f}" r="4" style="fill:{colour}"/></g>'
         )
-    return "".join([*drawn, "</svg>"])
+    return wide("".join([*drawn, "</svg>"]))
 
 
 def _table(report: Report) -> list[str]:
@@ -239,12 +244,12 @@ def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: It
     right = set(numbers)
 
     def cell(tag: str, column: int, text: str) -> str:
-        kind = ' class="number"' if column in right else ' class="entry"' if len(text) <= _UNBROKEN else ""
+        kind = ' class="number"' if column in right else ' class="entry"' if len(text) <= _UNBROKEN else ' class="long"'
         return f"<{tag}{kind}>{escape(text)}</{tag}>"
 
     lines = ["<tr>" + "".join(cell("th", column, text) for column, text in enumerate(heads)) + "</tr>"]
     lines += ["<tr>" + "".join(cell("td", column, text) for column, text in enumerate(row)) + "</tr>" for row in rows]
-    return "<table>" + "\n".join(lines) + "</table>"
+    return wide("<table>" + "\n".join(lines) + "</table>")
 
 
 def _svg(width: int, height: int, label: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 MAX_IGNORING: Final = 1_000
@@ -49,6 +49,8 @@ class Reach:
     """All of them."""
     user: str | None = None
     """Of whom; None: of everybody."""
+    unknown: int = 0
+    """Of those that do not follow: who never registered, and so support nothing that we know of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,18 @@ class IgnoringClient:
     version: str
     supported_configs: tuple[str, ...] | None = ()
     """What it registered; None: it is known, but never registered, so it supports nothing that we know of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A ``<user, client-id>`` that a broker has seen, and that did not register with this software."""
+
+    user: str
+    client_id: str
+    software: str
+    version: str
+    seen_ms: int
+    """Milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +97,7 @@ class Report:
     rows: tuple[SupportRow, ...]
     """One per software version and config, also where nobody supports it; ordered by software, version, config."""
     clients: int
-    """``<user, client-id>`` pairs that have registered anything that was not taken back."""
+    """``<user, client-id>`` pairs that have registered anything that was not taken back, or that a broker has seen."""
     records: int
     """Records that were read."""
     unreadable: int = 0
@@ -102,6 +116,8 @@ class Report:
     """Versions over time, ordered by time, software, version."""
     versions_total: int = 0
     """Software versions in all, of which ``rows`` tells at most ``MAX_VERSIONS``."""
+    never_registered: int = 0
+    """Of ``clients``: those that never registered, of which only their software is known."""
 
 
 def report_of(document: Mapping[str, Any]) -> Report:
@@ -168,6 +184,7 @@ def run_report(
     parquet: Path | None = None,
     html: Path | None = None,
     following: Following | None = None,
+    sightings: Callable[[], Sequence[Sighting]] | None = None,
 ) -> int:
     """Read the registration topic of a cluster on Spark and print which client versions support which configs.
 
@@ -182,6 +199,8 @@ def run_report(
             replaced.
         html: A file for one page with plots that needs nothing else.
         following: Go on, and write all of it anew whenever something was registered; None: once.
+        sightings: Tells whom brokers have seen, whenever a report is made: clients that never registered are in no
+            topic. None: nobody knows.
 
     Returns:
         0, also when nobody has registered yet.
@@ -204,7 +223,9 @@ def run_report(
         if html is not None:
             replace_file(html, render(report, title=chosen.title(bootstrap_servers)))
 
-    job = Job(bootstrap_servers, properties or {}, spark_properties or {}, scope=chosen, parquet=parquet)
+    job = Job(
+        bootstrap_servers, properties or {}, spark_properties or {}, scope=chosen, parquet=parquet, sightings=sightings
+    )
     if following is None:
         publish(job.read())
     else:

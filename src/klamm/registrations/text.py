@@ -50,18 +50,21 @@ def write_report(report: Report, output: TextIO, *, output_format: Literal["huma
 
 def summary(report: Report) -> list[str]:
     """Say for each config who follows when it is set, and who would not."""
-    lines = [f"{report.clients} clients, {report.records} records.", *unreadable(report)]
+    lines = [f"{report.clients} clients, {report.records} records.", *never_registered(report), *unreadable(report)]
     for reach in report.reach:
         ignoring = reach.clients - reach.following
         line = f"If {reach.config} is set: {reach.following} of {reach.clients} clients follow"
         if not ignoring:
             lines.append(f"{line}.")
             continue
-        lines.append(f"{line}, {ignoring} would ignore it:")
-        named = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
-        lines += [f"  {one.user} {one.client_id} ({one.software} {one.version}, {supports(one)})" for one in named]
-        if ignoring > len(named):
-            lines.append(f"  and {ignoring - len(named)} more")
+        unknown = f" ({reach.unknown} never registered)" if reach.unknown else ""
+        lines.append(f"{line}, {ignoring} would ignore it{unknown}:")
+        shown = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
+        lines += [
+            f"  {one.user} {one.client_id} ({named(one.software, one.version)}, {supports(one)})" for one in shown
+        ]
+        if ignoring > len(shown):
+            lines.append(f"  and {ignoring - len(shown)} more")
     return lines
 
 
@@ -70,6 +73,18 @@ def supports(client: IgnoringClient) -> str:
     if client.supported_configs is None:
         return "nothing we know of"
     return f"registered [{', '.join(client.supported_configs)}]"
+
+
+def never_registered(report: Report) -> list[str]:
+    """Say how many clients never registered, if any."""
+    if not report.never_registered:
+        return []
+    return [f"{report.never_registered} of {report.clients} clients never registered: nothing we know of."]
+
+
+def named(software: str, version: str) -> str:
+    """Return a software version as one name; a client that tells neither is ``unknown``."""
+    return software if software == version == "unknown" else f"{software} {version}"
 
 
 def unreadable(report: Report) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaConnectionError
 
 from tests.support.families.model import Delivery, Family, RunningConsumer, RunningProducer
 
@@ -40,7 +41,11 @@ class _Consumer(RunningConsumer):
         )
         try:
             while not self._stop.is_set():
-                for partition, records in consumer.poll(timeout_ms=200).items():
+                try:
+                    polled = consumer.poll(timeout_ms=200)
+                except KafkaConnectionError:
+                    continue  # told where the coordinator's broker is away; an application polls on
+                for partition, records in polled.items():
                     self.delivered.extend(
                         Delivery(partition=partition.partition, offset=record.offset, value=int(record.value))
                         for record in records

@@ -39,6 +39,8 @@ def test_commands_are_completed() -> None:
         (("topics", "--config", "retention.m"), ["retention.ms"]),
         (("topics", "-o", "j"), ["json"]),
         (("completion", "z"), ["zsh"]),
+        (("mirror", "st"), ["status"]),
+        (("mirror", "--source-b"), ["--source-bootstrap-server"]),
     ],
 )
 def test_flags_and_their_values_are_completed(words: tuple[str, ...], offered: list[str]) -> None:

@@ -40,8 +40,52 @@ def test_the_report_is_asked_for_the_cluster_and_the_form(
         "html": Path("r.html"),
         "following": report.Following(every_s=10.0, checkpoint=Path("c"), late="2 hours"),
         "properties": {"client.id": "me"},
+        "sightings": None,
     }
     assert (code, asked) == (0, [(klamm_broker.bootstrap_servers, how)])
+
+
+def client(client_id: str, registered: list[str] | None, software: str = "librdkafka") -> dict[str, Any]:
+    return {
+        "principal": "User:alice",
+        "client_id": client_id,
+        "software_name": software,
+        "software_version": "2.6",
+        "last_seen_ms": 5,
+        "registered": registered,
+    }
+
+
+def test_who_did_not_register_is_told_from_who_registered_nothing() -> None:
+    # given
+    clients = [client("old", None), client("new", ["acks"]), client("newest", [])]
+    tools = [client("klamm-admin", None), client("report", None, "klamm-mirror"), client("", None, "unknown")]
+    # when
+    found = registrations.sightings([*clients, *tools])
+    # then
+    assert found == [report.Sighting(user="alice", client_id="old", software="librdkafka", version="2.6", seen_ms=5)]
+
+
+def test_a_broker_that_is_away_for_a_while_has_the_clients_it_had(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    answers: dict[str, list[dict[str, Any]] | OSError] = {"a:1": [client("x", None)], "b:2": [client("y", None)]}
+
+    def fetch(address: str) -> list[dict[str, Any]]:
+        answer = answers[address]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(registrations, "fetch", fetch)
+    ask = registrations._sightings_of(list(answers))
+    # when
+    answers["a:1"] = [client("z", None)]
+    answers["b:2"] = ConnectionError("refused")
+    # then
+    assert [one.client_id for one in ask()] == ["z", "y"]
+    assert "b:2: refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError("no answer within 15 s")])

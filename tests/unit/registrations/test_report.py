@@ -84,6 +84,23 @@ def test_many_users_are_shortened() -> None:
     assert "a, b, c and 2 more" in text(report)
 
 
+def test_who_never_registered_is_counted_by_itself() -> None:
+    # given
+    reach = Reach(config="acks", following=12, clients=14, unknown=2)
+    client = IgnoringClient(
+        config="acks", user="bob", client_id="a", software="unknown", version="unknown", supported_configs=None
+    )
+    report = Report(rows=(), clients=14, records=12, reach=(reach,), ignoring=(client,), never_registered=2)
+    # then
+    assert summary(report) == [
+        "14 clients, 12 records.",
+        "2 of 14 clients never registered: nothing we know of.",
+        "If acks is set: 12 of 14 clients follow, 2 would ignore it (2 never registered):",
+        "  bob a (unknown, nothing we know of)",
+        "  and 1 more",
+    ]
+
+
 def test_as_json_everything_is_there() -> None:
     output = io.StringIO()
     write_report(REPORT, output, output_format="json")

@@ -1,8 +1,8 @@
 """From records of the registration topic to who supports what: DataFrame in, DataFrame out.
 
 ``parsed`` reads records, ``latest`` keeps one row for each thing that was ever registered, in a batch and as the state
-of a stream alike, and ``clients`` is one row per ``<user, client-id>``, from which everything else is counted without
-another exchange of rows.
+of a stream alike, and ``clients`` is one row per ``<user, client-id>``. ``profiles`` sums those up to the few rows from
+which nearly everything else is counted.
 """
 
 from __future__ import annotations
@@ -81,19 +81,21 @@ def of_user(table: DataFrame, user: str | None) -> DataFrame:
 def clients(rows: DataFrame) -> DataFrame:
     """Return one row per ``<user, client-id>``: ``user, client_id, versions, seen, records``.
 
-    ``versions`` are the software versions that stand, as ``software, version, supported_configs, timestamp``: a
-    tombstone takes back what came before it, lists of one version are added up. ``seen`` is when which version was
-    registered, also what was taken back since. The row with neither user nor client id counts records not ours.
+    ``versions`` are the software versions that stand, as ``timestamp, software, version, supported_configs``, so that
+    the newest is the greatest: a tombstone takes back what came before it, lists of one version are added up. ``seen``
+    is when which version was registered, also what was taken back since. The row with neither user nor client id counts
+    records not ours.
     """
     one = sf.struct("offset", "timestamp", "start", *_WHAT)
-    grouped = rows.groupBy(*ENTITY).agg(sf.collect_list(one).alias("all"), sf.sum("records").alias("records"))
-    tombstones = sf.filter("all", lambda row: row["client_information"].isNull())
-    cleared_up_to = sf.coalesce(sf.array_max(sf.transform(tombstones, lambda row: row["offset"])), sf.lit(-1))
-    registered = sf.filter("all", lambda row: row["client_information"].isNotNull())
+    grouped = rows.groupBy(*ENTITY).agg(
+        sf.collect_list(one).alias("all"),
+        sf.sum("records").alias("records"),
+        sf.max(sf.when(sf.col("client_information").isNull(), sf.col("offset"))).alias("cleared_up_to"),
+    )
+    standing = sf.filter("registered", lambda row: row["offset"] > sf.coalesce("cleared_up_to", sf.lit(-1)))
     return (
-        grouped.withColumn("cleared_up_to", cleared_up_to)
-        .withColumn("registered", registered)
-        .withColumn("standing", sf.filter("registered", lambda row: row["offset"] > sf.col("cleared_up_to")))
+        grouped.withColumn("registered", sf.filter("all", lambda row: row["client_information"].isNotNull()))
+        .withColumn("standing", standing)
         .select("user", "client_id", "records", _versions().alias("versions"), _seen().alias("seen"))
     )
 
@@ -106,10 +108,10 @@ def _versions() -> Column:
         lists = sf.filter(sf.transform(rows, lambda row: row["supported_configs"]), lambda configs: configs.isNotNull())
         known = sf.when(sf.size(lists) > 0, sf.array_distinct(sf.flatten(lists)))
         return sf.struct(
+            sf.array_max(sf.transform(rows, lambda row: row["timestamp"])).alias("timestamp"),
             software(name).alias("software"),
             version(name).alias("version"),
             known.alias("supported_configs"),
-            sf.array_max(sf.transform(rows, lambda row: row["timestamp"])).alias("timestamp"),
         )
 
     return sf.transform(names, of_version)
@@ -138,15 +140,54 @@ def version(information: Column) -> Column:
     return sf.when(information.contains("/"), sf.substring_index(information, "/", -1)).otherwise(sf.lit("unknown"))
 
 
-def versions(of_clients: DataFrame) -> DataFrame:
-    """Count the clients of each software version: ``software, version, clients_total, last_registered_ms``."""
-    each = of_clients.select(sf.explode("versions").alias("one")).select("one.*")
-    return each.groupBy("software", "version").agg(
-        sf.count("*").alias("clients_total"), sf.unix_millis(sf.max("timestamp")).alias("last_registered_ms")
+def with_sightings(of_clients: DataFrame, sightings: DataFrame) -> DataFrame:
+    """Add clients that were seen, and have nothing registered that stands: nothing that we know of is their list.
+
+    Args:
+        of_clients: What ``clients`` returns.
+        sightings: ``user, client_id, software, version, seen_ms``; few enough for the memory of a task.
+    """
+    one = sf.struct(
+        sf.timestamp_millis("seen_ms").alias("timestamp"),
+        "software",
+        "version",
+        sf.lit(None).cast(ArrayType(StringType())).alias("supported_configs"),
+    )
+    by_client = sightings.groupBy("user", "client_id").agg(sf.collect_list(one).alias("versions"))
+    # The few are sent to the many, and never the other way round.
+    standing = of_clients.where(sf.size("versions") > 0).select("user", "client_id")
+    registered = standing.join(sf.broadcast(by_client.select("user", "client_id")), ["user", "client_id"], "left_semi")
+    never = by_client.join(sf.broadcast(registered), ["user", "client_id"], "left_anti")
+    return of_clients.unionByName(
+        never.select("user", "client_id", sf.lit(0).cast("long").alias("records"), "versions", _no_windows(of_clients))
     )
 
 
-def support(of_clients: DataFrame, of_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
+def _no_windows(of_clients: DataFrame) -> Column:
+    return sf.array().cast(of_clients.schema["seen"].dataType).alias("seen")
+
+
+def profiles(of_clients: DataFrame) -> DataFrame:
+    """Count clients that are alike: ``user, software, version, supported_configs, is_newest, clients, timestamp``.
+
+    There is a row for each version that a client has; ``is_newest`` marks the one that counts for it.
+    """
+    each = of_clients.select("user", sf.array_max("versions").alias("newest"), sf.explode("versions").alias("one"))
+    return (
+        each.select("user", "one.*", (sf.col("one") == sf.col("newest")).alias("is_newest"))
+        .groupBy("user", "software", "version", "supported_configs", "is_newest")
+        .agg(sf.count("*").alias("clients"), sf.max("timestamp").alias("timestamp"))
+    )
+
+
+def versions(of_profiles: DataFrame) -> DataFrame:
+    """Count the clients of each software version: ``software, version, clients_total, last_registered_ms``."""
+    return of_profiles.groupBy("software", "version").agg(
+        sf.sum("clients").alias("clients_total"), sf.unix_millis(sf.max("timestamp")).alias("last_registered_ms")
+    )
+
+
+def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
     """Return how far each config reaches in each software version.
 
     Columns: ``software, version, config, clients, clients_total, users, last_registered_ms``. A software version that
@@ -154,17 +195,17 @@ def support(of_clients: DataFrame, of_versions: DataFrame, configs: Sequence[str
     100 at most.
 
     Args:
-        of_clients: What ``clients`` returns.
+        of_profiles: What ``profiles`` returns.
         of_versions: What ``versions`` returns, or some of it.
         configs: Which; none: one row for each version all the same, with ``(none)``.
     """
     names = list(configs) or [NOTHING]
-    each = of_clients.select("user", sf.explode("versions").alias("one")).select("user", "one.*")
+    supported = sf.explode("supported_configs").alias("config")
     by_user = (
-        each.select("software", "version", "user", sf.explode("supported_configs").alias("config"))
+        of_profiles.select("software", "version", "user", "clients", supported)
         .where(sf.col("config").isin(names))
         .groupBy("software", "version", "config", "user")
-        .agg(sf.count("*").alias("clients"))
+        .agg(sf.sum("clients").alias("clients"))
     )
     reach = by_user.groupBy("software", "version", "config").agg(
         sf.sum("clients").alias("clients"), sf.slice(sf.sort_array(sf.collect_set("user")), 1, 100).alias("users")
@@ -190,33 +231,32 @@ def _each(configs: Sequence[str]) -> Column:
 
 
 def newest(of_clients: DataFrame) -> DataFrame:
-    """Return the newest software version of each client: ``user, client_id, software, version, supported_configs``."""
-    first = sf.try_element_at(sf.array_sort("versions", _newest_first), sf.lit(1))
+    """Return the newest software version of each client: ``user, client_id, software, version, supported_configs``.
+
+    Of several that were registered in the same millisecond, the one with the greatest name.
+    """
     return (
-        of_clients.select("user", "client_id", first.alias("one"))
+        of_clients.select("user", "client_id", sf.array_max("versions").alias("one"))
         .where("one is not null")
         .select("user", "client_id", "one.software", "one.version", "one.supported_configs")
     )
 
 
-def _newest_first(left: Column, right: Column) -> Column:
-    def order(field: str, before: int) -> Column:
-        return sf.when(left[field] < right[field], -before).when(left[field] > right[field], before)
+def reach_by_user(of_profiles: DataFrame, configs: Sequence[str]) -> DataFrame:
+    """Return how many clients of each user follow when a config is set.
 
-    return sf.coalesce(order("timestamp", -1), order("software", 1), order("version", 1), sf.lit(0))
-
-
-def reach_by_user(newest_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
-    """Return how many clients of each user follow when a config is set: ``user, config, following, clients``."""
+    Columns: ``user, config, following, clients, unknown``, the last one for those that never registered.
+    """
     follows = sf.coalesce(sf.array_contains("supported_configs", sf.col("config")), sf.lit(False))
     # Lists are few, clients are many: they are counted before configs multiply them.
-    lists = newest_versions.groupBy("user", "supported_configs").agg(sf.count("*").alias("clients"))
+    lists = of_profiles.where("is_newest").groupBy("user", "supported_configs").agg(sf.sum("clients").alias("clients"))
     return (
         lists.withColumn("config", _each(configs))
         .groupBy("user", "config")
         .agg(
             sf.sum(sf.when(follows, sf.col("clients")).otherwise(0)).alias("following"),
             sf.sum("clients").alias("clients"),
+            sf.sum(sf.when(sf.col("supported_configs").isNull(), sf.col("clients")).otherwise(0)).alias("unknown"),
         )
     )
 

@@ -21,12 +21,12 @@ from klamm.registrations.spark import compatibility
 from klamm.registrations.spark.summing import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from klamm.registrations.report import Following, Scope
+    from klamm.registrations.report import Following, Scope, Sighting
 
 _POLL_S: Final = 0.2
 _REPORT: Final = "report.json"
@@ -45,16 +45,25 @@ class Follower:
         following: How it goes on.
         cluster: Whose topic it is; a checkpoint holds for one.
         parquet: Where each report's tables are written; None: nowhere.
+        sightings: Tells whom brokers have seen, whenever a report is made.
     """
 
     def __init__(
-        self, records: DataFrame, *, scope: Scope, following: Following, cluster: str, parquet: Path | None
+        self,
+        records: DataFrame,
+        *,
+        scope: Scope,
+        following: Following,
+        cluster: str,
+        parquet: Path | None,
+        sightings: Callable[[], Sequence[Sighting]],
     ) -> None:
         self._records = records
         self._scope = scope
         self._following = following
         self._about = {"cluster": cluster, **dataclasses.asdict(scope), "late": following.late}
         self._parquet = parquet
+        self._sightings = sightings
         self._directory = Path()
         self._report: Report | None = None
         self._windows: dict[Window, int] = {}
@@ -131,7 +140,7 @@ class Follower:
         return writer.trigger(processingTime=f"{self._following.every_s} seconds").start()  # type: ignore[no-any-return]
 
     def _take_state(self, rows: DataFrame, _: int) -> None:
-        self._report = summarise(rows, scope=self._scope, parquet=self._parquet)
+        self._report = summarise(rows, scope=self._scope, parquet=self._parquet, sightings=self._sightings())
         document = dataclasses.asdict(dataclasses.replace(self._report, windows=()))
         replace_file(self._directory / _REPORT, json.dumps(document))
         self._dirty = True

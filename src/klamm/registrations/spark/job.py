@@ -22,12 +22,12 @@ from klamm.registrations.spark.following import Follower
 from klamm.registrations.spark.summing import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
 
-    from klamm.registrations.report import Following, Report, Scope
+    from klamm.registrations.report import Following, Report, Scope, Sighting
 
 COLUMNS: Final = "key binary, value binary, partition int, offset long, timestamp timestamp"
 RECORDS_PER_TASK: Final = 500_000
@@ -36,6 +36,9 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
+    # Clients are many: grouping them sorts in any case, and this way once, on disk where memory ends.
+    "spark.sql.execution.useObjectHashAggregateExec": "false",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
     "spark.sql.streaming.minBatchesToRetain": "2",
     # State on disk: what is registered need not fit into the heap.
     "spark.sql.streaming.stateStore.providerClass": (
@@ -51,6 +54,8 @@ _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
+    # Of a small heap Spark's own share has to leave more for all that it does not count.
+    "spark.memory.fraction": "0.4",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xshare:auto",
 }
 
@@ -64,6 +69,7 @@ class Job:
         spark_properties: ``spark.*`` keys on top of klamm's own.
         scope: Which clients and which configs it is about.
         parquet: Where each report's tables are written, replacing those before; None: nowhere.
+        sightings: Tells whom brokers have seen, whenever a report is made; None: nobody knows.
     """
 
     def __init__(
@@ -74,12 +80,14 @@ class Job:
         *,
         scope: Scope,
         parquet: Path | None = None,
+        sightings: Callable[[], Sequence[Sighting]] | None = None,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._properties = properties
         self._spark_properties = spark_properties
         self._scope = scope
         self._parquet = parquet
+        self._sightings = sightings or tuple
 
     def read(self) -> Report:
         """Read the topic as far as it reaches now, and sum it up.
@@ -92,7 +100,7 @@ class Job:
         with self._session() as spark:
             _check_duration(spark, "window", self._scope.window)
             records = self._options(spark.read).option("maxRecordsPerPartition", RECORDS_PER_TASK).load()
-            return report_over(records, scope=self._scope, parquet=self._parquet)
+            return report_over(records, scope=self._scope, parquet=self._parquet, sightings=self._sightings())
 
     def follow(self, publish: Callable[[Report], None], following: Following, *, reports: int | None = None) -> None:
         """Publish a report, and one more whenever something was registered, until it is interrupted.
@@ -112,7 +120,12 @@ class Job:
             _check_duration(spark, "late", following.late)
             records = compatibility.parsed(self._options(spark.readStream).load())
             Follower(
-                records, scope=self._scope, following=following, cluster=self._bootstrap_servers, parquet=self._parquet
+                records,
+                scope=self._scope,
+                following=following,
+                cluster=self._bootstrap_servers,
+                parquet=self._parquet,
+                sightings=self._sightings,
             ).run(publish, reports=reports)
 
     @contextlib.contextmanager
@@ -141,17 +154,21 @@ class Job:
         )
 
 
-def report_over(records: DataFrame, *, scope: Scope, parquet: Path | None = None) -> Report:
+def report_over(
+    records: DataFrame, *, scope: Scope, parquet: Path | None = None, sightings: Sequence[Sighting] = ()
+) -> Report:
     """Return the report over raw records; only its few rows come to the driver.
 
     Args:
         records: Of the registration topic, with the columns ``COLUMNS``.
         scope: Which clients and which configs it is about.
         parquet: A directory for the tables; None: they are not written.
+        sightings: Whom brokers have seen.
     """
     # Rows of one client side by side: one exchange serves all that follows.
     by_client = compatibility.parsed(records).repartition(*compatibility.ENTITY)
-    return summarise(compatibility.latest(by_client, scope.window), scope=scope, parquet=parquet)
+    rows = compatibility.latest(by_client, scope.window)
+    return summarise(rows, scope=scope, parquet=parquet, sightings=sightings)
 
 
 def reason_of(text: str) -> str:

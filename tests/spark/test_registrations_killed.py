@@ -1,0 +1,148 @@
+"""A report that follows, killed while it is at work: the next run goes on from the checkpoint, exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from klamm.client_configs.registrations import TOPIC
+from klamm.clients import KafkaProducer
+from klamm.registrations.report import Following, Report, Scope
+from klamm.registrations.spark.job import Job
+from tests.support.klamm import KlammBroker
+from tests.support.processes import start_process, stop_process, wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+_STREAMS = ("state", "windows")
+_TIMEOUT_S = 120.0
+_MOST_CLIENTS = 60
+_WINDOW = "1000 days"
+_FOLLOW = f"""
+import sys
+from pathlib import Path
+from klamm.registrations.report import Following, Scope, run_report
+quick_to_start = {{
+    "spark.master": "local[1]",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}}
+run_report(sys.argv[1], sys.stdout, output_format="json", spark_properties=quick_to_start,
+    scope=Scope(window="{_WINDOW}"), following=Following(every_s=0.5, checkpoint=Path(sys.argv[2])))
+"""
+
+
+class EnoughError(Exception):
+    """Ends a report that would follow for ever."""
+
+
+def register(servers: str, clients: range) -> None:
+    for number in clients:
+        KafkaProducer(bootstrap_servers=servers, client_id=f"app-{number}", acks=1, enable_idempotence=False).close()
+
+
+def newest(checkpoint: Path, stream: str, kind: str) -> int:
+    """Return the newest round of a stream that is planned (``offsets``) or done (``commits``); -1: none."""
+    names = (path.name for path in (checkpoint / stream / kind).glob("[0-9]*"))
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def is_at_work(checkpoint: Path, stream: str) -> bool:
+    return newest(checkpoint, stream, "offsets") > newest(checkpoint, stream, "commits")
+
+
+def kill_hard_if(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
+    """SIGKILL for the report, its JVM and its workers, none after the other's farewell, if a condition still holds."""
+    everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    _tell(everybody, signal.SIGSTOP)
+    holds = condition()
+    _tell(everybody, signal.SIGKILL if holds else signal.SIGCONT)
+    if holds:
+        process.wait()
+    return holds
+
+
+def _tell(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # a worker that just ended by itself
+            one.send_signal(number)
+
+
+def follow_on(servers: str, checkpoint: Path, clients: int) -> list[Report]:
+    """Go on from the checkpoint until a report knows so many clients, in its windows too; returns all reports."""
+    reports: list[Report] = []
+
+    def publish(report: Report) -> None:
+        reports.append(report)
+        if report.clients == sum(one.clients for one in report.windows) == clients:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        Job(servers, {}, {}, scope=Scope(window=_WINDOW)).follow(publish, Following(every_s=0.5, checkpoint=checkpoint))
+    return reports
+
+
+def test_nothing_is_counted_twice_and_nothing_is_lost_by_kill_9(spark: SparkSession, tmp_path: Path) -> None:
+    """K649-39."""
+    checkpoint, log, output = tmp_path / "kept", tmp_path / "log", tmp_path / "out.json"
+    with KlammBroker() as broker:
+        servers = broker.bootstrap_servers
+        # given
+        register(servers, range(5))
+        with output.open("wb") as out:
+            process = start_process([sys.executable, "-c", _FOLLOW, servers, checkpoint], log=log, stdout=out.fileno())
+
+        def alive() -> None:
+            assert process.poll() is None, log.read_text()[-2_000:]
+
+        def in_a_round() -> bool:
+            return any(is_at_work(checkpoint, stream) for stream in _STREAMS)
+
+        def wait(condition: Callable[[], bool], what: str, interval_s: float = 0.02) -> None:
+            wait_until(condition, timeout_s=_TIMEOUT_S, what=what, interval_s=interval_s, alive=alive)
+
+        try:
+            wait(lambda: '"clients": 5,' in output.read_text(), "a report that knows the first five")
+            # when
+            clients, killed = 5, False
+            while not killed and clients < _MOST_CLIENTS:
+                wait(lambda: not in_a_round(), "both streams to be done")
+                registering = threading.Thread(target=register, args=(servers, range(clients, clients + 2)))
+                registering.start()
+                wait(in_a_round, "work to be done", 0.002)
+                killed = kill_hard_if(process, in_a_round)
+                registering.join()
+                clients += 2
+            assert killed, "every round was over before it could be interrupted"
+        finally:
+            stop_process(process)
+        register(servers, range(clients, clients + 3))
+        clients += 3
+        reports = follow_on(servers, checkpoint, clients)
+    # then
+    assert (reports[0].clients, reports[0].records) in {(number, number) for number in range(5, clients + 1)}
+    assert (reports[-1].clients, reports[-1].records) == (clients, clients), "each client registered once"
+    assert [one.clients for one in reports[-1].windows] == [clients]
+    assert reports[-1].reach[0].following == clients
+    ends = json.loads(_last_line(checkpoint / "state" / "offsets"))
+    assert sum(ends[TOPIC].values()) == clients, "and each record was read"
+
+
+def _last_line(rounds: Path) -> str:
+    latest = max(
+        (path for path in rounds.iterdir() if re.fullmatch(r"\d+", path.name)), key=lambda path: int(path.name)
+    )
+    return latest.read_text(encoding="utf-8").splitlines()[-1]

@@ -2,6 +2,7 @@
 PYTHON_BIN := .venv/bin
 WITH_JAVA := $(PYTHON_BIN)/python scripts/with_tools.py java --
 WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
+WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium --
 DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
 # Two files of tests at a time: most of the time they wait for processes they have started.
@@ -35,7 +36,7 @@ check: setup
 	$(PYTHON_BIN)/lint-imports --no-cache
 
 test: check
-	$(WITH_JAVA_AND_MAVEN) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(WITH_ALL_TOOLS) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .

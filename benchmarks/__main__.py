@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import authorizer, client_configs, configs, describe, mirror, registrations, startup, throughput
+from benchmarks import (
+    authorizer,
+    client_configs,
+    configs,
+    describe,
+    mirror,
+    mirror_latency,
+    mirror_many,
+    registrations,
+    startup,
+    throughput,
+)
 from benchmarks.goals import verdicts
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Plan
@@ -28,6 +39,8 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "client-configs": client_configs.run,
     "throughput": throughput.run,
     "mirror": mirror.run,
+    "mirror-latency": mirror_latency.run,
+    "mirror-many": mirror_many.run,
     "registrations": registrations.run,
 }
 _RESULTS = Path(__file__).parent / "results"
@@ -39,7 +52,7 @@ def main() -> None:
     console = Console()
     machine = describe_machine()
     started = datetime.datetime.now(tz=datetime.UTC)
-    plan = Plan(quick=options.quick, sides=tuple(options.sides or ()))
+    plan = Plan(quick=options.quick, sides=tuple(options.sides or ()), megabytes=options.megabytes)
     mode = "quick" if options.quick else "full"
     where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {machine['java']}"
     console.print(where, style="bold")
@@ -67,6 +80,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a few minutes instead of an hour: less data, one round")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), help="run these alone")
     parser.add_argument("--sides", nargs="+", help="measure these sides alone, by the names in the tables")
+    parser.add_argument("--megabytes", type=int, default=0, help="how much mirrors copy: 20000 shows whether they grow")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
     return parser.parse_args()
 

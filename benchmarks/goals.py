@@ -44,14 +44,19 @@ _KAFKA: Final = "Apache Kafka"
 GOALS: Final = (
     *(
         goal
-        for size in ("128 KiB", "16 KiB")
+        for batches in ("128 KiB", "16 KiB", "128 KiB, zstd", "16 KiB, zstd")
         for goal in (
-            Goal(benchmark=f"mirror, batches of {size}", metric="MB/s", peer=_MM2, at_least=6),
-            Goal(benchmark=f"mirror, batches of {size}", metric="MB/s", peer=_TUNED, at_least=2),
-            Goal(benchmark=f"mirror, batches of {size}", metric="CPU s/GB", peer=_TUNED, at_most=0.25),
-            Goal(benchmark=f"mirror, batches of {size}", metric="mirror PSS MiB", peer=_TUNED, at_most=1),
+            Goal(benchmark=f"mirror, batches of {batches}", metric="MB/s", peer=_MM2, at_least=6),
+            Goal(benchmark=f"mirror, batches of {batches}", metric="MB/s", peer=_TUNED, at_least=2),
+            Goal(benchmark=f"mirror, batches of {batches}", metric="MB/s", peer="bare loop", at_least=0.8),
+            Goal(benchmark=f"mirror, batches of {batches}", metric="CPU s/GB", peer=_TUNED, at_most=0.25),
+            Goal(benchmark=f"mirror, batches of {batches}", metric="PSS MiB", peer=_TUNED, at_most=1),
         )
     ),
+    Goal(benchmark="mirror, 1,000 records/s", metric="p50 ms", peer=_MM2, at_most=1),
+    Goal(benchmark="mirror, 1,000 records/s", metric="p99 ms", peer=_MM2, at_most=2),
+    Goal(benchmark="mirror, 10,000 partitions", metric="first round s", at_most=10),
+    Goal(benchmark="mirror, 10,000 partitions", metric="next rounds s", at_most=10),
     *(
         goal
         for batches in ("as shipped", "batches of 128 KiB")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +52,8 @@ class Plan:
     quick: bool
     sides: tuple[str, ...]
     """Empty: all."""
+    megabytes: int = 0
+    """How much a mirror copies, in each of the loads of a quick run; 0: what the benchmark says."""
 
     def rounds(self, full: int, quick: int = 1) -> int:
         """Return how often each side has its turn."""
@@ -114,3 +117,42 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Return the value below which ``share`` (0 to 1) of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class PeakMemory:
+    """Looks once a second at the memory of a process tree while the block runs."""
+
+    def __init__(self, pid: int) -> None:
+        self.samples: list[float] = []
+        """PSS in MiB."""
+        self._pid = pid
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="memory", daemon=True)
+
+    def _look(self) -> None:
+        while True:
+            self.samples.append(pss_mebibytes([self._pid]))
+            if self._done.wait(1.0):
+                return
+
+    @property
+    def peak(self) -> float:
+        """The most there was, in MiB."""
+        return max(self.samples)
+
+    @property
+    def growth(self) -> float:
+        """MiB between the second and the last quarter of the run: what is made ready at the start is no growth."""
+        quarter = max(1, len(self.samples) // 4)
+        early = self.samples[quarter : 2 * quarter] or self.samples[:1]
+        return statistics.fmean(self.samples[-quarter:]) - statistics.fmean(early)
+
+    def __enter__(self) -> PeakMemory:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._done.set()
+        self._thread.join()

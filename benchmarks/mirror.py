@@ -1,125 +1,100 @@
-"""Apache Kafka to Apache Kafka: klamm's mirror on Spark, MirrorMaker 2 as shipped, MirrorMaker 2 tuned."""
+"""Throughput from Apache Kafka to Apache Kafka: klamm on Spark, a bare loop, MirrorMaker 2 as shipped and tuned."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import shutil
-import signal
-import sys
-import tempfile
-import threading
+import os
 import time
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds, pss_mebibytes, wait_for
+from benchmarks.measure import Measurement, PeakMemory, Plan, alternate, cpu_seconds, wait_for
+from benchmarks.mirror_sides import (
+    EXACTLY_ONCE,
+    PARTITIONS,
+    REMOTE,
+    TOPIC,
+    TUNED,
+    MirrorSide,
+    start_bare_loop,
+    start_klamm,
+    start_mirrormaker,
+)
 from benchmarks.sides import apache_kafka
-from benchmarks.throughput import produce
-from tests.support.java import java_command
-from tests.support.processes import start_process, stop_process
+from benchmarks.throughput import consume, produce
 from tests.support.wire import RefusedError, WireClient
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.support.kafka import KafkaCluster
 
 _RECORD_BYTES: Final = 512
-_PARTITIONS: Final = 4
 _MEGA: Final = 1_000_000
 _TIMEOUT_S: Final = 900.0
 _START_TIMEOUT_S: Final = 120.0
-_TOPIC: Final = "load"
-_REMOTE: Final = "source.load"
 _WARM_UP: Final = "warm-up"
 _WARM_UP_RECORDS: Final = 400_000
 """200 MB into a target that has just started: its compiler is done with the hot paths before anybody is timed."""
-_BATCH_SIZES: Final = {
-    "128 KiB": ("batch.size=131072", "linger.ms=100"),
-    "16 KiB": ("batch.size=16384", "linger.ms=100"),
-}
 
-_TUNED: Final = """
-tasks.max=2
-source.consumer.max.partition.fetch.bytes=4194304
-source.consumer.fetch.max.bytes=52428800
-source.consumer.fetch.min.bytes=1048576
-source.consumer.fetch.max.wait.ms=100
-source.consumer.max.poll.records=20000
-target.producer.batch.size=524288
-target.producer.linger.ms=20
-target.producer.buffer.memory=134217728
-"""
-"""Producer batches and linger, fetch sizes, two tasks for two cores; the heap is that of the start script (2 GB)."""
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What the source holds: all sizes are of records before they are compressed."""
+
+    label: str
+    producer: tuple[str, ...]
+    is_quick: bool = False
+    """Measured in a quick run too."""
+
+
+_LOADS: Final = (
+    _Load("batches of 128 KiB", ("batch.size=131072", "linger.ms=100"), is_quick=True),
+    _Load("batches of 16 KiB", ("batch.size=16384", "linger.ms=100"), is_quick=True),
+    _Load("batches of 128 KiB, zstd", ("batch.size=131072", "linger.ms=100", "compression.type=zstd")),
+    _Load("batches of 16 KiB, zstd", ("batch.size=16384", "linger.ms=100", "compression.type=zstd")),
+)
+_SIDES: Final = {
+    "klamm": MirrorSide(start=start_klamm),
+    "klamm, exactly once": MirrorSide(start=start_klamm, more=EXACTLY_ONCE),
+    "bare loop": MirrorSide(start=start_bare_loop, creates_topics=False),
+    "MirrorMaker 2": MirrorSide(start=start_mirrormaker),
+    "MirrorMaker 2, tuned": MirrorSide(start=start_mirrormaker, more=TUNED),
+    "MirrorMaker 2, tuned, exactly once": MirrorSide(start=start_mirrormaker, more=TUNED + EXACTLY_ONCE),
+}
 
 
 def run(plan: Plan) -> Iterator[Measurement]:
-    """Measure all three for 128 KiB and 16 KiB batches of 512-byte records; each round has a fresh target cluster."""
-    records = (600 if plan.quick else 4_000) * _MEGA // _RECORD_BYTES
-    for label, producer in _BATCH_SIZES.items():
+    """Measure all of them for each kind of batches; each round has a fresh target cluster."""
+    megabytes = plan.megabytes or (600 if plan.quick else 4_000)
+    records = megabytes * _MEGA // _RECORD_BYTES
+    for load in _LOADS:
+        if (plan.quick or plan.megabytes) and not load.is_quick:
+            continue
         with apache_kafka() as source:
             with WireClient(source.bootstrap_servers) as client:
-                client.create_topic(_TOPIC, partitions=_PARTITIONS)
-            produce(source.bootstrap_servers, _TOPIC, records, producer)
+                client.create_topic(TOPIC, partitions=PARTITIONS)
+            produce(source.bootstrap_servers, TOPIC, records, load.producer)
+            # Its compiler has seen fetches, too, before the first side is timed: or that side would pay for all.
+            consume(source.bootstrap_servers, TOPIC, records)
             sides = {
-                "klamm": functools.partial(_mirror, source, _start_klamm, records, producer, ""),
-                "MirrorMaker 2": functools.partial(_mirror, source, _start_mirrormaker, records, producer, ""),
-                "MirrorMaker 2, tuned": functools.partial(
-                    _mirror, source, _start_mirrormaker, records, producer, _TUNED
-                ),
+                name: functools.partial(_mirror, source, side, records, load.producer) for name, side in _SIDES.items()
             }
-            yield from alternate(sides, benchmark=f"mirror, batches of {label}", plan=plan, rounds=plan.rounds(3))
+            yield from alternate(sides, benchmark=f"mirror, {load.label}", plan=plan, rounds=plan.rounds(3))
 
 
-def _start_klamm(properties: Path, log: Path) -> subprocess.Popen[bytes]:
-    return start_process([Path(sys.executable).with_name("klamm"), "mirror", properties], log=log)
-
-
-def _start_mirrormaker(properties: Path, log: Path) -> subprocess.Popen[bytes]:
-    command = java_command(
-        "org.apache.kafka.connect.mirror.MirrorMaker",
-        str(properties),
-        heap="2G",
-        jvm_options=("-server", "-Xms256M", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
-    )
-    return start_process(command, log=log)
-
-
-def _mirror(
-    source: KafkaCluster,
-    start: Callable[[Path, Path], subprocess.Popen[bytes]],
-    records: int,
-    producer: tuple[str, ...],
-    more: str,
-) -> Mapping[str, float]:
-    with apache_kafka() as target, _scratch() as scratch:
+def _mirror(source: KafkaCluster, side: MirrorSide, records: int, producer: tuple[str, ...]) -> Mapping[str, float]:
+    with apache_kafka() as target:
         with WireClient(target.bootstrap_servers) as client:
-            client.create_topic(_WARM_UP, partitions=_PARTITIONS)
+            client.create_topic(_WARM_UP, partitions=PARTITIONS)
+            if not side.creates_topics:
+                client.create_topic(REMOTE, partitions=PARTITIONS)
         produce(target.bootstrap_servers, _WARM_UP, _WARM_UP_RECORDS, producer)
-        properties = scratch / "mm2.properties"
-        properties.write_text(_properties(source.bootstrap_servers, target.bootstrap_servers) + more)
-        log = scratch / "mirror.log"
+        os.sync()  # nobody is timed while the disk is busy with what others wrote
         began = time.monotonic()
-        mirror = start(properties, log)
-        try:
+        with side.running(source, target) as mirror:
             return _watch(mirror, (*source.pids, *target.pids, mirror.pid), target, records, began)
-        except (TimeoutError, ChildProcessError) as error:
-            error.add_note(log.read_text(errors="replace")[-4000:])
-            raise
-        finally:
-            mirror.send_signal(signal.SIGTERM)
-            stop_process(mirror, grace_s=30.0)
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="klamm-bench-"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _watch(
@@ -140,68 +115,24 @@ def _watch(
         wait_for(lambda: reached(1), timeout_s=_START_TIMEOUT_S, what="the first record")
         first, early = time.monotonic(), _mirrored(client)
         spent, own = cpu_seconds(pids), cpu_seconds([mirror.pid])
-        with _PeakMemory(mirror.pid) as memory:
+        with PeakMemory(mirror.pid) as memory:
             wait_for(lambda: reached(records), timeout_s=_TIMEOUT_S, what=f"{records} records", interval_s=0.02)
             last = time.monotonic()
             spent, own = cpu_seconds(pids) - spent, cpu_seconds([mirror.pid]) - own
-        exceeding = _mirrored(client) - records
-    if exceeding:
-        raise RuntimeError(f"{exceeding} records too many arrived")
     gigabytes = (records - early) * _RECORD_BYTES / 1e9
     return {
         "MB/s": gigabytes * 1e3 / (last - first),
-        "CPU s/GB": spent / gigabytes,
-        "of it mirror": own / gigabytes,
-        "mirror PSS MiB": memory.peak,
+        "CPU s/GB": own / gigabytes,
+        "with both clusters": spent / gigabytes,
+        "PSS MiB": memory.peak,
+        "PSS growth MiB": memory.growth,
         "first record s": first - began,
     }
 
 
 def _mirrored(client: WireClient) -> int:
+    """Count the offsets of the remote topic; where transactions are written a marker a second is among them."""
     try:
-        return sum(client.end_offset(_REMOTE, partition) for partition in range(_PARTITIONS))
+        return sum(client.end_offset(REMOTE, partition) for partition in range(PARTITIONS))
     except RefusedError:
         return 0  # the remote topic is not there yet
-
-
-class _PeakMemory:
-    """Looks once a second at the memory of a process tree while the block runs."""
-
-    def __init__(self, pid: int) -> None:
-        self.peak = 0.0
-        self._pid = pid
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="memory", daemon=True)
-
-    def _look(self) -> None:
-        while True:
-            self.peak = max(self.peak, pss_mebibytes([self._pid]))
-            if self._done.wait(1.0):
-                return
-
-    def __enter__(self) -> _PeakMemory:
-        """Begin."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        self._done.set()
-        self._thread.join()
-
-
-def _properties(source: str, target: str) -> str:
-    return f"""clusters=source,target
-source.bootstrap.servers={source}
-target.bootstrap.servers={target}
-source->target.enabled=true
-source->target.topics={_TOPIC}
-target->source.enabled=false
-replication.factor=1
-checkpoints.topic.replication.factor=1
-heartbeats.topic.replication.factor=1
-offset-syncs.topic.replication.factor=1
-offset.storage.replication.factor=1
-status.storage.replication.factor=1
-config.storage.replication.factor=1
-"""

@@ -58,7 +58,13 @@ def report(servers: str) -> dict[str, Any]:
     newest = [max(versions.values(), key=lambda one: one[0])[1] for versions in standing.values()]
     names = {config for versions in standing.values() for _, configs in versions.values() for config in configs}
     reach = [
-        {"config": name, "following": sum(name in configs for configs in newest), "clients": len(newest), "user": None}
+        {
+            "config": name,
+            "following": sum(name in configs for configs in newest),
+            "clients": len(newest),
+            "user": None,
+            "unknown": 0,
+        }
         for name in names
     ]
     return {

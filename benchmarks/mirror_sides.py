@@ -1,0 +1,109 @@
+"""The mirrors under measurement, started as their users start them, between two clusters of Apache Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.support.java import java_command
+from tests.support.processes import start_process, stop_process
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+    from tests.support.kafka import KafkaCluster
+
+TOPIC: Final = "load"
+REMOTE: Final = "source.load"
+PARTITIONS: Final = 4
+EXACTLY_ONCE: Final = """
+target.exactly.once.source.support=enabled
+source.consumer.isolation.level=read_committed
+dedicated.mode.enable.internal.rest=true
+"""
+TUNED: Final = """
+tasks.max=2
+source.consumer.max.partition.fetch.bytes=4194304
+source.consumer.fetch.max.bytes=52428800
+source.consumer.fetch.min.bytes=1048576
+source.consumer.fetch.max.wait.ms=100
+source.consumer.max.poll.records=20000
+target.producer.batch.size=524288
+target.producer.linger.ms=20
+target.producer.buffer.memory=134217728
+"""
+"""Producer batches and linger, fetch sizes, two tasks for two cores; the heap is that of the start script (2 GB)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSide:
+    """One mirror and its settings."""
+
+    start: Callable[[Path, Path], subprocess.Popen[bytes]]
+    """Takes the properties file and where to log."""
+    more: str = ""
+    """Lines beyond the common ones."""
+    creates_topics: bool = True
+    """False: the remote topic must be there."""
+
+    @contextlib.contextmanager
+    def running(self, source: KafkaCluster, target: KafkaCluster) -> Iterator[subprocess.Popen[bytes]]:
+        """Let it mirror the topic; what it logged is told with an error of the block."""
+        scratch = Path(tempfile.mkdtemp(prefix="klamm-bench-"))
+        properties, log = scratch / "mm2.properties", scratch / "mirror.log"
+        properties.write_text(_properties(source.bootstrap_servers, target.bootstrap_servers) + self.more)
+        mirror = self.start(properties, log)
+        try:
+            yield mirror
+        except (TimeoutError, ChildProcessError) as error:
+            error.add_note(log.read_text(errors="replace")[-4000:])
+            raise
+        finally:
+            mirror.send_signal(signal.SIGTERM)
+            stop_process(mirror, grace_s=30.0)
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def start_klamm(properties: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start ``klamm mirror``."""
+    return start_process([Path(sys.executable).with_name("klamm"), "mirror", properties], log=log)
+
+
+def start_bare_loop(properties: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start the copying of klamm without Spark and without control loops, in one process."""
+    return start_process([sys.executable, "-m", "benchmarks.mirror_bare", properties], log=log)
+
+
+def start_mirrormaker(properties: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start MirrorMaker 2 with the JVM options of its start script."""
+    command = java_command(
+        "org.apache.kafka.connect.mirror.MirrorMaker",
+        str(properties),
+        heap="2G",
+        jvm_options=("-server", "-Xms256M", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    )
+    return start_process(command, log=log)
+
+
+def _properties(source: str, target: str) -> str:
+    return f"""clusters=source,target
+source.bootstrap.servers={source}
+target.bootstrap.servers={target}
+source->target.enabled=true
+source->target.topics={TOPIC}
+target->source.enabled=false
+replication.factor=1
+checkpoints.topic.replication.factor=1
+heartbeats.topic.replication.factor=1
+offset-syncs.topic.replication.factor=1
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+config.storage.replication.factor=1
+"""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.browser import Browser, find_browser
 from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
 from tests.support.second_chance import grant_second_chances, report_second_chances
@@ -60,6 +61,16 @@ def java() -> None:
         class_path()
     except JavaUnavailableError as error:
         skip_loudly(f"needs real Apache Kafka: {error}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium. Where there is none, tests that ask for it are skipped and named at the end, in CI too."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("needs a Chromium or Chrome: install chromium, or set CHROMIUM to the program")
+    with Browser(program) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

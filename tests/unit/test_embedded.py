@@ -154,7 +154,10 @@ def test_the_broker_outlives_the_thread_that_started_it() -> None:
 
 
 PARENT = """
-import os, sys, time, klamm
+import os, resource, sys, time, klamm
+if "many files" in sys.argv:  # more than select() knows
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
 broker = klamm.Broker().start()
 if "fork" in sys.argv and os.fork() == 0:
     time.sleep(60)
@@ -163,7 +166,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("how", ["alone", "fork"])
+@pytest.mark.parametrize("how", ["alone", "fork", "many files"])
 def test_the_broker_ends_with_its_parent_even_when_that_is_killed(how: str) -> None:
     # given
     with subprocess.Popen(

@@ -39,8 +39,8 @@ def test_an_example_runs_and_prints_what_it_promises(example: str) -> None:
 
 
 def test_every_example_is_run() -> None:
-    # tests/spark/test_mirror_on_a_cluster.py runs the one that wants a cluster
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, "mirror_submit.py"}
+    # tests/spark runs those that want Spark
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, "masked_stream.py", "mirror_submit.py"}
 
 
 def test_the_example_of_a_mirror_is_understood() -> None:

@@ -20,6 +20,7 @@ from klamm.cli.configs.options import parser as configs_parser
 from klamm.cli.topics.options import parser as topics_parser
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_tools import KafkasTools, Outcome
+from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
 
@@ -208,7 +209,12 @@ def kafkas_plays(
     """Kafka's tools against Apache Kafka and against klamm, at the same time."""
 
     def play(tools: KafkasTools, address: str) -> list[Outcome]:
-        return [run_kafkas(tools, address, words) for words in commands(PLAY)]
+        outcomes = []
+        with KeptUp(address) as broker:
+            for words in commands(PLAY):
+                outcomes.append(run_kafkas(tools, address, words))
+                broker.wait()
+        return outcomes
 
     with KafkasTools() as more_tools, ThreadPoolExecutor(2) as both:
         on_kafka = both.submit(play, kafkas_tools, kafka.bootstrap_servers)
@@ -244,17 +250,15 @@ def test_our_commands_print_what_kafkas_tools_print(
     """K649-85, K649-90, and no command ever prints a password."""
     cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "kafka"}[against])
     differences = []
-    for words, expected in zip(commands(PLAY), golden, strict=True):
-        outcome = run_ours(cluster.bootstrap_servers, words, capsys)
-        until = time.monotonic() + 5.0
-        while "--describe" in words and shown(outcome.stdout) != shown(expected.stdout) and time.monotonic() < until:
-            time.sleep(0.1)  # a broker of Apache Kafka learns of a change a little after the controller
+    with KeptUp(cluster.bootstrap_servers) as broker:
+        for words, expected in zip(commands(PLAY), golden, strict=True):
             outcome = run_ours(cluster.bootstrap_servers, words, capsys)
-        if (outcome.exit_code, shown(outcome.stdout)) != (expected.exit_code, shown(expected.stdout)):
-            differences.append((words, outcome, expected))
-        assert "s3cret" not in outcome.stdout + outcome.stderr
-        if outcome.stderr.count("\n") > 1 or as_java_says(outcome.stderr) not in blanks_aside(expected.stderr):
-            differences.append((words, outcome, expected))
+            if (outcome.exit_code, shown(outcome.stdout)) != (expected.exit_code, shown(expected.stdout)):
+                differences.append((words, outcome, expected))
+            assert "s3cret" not in outcome.stdout + outcome.stderr
+            if outcome.stderr.count("\n") > 1 or as_java_says(outcome.stderr) not in blanks_aside(expected.stderr):
+                differences.append((words, outcome, expected))
+            broker.wait()
     assert differences == []
 
 

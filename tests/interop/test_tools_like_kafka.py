@@ -21,6 +21,7 @@ from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata, TopicPartition
 from klamm.protocol.records import Record, encode_batch
 from tests.support.java import java_tool
 from tests.support.kafka_tools import KafkasTools, Outcome
+from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
 from tests.support.wire import RefusedError, WireClient
@@ -238,11 +239,12 @@ def test_the_tools_say_of_klamm_what_they_say_of_apache_kafka(
     klamm_broker_process: KlammBroker, real_kafka: KafkaCluster, tools: KafkasTools, files: Path
 ) -> None:
     def play(tools: KafkasTools, address: str) -> list[tuple[int, list[str], list[str]]]:
-        with inhabited(address):
-            return [
-                shown(line, run(tools, address, line.replace("@", str(files)).split(" ")), address)
-                for line in PLAY.splitlines()
-            ]
+        outcomes = []
+        with inhabited(address), KeptUp(address) as broker:
+            for line in PLAY.splitlines():
+                outcomes.append(shown(line, run(tools, address, line.replace("@", str(files)).split(" ")), address))
+                broker.wait()
+        return outcomes
 
     # when
     with KafkasTools() as more_tools, ThreadPoolExecutor(2) as both:

@@ -1,0 +1,53 @@
+"""A broker that has caught up with its controller: what Apache Kafka says before that is of a moment ago."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, Self
+
+from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, OpType, ResourceType
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_MARK: Final = ConfigResource(ResourceType.CLIENT_METRICS, "marks-of-tests")
+_KEY: Final = "interval.ms"
+_MARKS: Final = itertools.count(100_000)
+
+
+class KeptUp:
+    """Waits until a broker knows of all that was changed before. A context manager; one per cluster at a time.
+
+    A controller's changes come to brokers in their order, so that whoever knows of the last mark knows of the rest.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._admin = AdminClient(address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._alter(None, OpType.DELETE)
+        self._admin.close()
+
+    def wait(self) -> None:
+        """Return when the broker has caught up.
+
+        Raises:
+            TimeoutError: It has not within a minute.
+        """
+        mark = str(next(_MARKS))
+        self._alter(mark, OpType.SET)
+        wait_until(lambda: self._seen() == mark, timeout_s=60, what="the broker to catch up with its controller")
+
+    def _alter(self, mark: str | None, how: OpType) -> None:
+        op = AlterConfigOp(ConfigEntry(_KEY, mark), how)
+        self._admin.incremental_alter_configs({_MARK: [op]}).all().result()
+
+    def _seen(self) -> str | None:
+        entry = self._admin.describe_configs([_MARK]).all().result()[_MARK].get(_KEY)
+        return entry.value if entry else None

@@ -21,7 +21,7 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NONE, UNKNOWN_TOPIC, INVALID_TOPIC, UNKNOWN_TOPIC_ID, INVALID_REQUEST = 0, 3, 17, 100, 42
+NONE, UNKNOWN_TOPIC, INVALID_TOPIC, UNKNOWN_TOPIC_ID, INVALID_REQUEST, POLICY_VIOLATION = 0, 3, 17, 100, 42, 44
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,29 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(client: WireClie
         INVALID_TOPIC,
         "Topic 'col_lide' collides with existing topic: col.lide",
     )
+
+
+@pytest.mark.parametrize("counts", [[6_000, 6_000], [10_000, 0], [2**31 - 1, 2**31 - 1]])
+def test_ten_thousand_partitions_are_too_many_for_a_request(client: WireClient, counts: list[int]) -> None:
+    before = client.topic_ids()
+    topics = [
+        CreateTopicsRequest.CreatableTopic(name=f"many-{index}", num_partitions=count, replication_factor=1)
+        for index, count in enumerate(counts)
+    ]
+    answer = client.ask(CreateTopicsRequest(topics=topics), CreateTopicsResponse, 7)
+    expected = (POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    assert [(topic.error_code, topic.error_message) for topic in answer.topics] == [expected, expected]
+    assert client.topic_ids() == before
+
+
+def test_the_log_of_kafkas_controllers_is_no_name_for_a_topic(client: WireClient) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(name="__cluster_metadata", num_partitions=1, replication_factor=1)
+    (result,) = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 7).topics
+    assert (result.error_code, result.error_message) == (
+        INVALID_REQUEST,
+        "Creation of internal topic __cluster_metadata is prohibited.",
+    )
+    assert metadata(client, "__cluster_metadata", create=True).error_code != NONE
 
 
 def test_paging_through_topics_shows_every_partition_once(client: WireClient) -> None:

@@ -5,6 +5,7 @@ Everything wrong here is INVALID_REQUEST, where for topics a wrong value is INVA
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -54,6 +55,8 @@ _THREAD_POOLS = (
 )
 # Sockets are bound once, at the start.
 _FIXED_WHILE_RUNNING = ("listeners", "listener.security.protocol.map")
+# Kafka's Utils.validHostPattern.
+_HOST = re.compile(r"[0-9a-zA-Z\-%._:]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,7 @@ def check_broker_settings(static: Mapping[str, str]) -> None:
         InvalidConfigError: A broker could not run with it.
     """
     layers = BrokerLayers(static=static)
-    for rule in (_check_log_times, _check_connection_limits, _check_cleaner, _check_local_retention):
+    for rule in (_check_log_times, _check_overrides, _check_cleaner, _check_local_retention):
         try:
             rule(layers, layers)
         except InvalidRequestError as error:
@@ -203,11 +206,11 @@ def _check_cleaner(before: BrokerLayers, after: BrokerLayers) -> None:
 
 
 def _check_thread_pools(before: BrokerLayers, after: BrokerLayers) -> None:
-    for name in _THREAD_POOLS:
+    for name in (*_THREAD_POOLS, *sorted(_below_listeners("num.network.threads", after))):
         old, new = _numbers(name, before, after)
         if new == old:
             continue
-        failed = f"Dynamic thread count update validation failed for {name}={new}, value should"
+        failed = f"Dynamic thread count update validation failed for {base_name(name)}={new}, value should"
         if new <= 0:
             raise InvalidConfigError(f"{failed} be at least 1")
         if new < old // 2:
@@ -235,14 +238,30 @@ def _check_listeners(before: BrokerLayers, after: BrokerLayers) -> None:
             raise InvalidRequestError(f"{name} cannot be changed while the broker runs: set it in the properties file")
 
 
-def _check_connection_limits(_: BrokerLayers, after: BrokerLayers) -> None:
+def _check_overrides(_: BrokerLayers, after: BrokerLayers) -> None:
     name = "max.connections.per.ip.overrides"
-    for override in str(after.value(name) or "").split(","):
-        if not override.strip():
-            continue
-        host, _colon, count = override.strip().rpartition(":")
+    overrides = str(after.value(name) or "")
+    if after.value("max.connections.per.ip") == 0 and not overrides.strip():
+        _require(f"max.connections.per.ip can be set to zero only if {name} property is set.")
+    for override in filter(None, (part.strip() for part in overrides.split(","))):
+        host, _colon, count = override.rpartition(":")
         if not host or not count.strip().isdecimal():
             raise InvalidRequestError(f"Error parsing configuration property '{name}': {override!r} is not host:count")
+        if _HOST.fullmatch(host) is None:
+            raise InvalidRequestError(f"{name} contains invalid addresses : {host}")
+
+
+def _check_connection_limits(before: BrokerLayers, after: BrokerLayers) -> None:
+    """Refuse a limit that nobody could get past any more, not even to change it again."""
+    for base in ("max.connections", "max.connection.creation.rate"):
+        for name in sorted({base, *_below_listeners(base, after)}):
+            if cast("int", after.value(name)) <= 0 and after.value(name) != before.value(name):
+                raise InvalidConfigError(f"Invalid {base} {after.value(name)}")
+
+
+def _below_listeners(base: str, layers: BrokerLayers) -> set[str]:
+    names = {*layers.dynamic, *layers.cluster, *layers.static}
+    return {name for name in names if has_listener_prefix(name) and base_name(name) == base}
 
 
 def _check_reporters(before: BrokerLayers, after: BrokerLayers) -> None:
@@ -260,6 +279,7 @@ def _require(message: str) -> None:
 _RULES: tuple[Callable[[BrokerLayers, BrokerLayers], None], ...] = (
     _check_log_times,
     _check_listeners,
+    _check_overrides,
     _check_connection_limits,
     _check_cleaner,
     _check_thread_pools,

@@ -1,10 +1,11 @@
 """CreateTopics (key 19), v2-7.
 
 One answer per topic, in the order of the request; topics are decided one after the other, and a topic that is refused
-leaves its neighbours alone (KIP-108). A name that stands twice is answered once, with INVALID_REQUEST.
-``validate_only`` runs every check and the policy and creates nothing. Needs CREATE on the cluster or the topic, before
-anything else is looked at; the configs are told to who has DESCRIBE_CONFIGS on the topic. Partitions count for
-``controller_mutation_rate`` (KIP-599), also when they are only validated; from v6 on what is beyond it is refused.
+leaves its neighbours alone (KIP-108); 10,000 partitions or more are refused as a whole. A name that stands twice is
+answered once, with INVALID_REQUEST. ``validate_only`` runs every check and the policy and creates nothing. Needs CREATE
+on the cluster or the topic, before anything else is looked at; the configs are told to who has DESCRIBE_CONFIGS on the
+topic. Partitions count for ``controller_mutation_rate`` (KIP-599), also when they are only validated; from v6 on what
+is beyond it is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from klamm.broker.attempt import NONE, ApiError, attempt
 from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic
-from klamm.broker.topics.creating import NewTopic, TopicSpec, begin_topic
+from klamm.broker.topics.creating import NewTopic, TopicSpec, begin_topic, check_size
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, PolicyViolationError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.security.acls import AclOperation
 
@@ -84,40 +85,52 @@ class CreateTopicsAnswer:
 
 
 async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsAnswer:
-    """Answer one entry per topic; a refused one never fails its neighbours."""
+    """Answer one entry per topic; a refused one never fails its neighbours, unless all together are too many."""
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
+    admitted = [
+        _admit(topic, context, is_duplicate=asked[name] > 1)
+        async for name, topic in context.time_slice.over(once_each.items())
+    ]
+    try:
+        check_size((spec for spec in admitted if isinstance(spec, TopicSpec)), context)
+    except PolicyViolationError as error:
+        refusal = ApiError(error.error_code, error.error_message)
+        refused = [_failed(spec.name, refusal) if isinstance(spec, TopicSpec) else spec for spec in admitted]
+        return CreateTopicsAnswer(refused, quota.throttle_time_ms)
     # All are decided and applied, in order, before the first one is waited for; so they share commits.
     begun = [
-        await _begin(topic, context, quota, validate_only=request.validate_only, is_duplicate=asked[name] > 1)
-        async for name, topic in context.time_slice.over(once_each.items())
+        await _begin(spec, context, quota, validate_only=request.validate_only)
+        async for spec in context.time_slice.over(admitted)
     ]
     results = [await _end(topic, context) async for topic in context.time_slice.over(begun)]
     return CreateTopicsAnswer(results, quota.throttle_time_ms)
 
 
-async def _begin(
-    topic: CreateTopicsRequest.CreatableTopic,
-    context: RequestContext,
-    quota: MutationQuota,
-    *,
-    validate_only: bool,
-    is_duplicate: bool,
-) -> _Result | NewTopic:
+def _admit(
+    topic: CreateTopicsRequest.CreatableTopic, context: RequestContext, *, is_duplicate: bool
+) -> _Result | TopicSpec:
     if is_duplicate:
         return _failed(topic.name, ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
     if not (may_cluster(context, AclOperation.CREATE) or may_topic(context, AclOperation.CREATE, topic.name)):
         return _failed(topic.name, ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed."))
-    spec = TopicSpec(
+    return TopicSpec(
         name=topic.name,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=[(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
         configs=[(config.name, config.value) for config in topic.configs],
     )
+
+
+async def _begin(
+    spec: _Result | TopicSpec, context: RequestContext, quota: MutationQuota, *, validate_only: bool
+) -> _Result | NewTopic:
+    if not isinstance(spec, TopicSpec):
+        return spec
     begun, error = await attempt(lambda: begin_topic(spec, context, quota, validate_only=validate_only), api=API.key)
-    return _failed(topic.name, error) if begun is None else begun
+    return _failed(spec.name, error) if begun is None else begun
 
 
 async def _end(begun: _Result | NewTopic, context: RequestContext) -> _Result:

@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._roster.left(self.session)
         if self._is_admitted:
             self._is_admitted = False
-            self._limits.release(self.session.client_host)
+            self._limits.release(self.session.client_host, self.session.listener)
         if self._task is not None:
             self._task.cancel()
 
@@ -293,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_stay(self, transport: asyncio.Transport) -> bool:
         """Decide at the start: is there room, and who does the certificate speak of."""
-        if not self._limits.admit(self.session.client_host):
+        if not self._limits.admit(self.session.client_host, self.session.listener):
             logger.warning("Connection of %s closed: too many connections", self._peer())
             return False
         self._is_admitted = True

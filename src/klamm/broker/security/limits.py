@@ -1,4 +1,4 @@
-"""How many connections there may be: ``max.connections``, ``max.connections.per.ip`` and its overrides."""
+"""How many connections there may be: ``max.connections``, of all and of a listener, and ``max.connections.per.ip``."""
 
 from __future__ import annotations
 
@@ -19,21 +19,27 @@ class ConnectionLimits:
     def __init__(self, broker_value: Callable[[str], object]) -> None:
         self._broker_value = broker_value
         self._by_address: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
         self._total = 0
 
-    def admit(self, address: str) -> bool:
+    def admit(self, address: str, listener: str) -> bool:
         """Count a connection, or refuse it."""
         if self._total >= int(str(self._broker_value("max.connections"))):
+            return False
+        own_limit = self._broker_value(f"listener.name.{listener.lower()}.max.connections")
+        if own_limit is not None and self._by_listener[listener] >= int(str(own_limit)):
             return False
         if self._by_address[address] >= self._limit_of(address):
             return False
         self._by_address[address] += 1
+        self._by_listener[listener] += 1
         self._total += 1
         return True
 
-    def release(self, address: str) -> None:
+    def release(self, address: str, listener: str) -> None:
         """Forget a connection that was admitted."""
         self._total -= 1
+        self._by_listener[listener] -= 1
         self._by_address[address] -= 1
         if self._by_address[address] <= 0:
             del self._by_address[address]

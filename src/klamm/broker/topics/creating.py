@@ -11,22 +11,29 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.topics.catalog import Topic
-from klamm.broker.topics.placement import UNSET, Placement, place_new_topic
+from klamm.broker.topics.placement import UNSET, Placement, check_request_size, place_new_topic
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import check_topic_name
 from klamm.policy.details import TopicDetails
 from klamm.policy.kinds import CREATE_TOPIC
-from klamm.protocol.errors import InvalidReplicaAssignmentError, InvalidTopicError, TopicAlreadyExistsError
+from klamm.protocol.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+)
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas.mutations import MutationQuota
 
 RESERVED_NAMES: Final = frozenset({REGISTRATIONS_TOPIC})
 """Topics that only the broker itself makes, when it first writes to them."""
+
+_CLUSTER_METADATA: Final = "__cluster_metadata"  # the log of Kafka's controllers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +100,25 @@ async def begin_topic(
     return NewTopic(topic=topic, configs=configs, durable=durable)
 
 
+def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:
+    """Refuse a request that asks for too many partitions, whatever else is wrong with it.
+
+    Raises:
+        PolicyViolationError: All its topics together have 10,000 or more.
+    """
+    default = _default_num_partitions(context)
+    asked = (len(s.assignments) or (default if s.num_partitions == UNSET else s.num_partitions) for s in specs)
+    check_request_size(sum(count for count in asked if count > 0))
+
+
+def _default_num_partitions(context: RequestContext) -> int:
+    return int(str(context.services.configs.broker_value("num.partitions")))
+
+
 def _decide(spec: TopicSpec, context: RequestContext) -> tuple[Placement, Mapping[str, str]]:
     services = context.services
+    if spec.name == _CLUSTER_METADATA:
+        raise InvalidRequestError(f"Creation of internal topic {_CLUSTER_METADATA} is prohibited.")
     check_topic_name(spec.name)
     if spec.name in RESERVED_NAMES:
         raise InvalidTopicError(f"Topic '{spec.name}' is kept by the broker itself.")
@@ -117,7 +141,7 @@ def _place(spec: TopicSpec, context: RequestContext) -> Placement:
         num_partitions=spec.num_partitions,
         replication_factor=spec.replication_factor,
         assignments=assignments or None,
-        default_num_partitions=int(str(configs.broker_value("num.partitions"))),
+        default_num_partitions=_default_num_partitions(context),
         default_replication_factor=int(str(configs.broker_value("default.replication.factor"))),
         node_ids=node_ids,
         first=len(context.services.topics) % len(node_ids),

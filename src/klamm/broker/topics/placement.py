@@ -35,6 +35,16 @@ class Placement:
         return len(self.partitions[0])
 
 
+def check_request_size(partitions: int) -> None:
+    """Refuse what would make too many partitions at once.
+
+    Raises:
+        PolicyViolationError: It is 10,000 or more, in all topics of a request together.
+    """
+    if partitions >= MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolationError("Excessively large number of partitions per request.")
+
+
 def place_new_topic(
     *,
     num_partitions: int,
@@ -71,8 +81,7 @@ def place_new_topic(
         raise InvalidPartitionsError("Number of partitions was set to an invalid non-positive value.")
     count = default_num_partitions if num_partitions == UNSET else num_partitions
     replicas = default_replication_factor if replication_factor == UNSET else replication_factor
-    if count >= MAX_PARTITIONS_PER_REQUEST:
-        raise PolicyViolationError("Excessively large number of partitions per request.")
+    check_request_size(count)
     if replicas > len(node_ids):
         raise InvalidReplicationFactorError(
             f"Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas}"
@@ -111,8 +120,7 @@ def place_added_partitions(
             f"The topic {topic} currently has {len(current)} partition(s); {count} would not be an increase."
         )
     additional = count - len(current)
-    if additional >= MAX_PARTITIONS_PER_REQUEST:
-        raise PolicyViolationError("Excessively large number of partitions per request.")
+    check_request_size(additional)
     replicas = len(current[0])
     if assignments is None:
         first = (node_ids.index(current[0][0]) if current[0][0] in node_ids else 0) + len(current)

@@ -75,11 +75,13 @@ class FakeCluster(MirrorAdmin):
         self.topics |= counts
         return dict.fromkeys(counts)
 
+    def check_incremental_alter_configs(self, topic: str) -> None:
+        if self.incompatible:
+            raise AdminIncompatibleError("not offered")
+
     def incremental_alter_topic_configs(
         self, operations: Mapping[str, Sequence[ConfigOperation]]
     ) -> Mapping[str, AdminRefusedError | None]:
-        if self.incompatible:
-            raise AdminIncompatibleError("not offered")
         return dict.fromkeys(operations)
 
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:

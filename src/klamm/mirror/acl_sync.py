@@ -42,6 +42,11 @@ def remote_acls(acls: Iterable[Acl], topics: Iterable[str], remote_topic: Callab
     return tuple(dict.fromkeys(out))
 
 
+def in_words(acl: Acl) -> str:
+    """Return what an ACL allows or denies whom, for people."""
+    return f"{acl.permission.name} {acl.operation.name} for {acl.principal} from {acl.host}"
+
+
 class AclSync:
     """The ACL sync of one flow: only creates, never deletes. Confined to the flow's thread."""
 
@@ -58,23 +63,28 @@ class AclSync:
             ClusterAwayError: a cluster is away; nothing more is tried in this round.
         """
         settings = self._settings
-        try:
-            acls = self._source.describe_topic_acls()
-        except (AdminRefusedError, AdminIncompatibleError) as error:
-            self._not_described(error)
-            return
-        wanted = remote_acls(acls, topics, settings.remote_topic)
-        if not wanted:
-            return
-        existing = self._existing()
-        missing = [acl for acl in wanted if acl not in existing]
-        for acl, refused in self._create(missing).items():
-            what = f"{acl.permission.name} {acl.operation.name} for {acl.principal} from {acl.host}"
+        for acl, refused in self._create(self.missing(topics)).items():
+            what = in_words(acl)
             if refused is None:
                 logger.info("%s: topic %s: created ACL %s", settings.name, acl.resource_name, what)
             else:
                 alias = settings.target.alias
                 log_refusal(refused, f"create ACL {what} on topic {acl.resource_name} of cluster {alias}")
+
+    def missing(self, topics: Sequence[str]) -> list[Acl]:
+        """Return the ACLs that remote topics of source topics lack.
+
+        Raises:
+            ClusterAwayError: a cluster is away.
+        """
+        try:
+            acls = self._source.describe_topic_acls()
+        except (AdminRefusedError, AdminIncompatibleError) as error:
+            self._not_described(error)
+            return []
+        wanted = remote_acls(acls, topics, self._settings.remote_topic)
+        existing = self._existing() if wanted else frozenset()
+        return [acl for acl in wanted if acl not in existing]
 
     def _existing(self) -> frozenset[Acl]:
         """Return the target's ACLs, none where they may not be described: then all are sent."""

@@ -11,6 +11,7 @@ from klamm.admin import (
     AclResourceType,
     AdminClient,
     AlterConfigOp,
+    AlterConfigsOptions,
     ConfigResource,
     NewPartitions,
     OffsetAndMetadata,
@@ -153,6 +154,15 @@ class KafkaAdmin:
             lambda name: counts[name],
             lambda some: _refusals(self._admin.create_partitions({name: asked[name] for name in some})),
         )
+
+    def check_incremental_alter_configs(self, topic: str) -> None:
+        """Ask whether IncrementalAlterConfigs is offered, by a request that changes nothing of a topic.
+
+        Raises:
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        # Whether the topic may be altered, or is there, is not what was asked.
+        _by_name(self._admin.incremental_alter_configs({_topic(topic): []}, AlterConfigsOptions(validate_only=True)))
 
     def incremental_alter_topic_configs(
         self, operations: Mapping[str, Sequence[ConfigOperation]]

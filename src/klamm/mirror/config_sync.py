@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.keys import IncrementalAlterConfigs
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, OperationType
-from klamm.mirror.plans import complete_configs, plan_config_operations
+from klamm.mirror.plans import complete_configs, plan_config_operations, plan_replacement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ class ConfigSync:
         self._source = source
         self._target = target
         self.uses_legacy = settings.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
+        self._is_offered = False
         self._told_unknown: dict[tuple[str, str], str | None] = {}
         """Values by remote topic and config that the target does not know, as they were told."""
         self._told_refusals: dict[str, str] = {}
@@ -49,14 +50,37 @@ class ConfigSync:
         described = self._describe(topics)
         if not described:
             return
-        if not self.uses_legacy:
+        if self.writes_single_configs(next(iter(described))):
+            self._apply(self._without_unknown(self.plan(described)))
+        else:
+            self._replace(described)
+
+    def writes_single_configs(self, topic: str) -> bool:
+        """Tell whether the target takes IncrementalAlterConfigs, and is to; asked once by a request without changes.
+
+        Raises:
+            FlowFailedError: incremental changes are required, but the target does not know them.
+            ClusterAwayError: the target is away.
+        """
+        if not self.uses_legacy and not self._is_offered:
             try:
-                self._apply(self._without_unknown(self.plan(described)))
+                self._target.check_incremental_alter_configs(self._settings.remote_topic(topic))
+                self._is_offered = True
             except AdminIncompatibleError as error:
                 self._fall_back(error)
-            else:
-                return
-        self._replace(described)
+        return not self.uses_legacy
+
+    def plan_replacement(
+        self, described: Mapping[str, tuple[ConfigEntry, ...]]
+    ) -> dict[str, tuple[ConfigOperation, ...]]:
+        """Return what AlterConfigs would change, by remote topic; one that can not be described is left out."""
+        remote = {self._settings.remote_topic(topic): topic for topic in described}
+        current = self._target.describe_topic_configs(list(remote))
+        return {
+            name: plan_replacement(described[topic], self._settings.config_filter, target=entries)
+            for name, topic in remote.items()
+            if not isinstance(entries := current.get(name, ()), AdminRefusedError)
+        }
 
     def plan(self, described: Mapping[str, tuple[ConfigEntry, ...]]) -> dict[str, tuple[ConfigOperation, ...]]:
         """Return the incremental operations by remote topic that would change something.
@@ -77,6 +101,11 @@ class ConfigSync:
                 out[name] = planned
         return out
 
+    def is_known(self, remote_topic: str, name: str) -> bool:
+        """Tell whether the target knew a config when it was planned; one that could not be described may."""
+        known = self._known.get(remote_topic)
+        return known is None or name in known
+
     def _without_unknown(
         self, planned: Mapping[str, tuple[ConfigOperation, ...]]
     ) -> dict[str, tuple[ConfigOperation, ...]]:
@@ -84,8 +113,7 @@ class ConfigSync:
         out = {}
         unknown: dict[tuple[str, str], str | None] = {}
         for topic, operations in planned.items():
-            known = self._known.get(topic)
-            left_out = [] if known is None else [each for each in operations if each.name not in known]
+            left_out = [each for each in operations if not self.is_known(topic, each.name)]
             unknown |= {(topic, each.name): each.value for each in left_out}
             if kept := tuple(each for each in operations if each not in left_out):
                 out[topic] = kept

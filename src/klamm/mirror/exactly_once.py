@@ -12,8 +12,7 @@ from klamm.mirror.keys import IsolationLevel
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from klamm.mirror.client_settings import ClientProperties
     from klamm.mirror.key_reader import KeyReader
 
 _OWN: Final = "klamm.exactly.once"
@@ -73,18 +72,18 @@ class Delivery:
 
 
 def parse_delivery(
-    reader: KeyReader, source_alias: str, consumer: Mapping[str, str], producer: Mapping[str, str]
+    reader: KeyReader, source_alias: str, consumer: ClientProperties, producer: ClientProperties
 ) -> Delivery:
     """Read MirrorMaker's keys (KIP-618) and ``klamm.exactly.once``, which stands for all of them.
 
     Raises:
         SettingsError: a value is wrong, or exactly once is required of a flow that also reads uncommitted records.
     """
-    isolation_key = f"{source_alias}.consumer.isolation.level"
     given = consumer.get("isolation.level")
+    isolation_key = consumer.origins.get("isolation.level", f"{source_alias}.consumer.isolation.level")
     isolation = IsolationLevel.READ_UNCOMMITTED
     if given is not None:
-        isolation = keys.parse_choice(isolation_key, given, IsolationLevel)
+        isolation = keys.parse_choice(isolation_key, given.strip(), IsolationLevel)
     own = reader.boolean(_OWN, False)
     support = _choice(reader, _SUPPORT_OF_WORKER, WorkerSupport.DISABLED, worker=True)
     required = _choice(reader, _SUPPORT_OF_CONNECTOR, ConnectorSupport.REQUESTED) is ConnectorSupport.REQUIRED
@@ -126,14 +125,13 @@ def _check(*, own: bool, required: bool, support: WorkerSupport, isolation: Isol
         )
 
 
-def _exactly_once(reader: KeyReader, source_alias: str, producer: Mapping[str, str]) -> ExactlyOnce:
+def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperties) -> ExactlyOnce:
     interval_ms = _DEFAULT_INTERVAL_MS
     boundary = _choice(reader, _BOUNDARY, Boundary.POLL)
     if boundary is Boundary.INTERVAL:
         interval_ms = reader.integer(_BOUNDARY_MS, interval_ms, at_least=1)
-    timeout_ms = keys.parse_int(
-        "producer.transaction.timeout.ms", producer.get("transaction.timeout.ms", "60000"), at_least=1
-    )
+    key = "transaction.timeout.ms"
+    timeout_ms = keys.parse_int(producer.origins.get(key, key), producer.get(key, "60000"), at_least=1)
     group = reader.text("group.id", f"{source_alias}-mm2", worker=True)
     return ExactlyOnce(
         id_prefix=f"{group}-klamm-{source_alias}",

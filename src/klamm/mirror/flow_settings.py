@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from klamm.mirror import filters, keys, naming
+from klamm.mirror import client_settings, filters, keys, naming
 from klamm.mirror.exactly_once import parse_delivery
 from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from klamm.mirror.group_settings import parse_groups
@@ -19,16 +20,20 @@ from klamm.mirror.keys import (
     OnSourceLoss,
     SyncsLocation,
 )
-from klamm.properties import with_prefix
+from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.mirror.client_settings import ClientProperties
     from klamm.mirror.exactly_once import ExactlyOnce
     from klamm.mirror.filters import ConfigPropertyFilter
     from klamm.mirror.group_settings import GroupSettings
     from klamm.mirror.naming import ReplicationPolicy
     from klamm.mirror.settings import ClusterSettings
+
+_SEPARATOR: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ class FlowSettings:
     """None: no offsets of groups are translated."""
     warnings: tuple[str, ...] = ()
     """What the file asks for and does not get."""
-    clients: Mapping[str, Mapping[str, str]]
+    clients: Mapping[str, ClientProperties]
     """Client properties by ``source.consumer``, ``source.admin``, ``target.producer``, ``target.admin``."""
 
     @property
@@ -93,7 +98,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         SettingsError: a value is wrong; names key, value and what is allowed.
     """
     reader = KeyReader(properties, source.alias, target.alias)
-    clients = client_properties(properties, source, target)
+    clients = client_settings.of_flow(properties, source, target)
     consumer = clients["source.consumer"]
     policy = _policy(reader, source.alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
@@ -127,7 +132,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
         on_source_loss=reader.choice("klamm.on.source.loss", OnSourceLoss.STOP),
-        auto_offset_reset=_client_choice(source, consumer, "auto.offset.reset", OffsetReset.EARLIEST),
+        auto_offset_reset=_client_choice(consumer, "auto.offset.reset", OffsetReset.EARLIEST),
         tasks_max=reader.integer("tasks.max", 1, at_least=1) if reader.find("tasks.max") else None,
         admin_timeout=timedelta(milliseconds=reader.integer("admin.timeout.ms", 60_000, at_least=1)),
         syncs_topic=syncs_topic,
@@ -151,9 +156,9 @@ def _syncs_topic(reader: KeyReader, policy: ReplicationPolicy, source: str, targ
     return policy.offset_syncs_topic(target if _syncs_location(reader) is SyncsLocation.SOURCE else source)
 
 
-def _client_choice(source: ClusterSettings, consumer: Mapping[str, str], key: str, default: keys.Choice) -> keys.Choice:
+def _client_choice(consumer: ClientProperties, key: str, default: keys.Choice) -> keys.Choice:
     value = consumer.get(key)
-    return default if value is None else keys.parse_choice(f"{source.alias}.consumer.{key}", value, type(default))
+    return default if value is None else keys.parse_choice(consumer.origins[key], value.strip(), type(default))
 
 
 def _positions_interval(reader: KeyReader) -> timedelta:
@@ -161,27 +166,10 @@ def _positions_interval(reader: KeyReader) -> timedelta:
     return min(timedelta(milliseconds=flush), timedelta(seconds=1))
 
 
-def client_properties(
-    properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
-) -> dict[str, dict[str, str]]:
-    """Return client properties by ``source.consumer``, ``target.admin`` and so on.
-
-    ``A->B.source.consumer.k`` wins over ``<alias>.consumer.k``, that over ``<alias>.k``, that over top level.
-    """
-    own = with_prefix(properties, f"{source.alias}->{target.alias}.")
-    out = {}
-    for side, cluster in (("source", source), ("target", target)):
-        for role, base in cluster.clients.items():
-            out[f"{side}.{role}"] = dict(base) | with_prefix(own, f"{side}.cluster.") | with_prefix(own, f"{role}.")
-            out[f"{side}.{role}"] |= with_prefix(own, f"{side}.{role}.")
-    out["target.producer"] |= with_prefix(own, "producer.override.")
-    return out
-
-
 def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
     key = "replication.policy.class"
     name = reader.text(key, "DefaultReplicationPolicy")
-    separator = reader.text("replication.policy.separator", ".")
+    separator = _separator(reader)
     internal = reader.boolean("replication.policy.internal.topic.separator.enabled", True)
     match name.removeprefix(JAVA_PACKAGE):
         case "DefaultReplicationPolicy":
@@ -191,15 +179,24 @@ def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
                 separator=separator, internal_topic_separator_enabled=internal, source_cluster_alias=source_alias
             )
         case _:
-            policy: ReplicationPolicy = own_class(key, name)
-            return policy
+            own: ReplicationPolicy = own_class(reader, key, name, _POLICY_METHODS)
+            return naming.OwnReplicationPolicy(separator=separator, internal_topic_separator_enabled=internal, own=own)
+
+
+def _separator(reader: KeyReader) -> str:
+    key = "replication.policy.separator"
+    separator = reader.text(key, ".")
+    if _SEPARATOR.fullmatch(separator) is None:
+        found, value = reader.find(key) or (key, separator)
+        raise SettingsError(f"{found}={value}: expected characters that names of topics may have: a-z A-Z 0-9 . _ -")
+    return separator
 
 
 def _topic_filter(reader: KeyReader) -> filters.TopicFilter:
     key = "topic.filter.class"
     name = reader.text(key, "DefaultTopicFilter")
     if name.removeprefix(JAVA_PACKAGE) != "DefaultTopicFilter":
-        own: filters.TopicFilter = own_class(key, name)
+        own: filters.TopicFilter = own_class(reader, key, name, ("should_replicate_topic",))
         return own
     return DefaultTopicFilter(
         include=reader.patterns("topics", filters.DEFAULT_TOPICS),
@@ -212,7 +209,7 @@ def _config_filter(reader: KeyReader) -> ConfigPropertyFilter:
     name = reader.text(key, "DefaultConfigPropertyFilter")
     defaults_from = reader.choice("use.defaults.from", DefaultsFrom.TARGET)
     if name.removeprefix(JAVA_PACKAGE) != "DefaultConfigPropertyFilter":
-        own: ConfigPropertyFilter = own_class(key, name)
+        own: ConfigPropertyFilter = own_class(reader, key, name, ("should_replicate_config_property",))
         return own
     exclude = reader.patterns(
         "config.properties.exclude",

@@ -13,6 +13,7 @@ from klamm.properties import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.mirror.client_settings import ClientProperties
     from klamm.mirror.filters import GroupFilter
     from klamm.mirror.settings import ClusterSettings
 
@@ -48,7 +49,7 @@ class HeartbeatSettings:
     replication_factor: int = 3
     """-1 means: the target's default."""
     admin_timeout: timedelta = timedelta(seconds=60)
-    clients: Mapping[str, Mapping[str, str]]
+    clients: Mapping[str, ClientProperties]
     """Client properties by ``target.producer`` and ``target.admin``."""
 
     @property
@@ -92,7 +93,7 @@ def parse_groups(
 
 
 def parse_heartbeats(
-    reader: KeyReader, source_alias: str, target: ClusterSettings, clients: Mapping[str, Mapping[str, str]]
+    reader: KeyReader, source_alias: str, target: ClusterSettings, clients: Mapping[str, ClientProperties]
 ) -> HeartbeatSettings | None:
     """Return the heartbeats of a pair of clusters, None when they are switched off.
 
@@ -115,7 +116,7 @@ def _group_filter(reader: KeyReader) -> GroupFilter:
     key = "group.filter.class"
     name = reader.text(key, "DefaultGroupFilter")
     if name.removeprefix(JAVA_PACKAGE) != "DefaultGroupFilter":
-        own: GroupFilter = own_class(key, name)
+        own: GroupFilter = own_class(reader, key, name, ("should_replicate_group",))
         return own
     return DefaultGroupFilter(
         include=reader.patterns("groups", DEFAULT_GROUPS),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror import keys
 from klamm.mirror.filters import PatternList
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, with_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
@@ -31,6 +32,10 @@ class KeyReader:
             if (value := self._properties.get(prefix + key)) is not None:
                 return prefix + key, value.strip()
         return None
+
+    def of_flow(self) -> Mapping[str, str]:
+        """Return everything the file says, by ``k`` where it says ``A->B.k``: what classes of the user's see."""
+        return MappingProxyType({**self._properties, **with_prefix(self._properties, self._flow)})
 
     def boolean(self, key: str, default: bool) -> bool:
         """Return true or false; ``SettingsError`` names the key as it stands in the file, as in all of these."""
@@ -76,16 +81,31 @@ class KeyReader:
         return factor
 
 
-def own_class(key: str, name: str):  # type: ignore[no-untyped-def]
+def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]):  # type: ignore[no-untyped-def]
     """Make an object of a class of the user's, named ``module:Class``.
 
+    Where it has a method ``configure`` it is called once with the flow's keys, as Kafka does with its plugins.
+
+    Args:
+        reader: the flow's keys.
+        key: where the class is named.
+        name: what stands there.
+        methods: what the class must have.
+
     Raises:
-        SettingsError: it can not be loaded.
+        SettingsError: it can not be loaded, made or configured, or lacks a method.
     """
     module, found, attribute = name.partition(":")
     if not found or name.startswith(JAVA_PACKAGE):
         raise SettingsError(f"{key}={name}: expected one of Kafka's default classes, or module:Class in Python")
     try:
-        return getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise SettingsError(f"{key}={name}: can not be loaded: {error}") from error
+        own = getattr(importlib.import_module(module), attribute)()
+        missing = [method for method in methods if not callable(getattr(own, method, None))]
+        if not missing and callable(configure := getattr(own, "configure", None)):
+            configure(reader.of_flow())
+    except Exception as error:  # whatever a user's code raises
+        what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise SettingsError(f"{key}={name}: can not be loaded: {what}") from error
+    if missing:
+        raise SettingsError(f"{key}={name}: expected a class with {', '.join(missing)}")
+    return own

@@ -62,6 +62,7 @@ def run(
     try:
         properties = resolve({**read_properties(properties_path), **(overrides or {})})
         settings = parse_settings(properties, target_aliases=clusters)
+        settings.check_clients()
         settings.tell(logger)
         if plan:
             return print_plan(settings, sys.stdout)

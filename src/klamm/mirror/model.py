@@ -195,6 +195,14 @@ class MirrorAdmin(AclAdmin, Protocol):
         """Grow topics to a number of partitions."""
         ...
 
+    def check_incremental_alter_configs(self, topic: str) -> None:
+        """Ask whether IncrementalAlterConfigs is offered, by a request that changes nothing of a topic.
+
+        Raises:
+            AdminIncompatibleError: the cluster lacks the API.
+        """
+        ...
+
     def incremental_alter_topic_configs(
         self, operations: Mapping[str, Sequence[ConfigOperation]]
     ) -> Mapping[str, AdminRefusedError | None]:

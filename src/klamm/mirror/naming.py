@@ -102,6 +102,41 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         return topic
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnReplicationPolicy(DefaultReplicationPolicy):
+    """A policy of the user's own; what it does not say is as in the default one, as in Kafka's interface."""
+
+    own: ReplicationPolicy
+    """Has the first three methods at least."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        """Return what the user's policy says."""
+        return self.own.format_remote_topic(source_alias, topic)
+
+    def topic_source(self, topic: str) -> str | None:
+        """Return what the user's policy says."""
+        return self.own.topic_source(topic)
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """Return what the user's policy says."""
+        return self.own.upstream_topic(topic)
+
+    def is_internal_topic(self, topic: str) -> bool:
+        """Tell by the user's policy if it knows, by name otherwise."""
+        ask = getattr(self.own, "is_internal_topic", None)
+        return DefaultReplicationPolicy.is_internal_topic(self, topic) if ask is None else bool(ask(topic))
+
+    def offset_syncs_topic(self, alias: str) -> str:
+        """Return the user's name, or Kafka's."""
+        ask = getattr(self.own, "offset_syncs_topic", None)
+        return DefaultReplicationPolicy.offset_syncs_topic(self, alias) if ask is None else str(ask(alias))
+
+    def checkpoints_topic(self, source_alias: str) -> str:
+        """Return the user's name, or Kafka's."""
+        ask = getattr(self.own, "checkpoints_topic", None)
+        return DefaultReplicationPolicy.checkpoints_topic(self, source_alias) if ask is None else str(ask(source_alias))
+
+
 def _looks_like_heartbeats(topic: str) -> bool:
     return topic.endswith(HEARTBEATS_TOPIC)
 

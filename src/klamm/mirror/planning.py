@@ -4,32 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TextIO
 
+from klamm.mirror.acl_sync import AclSync, in_words
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.config_sync import ConfigSync
+from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.keys import SyncsLocation
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, OperationType
 from klamm.mirror.plans import plan_new_topic, plan_topics, selected_topics
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from klamm.mirror.flow_settings import FlowSettings
-    from klamm.mirror.model import ConfigOperation, MirrorAdmin
+    from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin, TopicDescription
     from klamm.mirror.settings import MirrorSettings
 
 _OK: Final = 0
 _FAILED: Final = 1
+NO_CHANGE: Final = "!"
+"""How a line begins that tells of something that is left as it is, although the source says otherwise."""
 
 
 def print_plan(settings: MirrorSettings, out: TextIO) -> int:
-    """Write what each flow would do (``+`` new, ``~`` changed, ``-`` removed); returns the exit code."""
+    """Write what each flow would do (``+`` new, ``~`` changed, ``-`` removed, ``!`` left); returns the exit code."""
     code = _OK
     for flow in settings.flows:
         source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
         try:
             lines = plan_flow(flow, source, target)
-        except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
+        except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, FlowFailedError) as error:
             out.write(f"{flow.name}: can not be planned: {error}\n")
             code = _FAILED
         else:
-            out.write(f"{flow.name}: {len(lines)} changes\n" + "".join(f"  {line}\n" for line in lines))
+            changes = sum(not line.startswith(NO_CHANGE) for line in lines)
+            out.write(f"{flow.name}: {changes} change{'s' * (changes != 1)}\n")
+            out.write("".join(f"  {line}\n" for line in lines))
         finally:
             source.close()
             target.close()
@@ -41,34 +50,78 @@ def plan_flow(flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin) -> l
 
     Raises:
         ClusterAwayError: a cluster is away.
+        FlowFailedError: the round would fail.
     """
-    selected = {topic.name: topic for topic in selected_topics(source.list_topics(), flow.selection)}
-    there = target.list_topics()
+    here, there = source.list_topics(), target.list_topics()
+    selected = {topic.name: topic for topic in selected_topics(here, flow.selection)}
     plan = plan_topics(selected.values(), there, flow.remote_topic)
-    described = {
-        name: entries
-        for name, entries in source.describe_topic_configs(list(selected)).items()
-        if not isinstance(entries, AdminRefusedError)
-    }
-    lines = []
-    for name in plan.create:
-        new = plan_new_topic(
-            selected[name],
-            described.get(name, ()),
-            remote_name=flow.remote_topic(name),
-            replication_factor=flow.replication_factor,
-            config_filter=flow.config_filter,
-        )
-        configs = "".join(f" {key}={value}" for key, value in new.configs.items())
-        factor = new.replication_factor
-        lines.append(f"+ topic {new.name}: {new.partition_count} partitions, replication factor {factor}{configs}")
+    described: dict[str, tuple[ConfigEntry, ...]] = {}
+    denied = []
+    for name, entries in source.describe_topic_configs(list(selected)).items():
+        if isinstance(entries, AdminRefusedError):
+            denied.append(f"! topic {name}: can not be described on cluster {flow.source.alias}: {entries}")
+        else:
+            described[name] = entries
+    lines = _internal_topics(flow, here, there)
+    lines += [_new_topic(flow, selected[name], described[name]) for name in plan.create if name in described]
     lines += [
         f"~ topic {name}: {there[name].partition_count} -> {count} partitions" for name, count in plan.grow.items()
     ]
-    # Topics that would be created get their configs with it.
-    synced = {name: entries for name, entries in described.items() if name not in plan.create}
-    for remote_name, operations in ConfigSync(flow, source, target).plan(synced).items():
-        lines += [_config_line(remote_name, operation) for operation in operations]
+    if flow.sync_topic_configs_enabled:
+        # Topics that would be created get their configs with it.
+        synced = {name: entries for name, entries in described.items() if name not in plan.create}
+        lines += _configs(flow, ConfigSync(flow, source, target), synced)
+    if flow.sync_topic_acls_enabled:
+        missing = AclSync(flow, source, target).missing(list(selected))
+        lines += [f"+ topic {acl.resource_name}: ACL {in_words(acl)}: on the source topic" for acl in missing]
+    return lines + denied
+
+
+def _internal_topics(
+    flow: FlowSettings, here: Mapping[str, TopicDescription], there: Mapping[str, TopicDescription]
+) -> list[str]:
+    """Return lines for the topics of the mirror's own that are missing."""
+    wanted = [(flow.target.alias, there, flow.positions_topic, flow.positions_partitions)]
+    if flow.syncs_topic is not None:
+        on_source = flow.syncs_location is SyncsLocation.SOURCE
+        side = (flow.source.alias, here) if on_source else (flow.target.alias, there)
+        wanted.append((*side, flow.syncs_topic, 1))
+    if flow.groups is not None:
+        wanted.append((flow.target.alias, there, flow.groups.checkpoints_topic, 1))
+    return [
+        f"+ topic {name} of the mirror's own on cluster {alias}: {count} partition{'s' * (count != 1)}"
+        for alias, topics, name, count in wanted
+        if name not in topics
+    ]
+
+
+def _new_topic(flow: FlowSettings, topic: TopicDescription, entries: tuple[ConfigEntry, ...]) -> str:
+    new = plan_new_topic(
+        topic,
+        entries,
+        remote_name=flow.remote_topic(topic.name),
+        replication_factor=flow.replication_factor,
+        config_filter=flow.config_filter,
+    )
+    configs = "".join(f" {key}={value}" for key, value in new.configs.items())
+    factor = new.replication_factor
+    return f"+ topic {new.name}: {new.partition_count} partitions, replication factor {factor}{configs}"
+
+
+def _configs(flow: FlowSettings, sync: ConfigSync, described: Mapping[str, tuple[ConfigEntry, ...]]) -> list[str]:
+    if not described:
+        return []
+    if not sync.writes_single_configs(next(iter(described))):
+        replaced = sync.plan_replacement(described)
+        return [_config_line(name, operation) for name, operations in replaced.items() for operation in operations]
+    lines = []
+    for name, operations in sync.plan(described).items():
+        for operation in operations:
+            if sync.is_known(name, operation.name):
+                lines.append(_config_line(name, operation))
+            else:
+                alias = flow.target.alias
+                lines.append(f"! topic {name}: {operation.name} is left out: cluster {alias} does not know it")
     return lines
 
 

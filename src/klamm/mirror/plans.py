@@ -101,6 +101,26 @@ def plan_config_operations(
     return tuple(_with_old_value(operation, own) for operation in planned if _changes(operation, own))
 
 
+def plan_replacement(
+    entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter, *, target: Iterable[ConfigEntry]
+) -> tuple[ConfigOperation, ...]:
+    """Return what AlterConfigs changes on a remote topic: it also resets what the complete set does not hold.
+
+    Args:
+        entries: the source topic's configs.
+        config_filter: excluded configs are not in the set, so they are reset as well.
+        target: the remote topic's configs.
+    """
+    kept = [entry for entry in entries if entry.name in complete_configs([entry], config_filter)]
+    own = {entry.name: entry.value for entry in target if not entry.is_default}
+    written = (_with_old_value(_operation(entry, config_filter), own) for entry in kept)
+    reset = (
+        _with_old_value(_delete(name, "not in the complete set, which AlterConfigs writes"), own)
+        for name in sorted(own.keys() - {entry.name for entry in kept})
+    )
+    return (*(operation for operation in written if _changes(operation, own)), *reset)
+
+
 def _syncable(entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter) -> Iterable[ConfigEntry]:
     for entry in entries:
         hidden = entry.read_only or entry.is_sensitive

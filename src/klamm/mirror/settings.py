@@ -6,32 +6,28 @@ import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.flow_settings import FlowSettings, client_properties, parse_flow
+from klamm.mirror import client_settings
+from klamm.mirror.client_settings import SECURITY_PREFIXES, check_clients
+from klamm.mirror.flow_settings import FlowSettings, parse_flow
 from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.key_reader import KeyReader
 from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, parse_bool, parse_list, parse_seconds
-from klamm.properties import SettingsError, split_address, with_prefix
+from klamm.properties import SettingsError, split_address
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping, Sequence
 
-Role = Literal["producer", "consumer", "admin"]
-ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
-_SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 METRICS_LISTEN: Final = "klamm.metrics.listen"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _LEASE: Final = "klamm.lease.seconds"
-_OPEN_PREFIXES: Final = (
-    *_SECURITY_PREFIXES,
-    "spark.",
-    "config.providers",
-    *("source.", "target.", "producer.", "consumer.", "admin."),
-)
+_OPEN_PREFIXES: Final = (*SECURITY_PREFIXES, "spark.", "config.providers")
 """What begins so goes to clients, providers or Spark, who know their own keys."""
+_OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
+"""What begins so behind ``A->B.`` goes to clients; at top level MirrorMaker passes it over, and so does klamm."""
 _FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\.(?P<key>.+)")
 
 
@@ -69,6 +65,18 @@ class MirrorSettings:
     warnings: tuple[str, ...] = ()
     """Deprecated keys that the file sets."""
 
+    def check_clients(self) -> None:
+        """Open what clients need, such as the stores of their certificates, and refuse what they can not honour.
+
+        Raises:
+            SettingsError: names the key as it stands in the file.
+        """
+        for flow in self.flows:
+            check_clients(flow.clients, {"source": flow.source.alias, "target": flow.target.alias})
+        for pair in self.heartbeats:
+            to_target = {name: client for name, client in pair.clients.items() if name.startswith("target.")}
+            check_clients(to_target, {"target": pair.target.alias})
+
     def tell(self, logger: logging.Logger) -> None:
         """Log, once, what of the file has no effect or will go away."""
         for note in self.notes:
@@ -89,7 +97,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
             heartbeats.
     """
     properties = _Recorded(properties)
-    aliases = parse_list(properties.get("clusters", ""))
+    aliases = tuple(dict.fromkeys(parse_list(properties.get("clusters", ""))))
     if not aliases:
         raise SettingsError("clusters: expected the aliases of the clusters, such as clusters=A,B")
     for alias in target_aliases:
@@ -121,7 +129,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         metrics_listen=_address(METRICS_LISTEN, properties.get(METRICS_LISTEN, "")),
         checkpoint_dir=properties.get(CHECKPOINT_DIR, "").strip() or None,
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
-        notes=_without_effect(properties) + (_unknown(properties, aliases) if flows else ()),
+        notes=_without_effect(properties, aliases) + (_unknown(properties, aliases, flows) if flows else ()),
         warnings=tuple(warnings),
     )
 
@@ -144,11 +152,9 @@ def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings
     for server in servers:
         if split_address(server) is None:
             raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is none")
-    own = with_prefix(properties, f"{alias}.")
-    everywhere = {k: v for k, v in properties.items() if k.startswith(_SECURITY_PREFIXES)}
-    shared = {k: v for k, v in own.items() if k.partition(".")[0] not in ROLES}
-    clients: dict[str, Mapping[str, str]] = {role: everywhere | shared | with_prefix(own, f"{role}.") for role in ROLES}
-    return ClusterSettings(alias=alias, bootstrap_servers=servers, clients=clients)
+    return ClusterSettings(
+        alias=alias, bootstrap_servers=servers, clients=client_settings.of_cluster(properties, alias)
+    )
 
 
 def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
@@ -168,7 +174,7 @@ def _heartbeats(
     properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
 ) -> HeartbeatSettings | None:
     reader = KeyReader(properties, source.alias, target.alias)
-    return parse_heartbeats(reader, source.alias, target, client_properties(properties, source, target))
+    return parse_heartbeats(reader, source.alias, target, client_settings.of_flow(properties, source, target))
 
 
 def _plain_key(key: str) -> str:
@@ -176,9 +182,22 @@ def _plain_key(key: str) -> str:
     return flow["key"] if flow is not None else key
 
 
-def _without_effect(properties: Mapping[str, str]) -> tuple[str, ...]:
-    found = ((key, ACCEPTED_WITHOUT_EFFECT.get(_plain_key(key))) for key in properties)
-    return tuple(f"{key} has no effect: {reason}" for key, reason in found if reason is not None)
+def _without_effect(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
+    found = ((key, ACCEPTED_WITHOUT_EFFECT.get(_of_worker(_plain_key(key), aliases))) for key in properties)
+    return (
+        *(f"{key} has no effect: {reason}" for key, reason in found if reason is not None),
+        *(f"{key} has no effect: a cluster is not mirrored to itself" for key in properties if _is_of_itself(key)),
+    )
+
+
+def _of_worker(key: str, aliases: Sequence[str]) -> str:
+    """Return a key without the alias before it: keys of Connect's workers may stand at their cluster."""
+    return next((key.removeprefix(f"{alias}.") for alias in aliases if key.startswith(f"{alias}.")), key)
+
+
+def _is_of_itself(key: str) -> bool:
+    flow = _FLOW_KEY.fullmatch(key)
+    return flow is not None and flow["source"] == flow["target"]
 
 
 class _Recorded(dict[str, str]):
@@ -195,14 +214,28 @@ class _Recorded(dict[str, str]):
         return super().get(key, default)
 
 
-def _unknown(properties: _Recorded, aliases: Sequence[str]) -> tuple[str, ...]:
-    """Return a note that names the keys that nobody asked for: they may be misspelt."""
+def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[FlowSettings]) -> tuple[str, ...]:
+    """Return notes that name the keys that nobody asked for: they may be misspelt, or of no use here."""
     known = properties.asked | ACCEPTED_WITHOUT_EFFECT.keys() | DEPRECATED.keys()
     open_prefixes = (*_OPEN_PREFIXES, *(f"{alias}." for alias in aliases))
-    unknown = [
-        key for key in properties if (plain := _plain_key(key)) not in known and not plain.startswith(open_prefixes)
+
+    def is_known(key: str) -> bool:
+        plain = _plain_key(key)
+        of_client = plain != key and plain.startswith(_OF_CLIENTS)
+        return plain in known or of_client or plain.startswith(open_prefixes) or _is_of_itself(key)
+
+    unknown = [key for key in properties if not is_known(key)]
+    without_meaning = [
+        key
+        for key in client_settings.without_meaning(flows)
+        if not {key, _plain_key(key), _of_worker(key, aliases)} & known
     ]
-    return (f"Not known here, ignored: {', '.join(unknown)}",) if unknown else ()
+    notes = []
+    if unknown:
+        notes.append(f"Not known here, ignored: {', '.join(unknown)}")
+    if without_meaning:
+        notes.append(f"Client properties that mean nothing to klamm's clients, ignored: {', '.join(without_meaning)}")
+    return tuple(notes)
 
 
 def _deprecated(properties: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -52,12 +53,15 @@ class FakeAdmin(MirrorAdmin):
             for name, value in defaults.items()
         )
 
+    def check_incremental_alter_configs(self, topic: str) -> None:
+        self.calls.append(f"check {topic}")
+        if not self.incremental:
+            raise AdminIncompatibleError("IncrementalAlterConfigs is not offered")
+
     def incremental_alter_topic_configs(
         self, operations: Mapping[str, Sequence[ConfigOperation]]
     ) -> Mapping[str, AdminRefusedError | None]:
         self.calls.append("incremental")
-        if not self.incremental:
-            raise AdminIncompatibleError("IncrementalAlterConfigs is not offered")
         for topic, planned in operations.items():
             if topic in self.refuses:
                 continue
@@ -130,7 +134,7 @@ def test_requested_writes_with_incremental_alter_configs_and_leaves_excluded_one
     there = target()
     ConfigSync(flow(), source(), there).run(["t", "u"])
     assert there.configs == {"A.t": {"min.insync.replicas": "2", "retention.ms": "5"}, "A.u": {}}
-    assert there.calls == ["describe", "incremental"]
+    assert there.calls == ["check A.t", "describe", "incremental"]
 
 
 def test_requested_falls_back_at_once_for_good_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,7 +144,7 @@ def test_requested_falls_back_at_once_for_good_and_says_so_once(caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         sync.run(["t"])
         sync.run(["t"])
-    assert there.calls == ["describe", "incremental", "alter", "alter"]
+    assert there.calls == ["check A.t", "alter", "alter"]
     assert there.configs["A.t"] == {"retention.ms": "5"}
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning == (
@@ -162,6 +166,25 @@ def test_a_refusal_of_one_topic_is_no_reason_to_fall_back(caplog: pytest.LogCapt
     told = [record.getMessage() for record in caplog.records]
     assert told[0].startswith("Could not alter configuration of topic A.t")
     assert told[1].startswith("TopicAuthorizationException occurred while trying to alter the configs of topic A.t")
+
+
+@pytest.mark.parametrize("mode", ["requested", "required"])
+def test_what_the_target_lacks_is_found_out_though_nothing_is_to_be_changed(mode: str) -> None:
+    """K894-05, K894-09: not in a month, when somebody changes a config."""
+    there = FakeAdmin({"A.t": {"retention.ms": "5"}}, incremental=False)
+    sync = ConfigSync(flow(mode), source(), there)
+    with contextlib.suppress(FlowFailedError):
+        sync.run(["t"])
+    assert there.calls == (["check A.t", "alter"] if mode == "requested" else ["check A.t"])
+
+
+def test_the_target_is_asked_once_whether_it_takes_single_configs() -> None:
+    """K894-04."""
+    there = target()
+    sync = ConfigSync(flow(), source(), there)
+    sync.run(["t"])
+    sync.run(["t"])
+    assert there.calls == ["check A.t", "describe", "incremental", "describe", "incremental"]
 
 
 def test_never_uses_alter_configs_only() -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.control import Assignment, FlowControl
-from klamm.mirror.model import (
-    AdminRefusedError,
-)
+from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.model import AdminRefusedError, ConfigEntry
 from klamm.mirror.planning import plan_flow
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
 from klamm.mirror.settings import parse_settings
@@ -18,6 +17,8 @@ from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.settings import MirrorSettings
 
@@ -42,6 +43,18 @@ class Run:
             heartbeats=next((pair for pair in parsed.heartbeats if pair.name == "B->A"), None),
             clock=lambda: self.now,
         )
+
+
+def acl(topic: str) -> Acl:
+    return Acl(
+        resource_type=AclResourceType.TOPIC,
+        resource_name=topic,
+        pattern_type=PatternType.LITERAL,
+        principal="User:alice",
+        host="*",
+        operation=AclOperation.READ,
+        permission=AclPermission.ALLOW,
+    )
 
 
 def settings(**more: str) -> MirrorSettings:
@@ -184,12 +197,76 @@ def test_a_plan_says_what_would_change_and_why_and_changes_nothing() -> None:
     source.configs["orders"] = {"retention.ms": "-1"}
     source.configs["users"] = {"retention.ms": "5"}
     target.configs["A.users"] = {"retention.ms": "7"}
+    source.acls = [acl("users")]
     assert plan_flow(flow(), source, target) == [
+        "+ topic mm2-offsets.A.internal of the mirror's own on cluster B: 25 partitions",
+        "+ topic mm2-offset-syncs.B.internal of the mirror's own on cluster A: 1 partition",
+        "+ topic A.checkpoints.internal of the mirror's own on cluster B: 1 partition",
         "+ topic A.orders: 2 partitions, replication factor 2 retention.ms=-1",
         "~ topic A.users: 1 -> 2 partitions",
         "~ topic A.users: retention.ms: 7 -> 5: set on the source topic",
+        "+ topic A.users: ACL ALLOW READ for User:alice from *: on the source topic",
     ]
     assert target.topics == {"A.users": 1}
+    assert target.acls == []
+
+
+def planned(target: FakeCluster, **more: str) -> list[str]:
+    """What is planned for a topic whose retention is another on the source, without the mirror's own topics."""
+    source = FakeCluster(orders=1)
+    source.configs["orders"] = {"retention.ms": "5"}
+    source.acls = [acl("orders")]
+    lines = plan_flow(settings(**more).flows[0], source, target)
+    return [line for line in lines if "of the mirror's own" not in line and " ACL " not in line]
+
+
+def mirrored() -> FakeCluster:
+    target = FakeCluster(**{"A.orders": 1})
+    target.configs["A.orders"] = {"retention.ms": "7", "min.insync.replicas": "2"}
+    return target
+
+
+def test_a_plan_of_a_flow_whose_syncs_are_off_holds_none() -> None:
+    source, target = FakeCluster(orders=1), mirrored()
+    source.configs["orders"] = {"retention.ms": "5"}
+    source.acls = [acl("orders")]
+    off = {"sync.topic.configs.enabled": "false", "sync.topic.acls.enabled": "false"}
+    lines = plan_flow(settings(**off).flows[0], source, target)
+    assert [line for line in lines if "A.orders" in line] == []
+
+
+@pytest.mark.parametrize("mode", ["never", "requested"])
+def test_a_plan_shows_what_alter_configs_resets(mode: str) -> None:
+    """K894-10: in replace mode also what is excluded; there, or where the target takes nothing else."""
+    target = mirrored()
+    target.incompatible = mode == "requested"
+    assert planned(target, use_incremental_alter_configs=mode) == [
+        "~ topic A.orders: retention.ms: 7 -> 5: set on the source topic",
+        "- topic A.orders: min.insync.replicas: 2 -> (default): not in the complete set, which AlterConfigs writes",
+    ]
+
+
+def test_a_plan_of_a_flow_that_will_fail_says_so() -> None:
+    """K894-09."""
+    target = mirrored()
+    target.incompatible = True
+    with pytest.raises(FlowFailedError, match=r"use\.incremental\.alter\.configs was set to required"):
+        planned(target, use_incremental_alter_configs="required")
+
+
+class Picky(FakeCluster):
+    """Knows one config."""
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        return {topic: (ConfigEntry(name="segment.ms", value="1", config_source=5),) for topic in topics}
+
+
+def test_a_plan_tells_what_the_target_does_not_know() -> None:
+    assert planned(Picky(**{"A.orders": 1})) == [
+        "! topic A.orders: retention.ms is left out: cluster B does not know it"
+    ]
 
 
 def test_the_topic_of_heartbeats_is_on_the_source_before_the_topics_are_looked_at() -> None:
@@ -237,21 +314,12 @@ def test_records_are_copied_where_the_topic_of_offset_syncs_is_refused(caplog: p
 
 def test_acls_are_synced_at_the_start_and_then_in_their_own_interval_unless_switched_off() -> None:
     """K894-46."""
-    acl = Acl(
-        resource_type=AclResourceType.TOPIC,
-        resource_name="orders",
-        pattern_type=PatternType.LITERAL,
-        principal="User:alice",
-        host="*",
-        operation=AclOperation.READ,
-        permission=AclPermission.ALLOW,
-    )
     source, target = FakeCluster(orders=1), FakeCluster()
-    source.acls = [acl]
+    source.acls = [acl("orders")]
     run = Run(source, target, **{"sync.topic.acls.interval.seconds": "5"})
     run.control.turn()
-    assert target.acls == [replace(acl, resource_name="A.orders")]
-    source.acls.append(replace(acl, principal="User:bob"))
+    assert target.acls == [acl("A.orders")]
+    source.acls.append(replace(acl("orders"), principal="User:bob"))
     run.now += 4
     run.control.turn()
     assert len(target.acls) == 1

@@ -191,6 +191,8 @@ def test_clusters_limits_the_targets_that_are_served() -> None:
         ("klamm.lease.seconds=0", "klamm.lease.seconds=0: expected a whole number from 1"),
         ("clusters=", "clusters: expected the aliases"),
         ("B.bootstrap.servers=", "B.bootstrap.servers: expected host:port"),
+        ("replication.policy.separator=", "replication.policy.separator=: expected characters that names of topics"),
+        ("A->B.replication.policy.separator=/", "A->B.replication.policy.separator=/: expected characters that names"),
     ],
 )
 def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str, message: str) -> None:
@@ -204,6 +206,44 @@ def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_told() -
     without_effect, unknown = parsed.notes
     assert without_effect.startswith("A->B.consumer.poll.timeout.ms has no effect: ")
     assert unknown == "Not known here, ignored: something.else, A->B.tpoics"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("A.security.protocol=SSLL", "A.security.protocol=SSLL: expected one of PLAINTEXT"),
+        ("security.protocol=SSLL", "^security.protocol=SSLL: expected one of PLAINTEXT"),
+        ("A->B.target.admin.security.protocol=X", "A->B.target.admin.security.protocol=X: expected one of PLAINTEXT"),
+        ("B.security.protocol=SASL_SSL", "B.sasl.mechanism=GSSAPI: expected one of PLAIN"),
+        ("B.producer.request.timeout.ms=soon", "B.producer.request.timeout.ms=soon: expected a whole number from 1"),
+        ("A.fetch.max.wait.ms=-1", "A.fetch.max.wait.ms=-1: expected a whole number from 0"),
+        ("clusters=A,B,C\nC.bootstrap.servers=c:1\nC.security.protocol=X", "C.security.protocol=X: expected one of"),
+    ],
+)
+def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(line: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        settings(line + "\n").check_clients()
+
+
+def test_client_properties_that_mean_nothing_here_are_listed_once() -> None:
+    """K894-27: at top level they mean nothing to MirrorMaker either."""
+    parsed = settings(
+        "consumer.auto.offset.reset=latest\nB.producer.compression.type=zstd\nB.producer.acks=1\nA.frobnicate=1\n"
+        "A->B.source.consumer.max.poll.records=5\nB.config.storage.replication.factor=1\n"
+        "B.offset.storage.replication.factor=1\nB.producer.enable.idempotence=true\n"
+    )
+    assert parsed.notes == (
+        "B.config.storage.replication.factor has no effect: the mirror keeps no configuration on the target",
+        "Not known here, ignored: consumer.auto.offset.reset",
+        "Client properties that mean nothing to klamm's clients, ignored: A->B.source.consumer.max.poll.records, "
+        "A.frobnicate, B.producer.acks, B.producer.compression.type",
+    )
+
+
+def test_a_cluster_named_twice_is_one_and_none_is_mirrored_to_itself() -> None:
+    parsed = settings("clusters=A,B,A\nA->A.enabled=true\n")
+    assert [flow.name for flow in parsed.flows] == ["A->B"]
+    assert parsed.notes == ("A->A.enabled has no effect: a cluster is not mirrored to itself",)
 
 
 def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
@@ -286,6 +326,44 @@ def test_offset_syncs_go_out_by_the_producer_of_the_cluster_that_holds_them() ->
     assert there is not None
     assert (here.connection.client_id, here.connection.bootstrap_servers) == ("to-a", ("a1:9092", "a2:9092"))
     assert (there.connection.client_id, there.connection.bootstrap_servers) == ("to-b", ("b:9092",))
+
+
+OWN_CLASSES = """
+class Policy:
+    def configure(self, properties):
+        self.suffix = properties["own.suffix"]
+    def format_remote_topic(self, source_alias, topic):
+        return topic + self.suffix
+    def topic_source(self, topic):
+        return "A" if topic.endswith(self.suffix) else None
+    def upstream_topic(self, topic):
+        return topic.removesuffix(self.suffix) if topic.endswith(self.suffix) else None
+class Half:
+    def topic_source(self, topic): ...
+class Broken(Policy):
+    def configure(self, properties):
+        raise ValueError("no such place")
+"""
+
+
+def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K894-32: as Kafka's interface, which asks for three methods; it sees the flow's keys."""
+    (tmp_path / "klamm_test_own_policy.py").write_text(OWN_CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    key = "replication.policy.class=klamm_test_own_policy:"
+    parsed = flow(key + "Policy\nown.suffix=-x\nA->B.own.suffix=-of-a\nreplication.policy.separator=_\n")
+    assert parsed.remote_topic("orders") == "orders-of-a"
+    assert not parsed.selection.includes("_.internal")
+    assert parsed.syncs_topic == "mm2-offset-syncs_B_internal"
+    with pytest.raises(SettingsError, match="own_policy:Half: expected a class with format_remote_topic, upstream"):
+        flow(key + "Half\n")
+    with pytest.raises(SettingsError, match="own_policy:Broken: can not be loaded: ValueError: no such place"):
+        flow(key + "Broken\n")
+    for kind in ("topic.filter", "group.filter", "config.property.filter"):
+        with pytest.raises(SettingsError, match=f"{kind}.class=klamm_test_own_policy:Half: expected a class with shou"):
+            flow(f"{kind}.class=klamm_test_own_policy:Half\n")
 
 
 def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaults_count(

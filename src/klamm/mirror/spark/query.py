@@ -95,6 +95,7 @@ def start(spark: SparkSession, properties: Mapping[str, str] | str | Path, clust
     settings = parse_settings(resolve(keys), target_aliases=clusters)
     if not settings.flows:
         raise SettingsError("no flow is enabled: expected a key such as A->B.enabled=true")
+    settings.check_clients()
     check_session(spark)
     settings.tell(logger)
     if settings.spark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from klamm.mirror.plans import plan_config_operations
+from klamm.mirror.plans import plan_config_operations, plan_replacement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +40,8 @@ def config_differences(
     source: Iterable[ConfigEntry],
     target: Iterable[ConfigEntry],
     config_filter: ConfigPropertyFilter,
+    *,
+    replaces: bool = False,
 ) -> tuple[ConfigDifference, ...]:
     """Compare a source topic with its remote topic, in the order of the source's configs.
 
@@ -48,11 +50,12 @@ def config_differences(
         source: the configs of the source topic.
         target: the configs of the remote topic.
         config_filter: what is synced.
+        replaces: AlterConfigs writes the complete set, and resets all others.
     """
     source, there = tuple(source), {entry.name: entry for entry in target}
+    plan = plan_replacement if replaces else plan_config_operations
     planned = {
-        operation.name: operation.rule
-        for operation in plan_config_operations(source, config_filter, target=tuple(there.values()))
+        operation.name: operation.rule for operation in plan(source, config_filter, target=tuple(there.values()))
     }
     out = []
     for entry in source:
@@ -85,15 +88,15 @@ def _difference(
         target_value=None if other is None else other.value,
         target_is_default=other is None or other.is_default,
         rule=_rule(entry, other, planned, config_filter),
-        is_drift=entry.name in planned,
+        is_drift=other is not None and entry.name in planned,
     )
 
 
 def _rule(
     entry: ConfigEntry, other: ConfigEntry | None, planned: Mapping[str, str], config_filter: ConfigPropertyFilter
 ) -> str:
+    if other is not None and entry.name in planned:
+        return planned[entry.name]
     if not config_filter.should_replicate_config_property(entry.name):
         return EXCLUDED
-    if other is None:
-        return SOURCE_ONLY
-    return planned.get(entry.name, TARGET_DEFAULT)
+    return SOURCE_ONLY if other is None else TARGET_DEFAULT

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.keys import IncrementalAlterConfigs
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
 from klamm.mirror.watching.drift import config_differences
 from klamm.mirror.watching.metrics import metrics_page
@@ -115,6 +116,7 @@ def differences_of(
     """
     if not topics:
         return ()
+    replaces = flow.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
     there = target.describe_topic_configs([flow.remote_topic(topic) for topic in topics])
     out: list[ConfigDifference] = []
     for topic, entries in source.describe_topic_configs(list(topics)).items():
@@ -122,5 +124,5 @@ def differences_of(
         others = there.get(remote_topic)
         if others is None or isinstance(others, AdminRefusedError) or isinstance(entries, AdminRefusedError):
             continue
-        out += config_differences(remote_topic, entries, others, flow.config_filter)
+        out += config_differences(remote_topic, entries, others, flow.config_filter, replaces=replaces)
     return tuple(out)

@@ -57,10 +57,24 @@ def test_a_config_that_the_target_lacks_is_named() -> None:
     # when
     [found] = config_differences("A.t", [_entry("vendor.tier", "cold")], [], _FILTER)
     # then
-    assert (found.rule, found.target_value) == (SOURCE_ONLY, None)
+    assert (found.rule, found.target_value, found.is_drift) == (SOURCE_ONLY, None, False)
 
 
 def test_what_can_not_be_synced_is_not_compared() -> None:
     hidden = ConfigEntry(name="secret", value=None, config_source=1, is_sensitive=True)
     fixed = ConfigEntry(name="fixed", value="1", config_source=1, read_only=True)
     assert config_differences("A.t", [hidden, fixed], [], _FILTER) == ()
+
+
+def test_what_alter_configs_will_reset_is_drift_although_it_is_excluded() -> None:
+    """K894-10."""
+    # when
+    [found] = config_differences(
+        "A.t",
+        [_entry("min.insync.replicas", "1", _DEFAULT)],
+        [_entry("min.insync.replicas", "2")],
+        _FILTER,
+        replaces=True,
+    )
+    # then
+    assert (found.rule, found.is_drift) == ("not in the complete set, which AlterConfigs writes", True)

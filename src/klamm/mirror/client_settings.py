@@ -1,0 +1,144 @@
+"""Properties of the mirror's clients: where each stands in the file, which mean something here, which can not be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from klamm.mirror.keys import parse_int
+from klamm.properties import SettingsError, with_prefix
+from klamm.wire.security import Security
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings import ClusterSettings
+
+Role = Literal["producer", "consumer", "admin"]
+ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
+SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
+_OF_EVERY_CLIENT: Final = ("bootstrap.servers", "client.id")
+_NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
+    "admin": {"request.timeout.ms": 1},
+    "producer": {"request.timeout.ms": 1, "batch.size": 0},
+    "consumer": {
+        "request.timeout.ms": 1,
+        "fetch.max.bytes": 1,
+        "fetch.max.wait.ms": 0,
+        "fetch.min.bytes": 1,
+        "max.partition.fetch.bytes": 1,
+    },
+}
+"""Whole numbers by role, and the least that they may be."""
+_HONOURED: Final[Mapping[str, Collection[str]]] = {
+    "admin": (),
+    "producer": ("transaction.timeout.ms",),
+    "consumer": ("auto.offset.reset", "isolation.level"),
+}
+"""What else means something here, by role."""
+_AS_IT_IS: Final[Mapping[str, tuple[str, ...]]] = {
+    "acks": ("all", "-1"),
+    "enable.auto.commit": ("false",),
+    "enable.idempotence": ("true",),
+}
+"""What a file may ask for because it is so anyway."""
+
+
+class ClientProperties(dict[str, str]):
+    """The properties of one client, and the key of the file that each comes from."""
+
+    def __init__(self, properties: Mapping[str, str], origins: Mapping[str, str]) -> None:
+        super().__init__(properties)
+        self.origins = dict(origins)
+
+    @classmethod
+    def collect(cls, properties: Mapping[str, str], prefixes: Iterable[str]) -> ClientProperties:
+        """Take what stands under some prefixes of a file, the later over the earlier."""
+        out = cls({}, {})
+        for prefix in prefixes:
+            out.take(with_prefix(properties, prefix), prefix)
+        return out
+
+    def take(self, properties: Mapping[str, str], prefix: str) -> None:
+        """Put properties over those of before."""
+        self.update(properties)
+        self.origins |= {key: prefix + key for key in properties}
+
+    def over(self, other: ClientProperties) -> ClientProperties:
+        """Return these properties over others."""
+        return ClientProperties({**other, **self}, {**other.origins, **self.origins})
+
+
+def of_cluster(properties: Mapping[str, str], alias: str) -> dict[str, ClientProperties]:
+    """Return the client properties of a cluster by role: ``<alias>.<role>.k`` over ``<alias>.k`` over top level.
+
+    At top level only those of security count.
+    """
+    base = ClientProperties({}, {})
+    base.take({key: value for key, value in properties.items() if key.startswith(SECURITY_PREFIXES)}, "")
+    own = with_prefix(properties, f"{alias}.")
+    base.take({key: value for key, value in own.items() if key.partition(".")[0] not in ROLES}, f"{alias}.")
+    return {role: ClientProperties.collect(properties, [f"{alias}.{role}."]).over(base) for role in ROLES}
+
+
+def of_flow(
+    properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
+) -> dict[str, ClientProperties]:
+    """Return client properties by ``source.consumer``, ``target.admin`` and so on.
+
+    ``A->B.source.consumer.k`` wins over ``<alias>.consumer.k``, that over ``<alias>.k``, that over top level.
+    """
+    flow = f"{source.alias}->{target.alias}."
+    out = {}
+    for side, cluster in (("source", source), ("target", target)):
+        for role, base in of_cluster(properties, cluster.alias).items():
+            prefixes = [f"{flow}{side}.cluster.", f"{flow}{role}.", f"{flow}{side}.{role}."]
+            if (side, role) == ("target", "producer"):
+                prefixes.append(f"{flow}producer.override.")
+            out[f"{side}.{role}"] = ClientProperties.collect(properties, prefixes).over(base)
+    return out
+
+
+def without_meaning(flows: Iterable[FlowSettings]) -> tuple[str, ...]:
+    """Return the keys of the file that no client here does anything about, in alphabetical order."""
+    seen: set[str] = set()
+    honoured: set[str] = set()
+    for flow in flows:
+        for name, client in flow.clients.items():
+            role = name.partition(".")[2]
+            seen |= set(client.origins.values())
+            honoured |= {client.origins[key] for key, value in client.items() if _has_meaning(role, key, value)}
+    return tuple(sorted(seen - honoured))
+
+
+def _has_meaning(role: str, key: str, value: str) -> bool:
+    if key.startswith(SECURITY_PREFIXES) or key in {*_OF_EVERY_CLIENT, *_NUMBERS[role], *_HONOURED[role]}:
+        return True
+    return value.strip().lower() in _AS_IT_IS.get(key, ())
+
+
+def check_clients(clients: Mapping[str, ClientProperties], aliases: Mapping[str, str]) -> None:
+    """Refuse, before anything is done, what clients can not honour.
+
+    Args:
+        clients: by ``source.consumer``, ``target.admin`` and so on.
+        aliases: of the clusters, by ``source`` and ``target``.
+
+    Raises:
+        SettingsError: names the key as it stands in the file.
+    """
+    for name, client in clients.items():
+        side, _, role = name.partition(".")
+        try:
+            Security.of(client)
+            for key, least in {"request.timeout.ms": 1, **_NUMBERS[role]}.items():
+                if key in client:
+                    parse_int(key, client[key], at_least=least)
+        except SettingsError as error:
+            raise SettingsError(_with_origin(str(error), client, aliases[side])) from error
+
+
+def _with_origin(message: str, client: ClientProperties, alias: str) -> str:
+    """Return a message that begins with a client's key, with the key of the file instead."""
+    named = next((key for key in client.origins if message.startswith((f"{key}=", f"{key}:"))), None)
+    return f"{alias}.{message}" if named is None else client.origins[named] + message.removeprefix(named)

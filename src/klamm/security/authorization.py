@@ -7,13 +7,17 @@ DESCRIBE_CONFIGS; a DENY implies nothing. Super users may do everything. Where n
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from klamm.security.acls import WILDCARD, Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from klamm.security.acls import AclFilter
 
 EVERYBODY: Final = "User:*"
 
@@ -60,30 +64,85 @@ OPERATIONS: Final[Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
 class _OfType:
     """The ACLs of one resource type, by the name in their pattern."""
 
-    literal: dict[str, list[Acl]] = field(default_factory=dict)
-    prefixed: dict[str, list[Acl]] = field(default_factory=dict)
+    literal: dict[str, set[Acl]] = field(default_factory=dict)
+    prefixed: dict[str, set[Acl]] = field(default_factory=dict)
+    lengths: Counter[int] = field(default_factory=Counter)
+    """How many prefixes there are of each length."""
+
+    def patterns_like(self, acl: Acl) -> dict[str, set[Acl]]:
+        """Return where an ACL of this kind of pattern stands."""
+        return self.prefixed if acl.pattern_type == PatternType.PREFIXED else self.literal
 
     def concerning(self, name: str) -> Iterator[Acl]:
         """Yield every ACL whose pattern covers ``name``."""
         yield from self.literal.get(name, ())
         if name != WILDCARD:
             yield from self.literal.get(WILDCARD, ())
-        if self.prefixed:
-            for length in range(1, len(name) + 1):
+        for length in self.lengths:
+            if length <= len(name):
                 yield from self.prefixed.get(name[:length], ())
+
+    def named(self, name: str) -> Iterator[Acl]:
+        """Yield every ACL whose pattern has this very name."""
+        yield from self.literal.get(name, ())
+        yield from self.prefixed.get(name, ())
 
 
 class AclRules:
-    """The ACLs in force, arranged for decisions. Built anew when they change; never changed."""
+    """The ACLs in force, arranged for decisions and for filters: a question costs as much as concerns it.
+
+    Not thread-safe.
+    """
 
     def __init__(self, acls: Iterable[Acl], *, super_users: frozenset[str], allows_without_acl: bool) -> None:
         self.super_users = super_users
         self._allows_without_acl = allows_without_acl
+        self._acls: set[Acl] = set()
         self._by_type: dict[AclResourceType, _OfType] = {}
+        self._by_principal: dict[str, set[Acl]] = {}
         for acl in acls:
-            of_type = self._by_type.setdefault(acl.resource_type, _OfType())
-            patterns = of_type.prefixed if acl.pattern_type == PatternType.PREFIXED else of_type.literal
-            patterns.setdefault(acl.resource_name, []).append(acl)
+            self.add(acl)
+
+    def __contains__(self, acl: Acl) -> bool:
+        """Tell whether an ACL is in force."""
+        return acl in self._acls
+
+    def add(self, acl: Acl) -> None:
+        """Put an ACL in force; one that is already stays."""
+        if acl in self._acls:
+            return
+        self._acls.add(acl)
+        of_type = self._by_type.setdefault(acl.resource_type, _OfType())
+        patterns = of_type.patterns_like(acl)
+        if patterns is of_type.prefixed and acl.resource_name not in patterns:
+            of_type.lengths[len(acl.resource_name)] += 1
+        patterns.setdefault(acl.resource_name, set()).add(acl)
+        self._by_principal.setdefault(acl.principal, set()).add(acl)
+
+    def remove(self, acl: Acl) -> None:
+        """Take an ACL out of force."""
+        self._acls.remove(acl)
+        of_type = self._by_type[acl.resource_type]
+        patterns = of_type.patterns_like(acl)
+        if _drop(patterns, acl.resource_name, acl) and patterns is of_type.prefixed:
+            length = len(acl.resource_name)
+            of_type.lengths[length] -= 1
+            if not of_type.lengths[length]:
+                del of_type.lengths[length]
+        if not of_type.literal and not of_type.prefixed:
+            del self._by_type[acl.resource_type]
+        _drop(self._by_principal, acl.principal, acl)
+
+    def meant_by(self, wanted: AclFilter) -> list[Acl]:
+        """Return the ACLs that a filter means, in no order; only those of its name or its principal are looked at."""
+        candidates: Iterable[Acl] = self._acls
+        name = wanted.resource_name
+        if name is not None:
+            look = _OfType.concerning if wanted.pattern_type == PatternType.MATCH else _OfType.named
+            candidates = chain.from_iterable(look(of_type, name) for of_type in self._by_type.values())
+        elif wanted.principal is not None:
+            candidates = self._by_principal.get(wanted.principal, ())
+        return [acl for acl in candidates if wanted.matches(acl)]
 
     def allow(
         self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType, name: str
@@ -123,6 +182,15 @@ class AclRules:
         if self._allows_without_acl:
             return True
         return any(not _is_covered(acl, denied) for acl in allowed)
+
+
+def _drop(index: dict[str, set[Acl]], key: str, acl: Acl) -> bool:
+    """Take an ACL out of an index; True when it was the last one under its key."""
+    index[key].remove(acl)
+    if index[key]:
+        return False
+    del index[key]
+    return True
 
 
 def _split(of_type: _OfType, principal: str, host: str, operation: AclOperation) -> tuple[list[Acl], list[Acl]]:

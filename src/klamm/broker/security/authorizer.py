@@ -37,6 +37,8 @@ AUTHORIZER_SETTINGS: Final = frozenset({"super.users", "allow.everyone.if.no.acl
 """What an authorizer is set up with: no broker config in Kafka's own table."""
 _MAX_REMEMBERED: Final = 10_000
 """Decisions kept until an ACL changes."""
+_MAX_REMEMBERED_NAME: Final = 249
+"""The longest name of a topic; longer names, of which nobody has many, would fill the memory."""
 
 T = TypeVar("T")
 
@@ -130,14 +132,14 @@ class AclAuthorizer:
         self._store = store
         self._super_users = super_users
         self._allows_without_acl = allows_without_acl
-        self._acls: set[Acl] = set()
         self._decided: dict[tuple[str, str, AclOperation, AclResourceType, str], bool] = {}
         self.load()
 
     def load(self) -> None:
         """Take the ACLs from the store: at start, and when a commit has failed."""
-        self._acls = {_acl(row) for row in self._store.load_acls()}
-        self._arrange()
+        acls = (_acl(row) for row in self._store.load_acls())
+        self._rules = AclRules(acls, super_users=self._super_users, allows_without_acl=self._allows_without_acl)
+        self._decided.clear()
 
     def is_allowed(self, session: Session, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
         """Decide one action; a denial is told in the log."""
@@ -145,9 +147,10 @@ class AclAuthorizer:
         answer = self._decided.get(question)
         if answer is None:
             answer = self._rules.allow(*question)
-            if len(self._decided) >= _MAX_REMEMBERED:
-                self._decided.clear()
-            self._decided[question] = answer
+            if len(name) <= _MAX_REMEMBERED_NAME:
+                if len(self._decided) >= _MAX_REMEMBERED:
+                    self._decided.clear()
+                self._decided[question] = answer
         if not answer and audit.isEnabledFor(logging.DEBUG):
             audit.debug("%s from %s is denied %s on %s %r", question[0], question[1], operation.name,
                         resource_type.name, name)  # fmt: skip
@@ -159,16 +162,17 @@ class AclAuthorizer:
 
     def find(self, wanted: AclFilter) -> Sequence[Acl]:
         """Return the ACLs that are meant, in order."""
-        return sorted((acl for acl in self._acls if wanted.matches(acl)), key=_FIELDS)
+        return sorted(self._rules.meant_by(wanted), key=_FIELDS)
 
     async def create(self, acls: Sequence[Acl], slices: TimeSlice) -> Sequence[KafkaApiError | None]:
         """Add ACLs in one commit; one that is there already is no error."""
         outcomes = await slices.listed(_refusal(acl) for acl in acls)
         wanted = {acl: _row(acl) async for acl, error in slices.over(zip(acls, outcomes, strict=True)) if error is None}
         # At once from here on: others were served meanwhile.
-        new = wanted.keys() - self._acls
-        self._acls |= new
-        await self._commit([row for acl, row in wanted.items() if acl in new])
+        new = {acl: row for acl, row in wanted.items() if acl not in self._rules}
+        for acl in new:
+            self._rules.add(acl)
+        await self._commit(list(new.values()))
         return outcomes
 
     async def delete(self, filters: Sequence[AclFilter], slices: TimeSlice) -> Sequence[Sequence[Acl] | KafkaApiError]:
@@ -184,19 +188,17 @@ class AclAuthorizer:
             found = self.find(wanted)
             outcomes.append(found)
             removed.update(found)
-        removed &= self._acls  # others were served meanwhile
-        self._acls -= removed
-        await self._commit([DropAcl(acl=_row(acl)) for acl in sorted(removed, key=_FIELDS)])
+        gone = sorted((acl for acl in removed if acl in self._rules), key=_FIELDS)  # others were served meanwhile
+        for acl in gone:
+            self._rules.remove(acl)
+        await self._commit([DropAcl(acl=_row(acl)) for acl in gone])
         return outcomes
 
     async def _commit(self, changes: Sequence[Change]) -> None:
+        """Wait until changes are durable, or, when there are none, what others have changed before."""
         if changes:
-            self._arrange()
-            await self._store.submit(changes)
-
-    def _arrange(self) -> None:
-        self._rules = AclRules(self._acls, super_users=self._super_users, allows_without_acl=self._allows_without_acl)
-        self._decided.clear()
+            self._decided.clear()
+        await self._store.submit(changes)
 
 
 def open_authorizer(store: MetadataStore, configs: Mapping[str, str]) -> Authorizer:

@@ -84,7 +84,12 @@ def test_a_filter_by_name_or_principal_looks_at_nothing_else(monkeypatch: pytest
         )
     )
     looked_at: list[Acl] = []
-    monkeypatch.setattr(AclFilter, "matches", lambda _self, acl: looked_at.append(acl) or True)
+
+    def matches(_wanted: AclFilter, acl: Acl) -> bool:
+        looked_at.append(acl)
+        return True
+
+    monkeypatch.setattr(AclFilter, "matches", matches)
 
     def find(name: str | None, pattern: PatternType, principal: str | None = None) -> list[Acl]:
         wanted = AclFilter(

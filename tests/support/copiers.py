@@ -47,6 +47,7 @@ def copy_settings(
         start_at_latest=False,
         fetch_limits=FetchLimits(max_bytes=8 * _MIB, partition_max_bytes=_MIB, min_bytes=1, max_wait_ms=50),
         buffer_bytes=16 * _MIB,
+        join_up_to=_MIB // 8,
         transactions=transactions,
         continue_after_loss=continue_after_loss,
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from klamm.mirror.copying.ages import Ages
-    from klamm.mirror.copying.partition_copy import Outgoing
+    from klamm.mirror.copying.outgoing import Outgoing
     from klamm.mirror.copying.settings import CopySettings
 
 logger = logging.getLogger(__name__)

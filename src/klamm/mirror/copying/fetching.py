@@ -326,7 +326,7 @@ class Fetcher:
     def _queue(self, copy: PartitionCopy, fetched: FetchedPartition, memory: FrameBuffer) -> None:
         copy.fetched(end_offset=fetched.end_offset)
         try:
-            copy.take(fetched.records, memory, fetched.aborted)
+            copy.take(fetched.records, memory, fetched.aborted, join_up_to=self._settings.join_up_to)
         except CorruptBatchError as error:
             self._stop(copy, f"the source's bytes are damaged: {error}")
 

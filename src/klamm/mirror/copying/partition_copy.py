@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copying.ages import RecentAges
-from klamm.wire import batches
-from klamm.wire.batches import ProducerIdentity, Treatment
+from klamm.mirror.copying.outgoing import SEQUENCE_MASK, Outgoing, outgoing_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.wire.batches import AbortedTransaction
+    from klamm.wire.batches import AbortedTransaction, ProducerIdentity
     from klamm.wire.buffers import FrameBuffer
 
 MAX_IN_FLIGHT: Final = 5
 """A broker remembers the last five batches of a producer in a partition; with more a retry could be taken twice."""
-_SEQUENCE_MASK: Final = 0x7FFFFFFF
 _NEVER: Final = float("-inf")
 _KNOWN_FOR_MS: Final = 600_000
 """Brokers forget a producer after a day without a batch (``producer.id.expiration.ms``), or what they are set to."""
@@ -44,41 +42,12 @@ class PartitionId(NamedTuple):
     remote_topic: str
 
 
-@dataclass(slots=True)
-class Outgoing:
-    """A batch on its way to the target."""
-
-    view: memoryview
-    record_count: int
-    next_offset: int
-    """The source offset that is reached when this batch is acknowledged."""
-    max_timestamp: int
-    memory: FrameBuffer | None
-    """Where ``view`` lies, None for a batch that was rebuilt."""
-    last_offset: int = -1
-    """The source offset of the last record, or one between it and the next batch; -1: not known."""
-    is_dense: bool = False
-    """The source has no gaps between the records."""
-    first_timestamp: int = -1
-    """Of its first record; -1: not known."""
-    base_sequence: int = -1
-    producer: ProducerIdentity | None = None
-    """None until it is stamped."""
-    offsets: Sequence[int] = ()
-    """Source offsets of the records of a batch that was rebuilt; empty: they end with ``last_offset``, without gaps."""
-
-    def release(self) -> None:
-        """Let go of the memory."""
-        if self.memory is not None:
-            self.memory.release()
-            self.memory = None
-
-
 class PartitionCopy:
     """The state of one partition. Thread-confined to its copier."""
 
     __slots__ = (
         "_ahead_offset",
+        "_largest_joined",
         "_proven_at_ms",
         "_put_back_count",
         "acked_offset",
@@ -132,6 +101,8 @@ class PartitionCopy:
         """How many at the front of ``pending`` were in flight before."""
         self._ahead_offset = -1
         """What a batch reached that was acknowledged although one before it was put back."""
+        self._largest_joined = sys.maxsize
+        """Less once the target has called a batch too large: what is halved again had better not be joined."""
         self.next_base_offset = 0
         """The target's offset after what it acknowledged; only followed in transactions."""
         self.state = CopyState.COPYING
@@ -149,39 +120,22 @@ class PartitionCopy:
         records: memoryview,
         memory: FrameBuffer,
         aborted: Sequence[AbortedTransaction] | None,
+        *,
+        join_up_to: int = 0,
     ) -> None:
-        """Queue what a fetch brought.
+        """Queue what a fetch brought; small batches are joined to larger ones of up to so many bytes.
 
         Raises:
             CorruptBatchError: the source's bytes are damaged; what stands before them is queued.
         """
         now_ms = _now_ms()
-        for fetched in batches.walk(records, self.fetch_offset, aborted):
-            if fetched.treatment is Treatment.COPY:
-                memory.retain()
-                outgoing = self._outgoing(fetched.batch.buffer, fetched.batch.record_count, fetched, memory)
-                outgoing.is_dense = True
-                self._append(outgoing, now_ms)
-            elif fetched.treatment is Treatment.REBUILD:
-                view, offsets = batches.rebuild(fetched.batch, self.fetch_offset)
-                if offsets:
-                    outgoing = self._outgoing(view, len(offsets), fetched, None)
-                    outgoing.offsets = offsets
-                    self._append(outgoing, now_ms)
-                else:
-                    self._skip_to(fetched.next_offset)
+        join_up_to = min(join_up_to, self._largest_joined)
+        for each in outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to):
+            if isinstance(each, Outgoing):
+                self._append(each, now_ms)
             else:
-                self._skip_to(fetched.next_offset)
-            self.fetch_offset = fetched.next_offset
-
-    @staticmethod
-    def _outgoing(
-        view: memoryview, record_count: int, fetched: batches.FetchedBatch, memory: FrameBuffer | None
-    ) -> Outgoing:
-        outgoing = Outgoing(view, record_count, fetched.next_offset, fetched.batch.max_timestamp, memory)
-        outgoing.last_offset = fetched.next_offset - 1
-        outgoing.first_timestamp = fetched.batch.base_timestamp
-        return outgoing
+                self._skip_to(each.next_offset)
+            self.fetch_offset = each.next_offset
 
     def _append(self, outgoing: Outgoing, now_ms: float) -> None:
         _observe(self.record_ages, outgoing, now_ms)
@@ -245,16 +199,8 @@ class PartitionCopy:
         self._put_back_count = max(0, self._put_back_count - 1)
         self.pending_bytes -= len(outgoing.view)
         if outgoing.producer != self.producer:
-            outgoing.producer = self.producer
-            outgoing.base_sequence = self.sequence
-            self.sequence = (self.sequence + outgoing.record_count) & _SEQUENCE_MASK
-            batches.stamp(
-                outgoing.view,
-                producer_id=self.producer.producer_id,
-                producer_epoch=self.producer.producer_epoch,
-                base_sequence=outgoing.base_sequence,
-                transactional=self.producer.is_transactional,
-            )
+            outgoing.stamp(self.producer, self.sequence)
+            self.sequence = (self.sequence + outgoing.record_count) & SEQUENCE_MASK
         self.in_flight.append(outgoing)
         return outgoing
 
@@ -312,38 +258,15 @@ class PartitionCopy:
         self.producer = None
 
     def split_first(self) -> bool:
-        """Halve the first batch, which the target calls too large; False when it holds one record only.
-
-        The halves take the sequence numbers of the whole, so the batches behind keep theirs.
-        """
+        """Halve the first batch, which the target calls too large; False when it holds one record only."""
         first = self.pending[0]
-        halves = batches.split(first.view)
+        halves = first.halves()
         if halves is None:
             return False
         self.pending.popleft()
-        self.pending_bytes -= len(first.view)
-        sequence = first.base_sequence
-        replacements = []
-        count = halves[0][1]
-        middle = first.offsets[count] if first.offsets else first.last_offset + 1 - (first.record_count - count)
-        for at, (view, count) in enumerate(halves):
-            half = replace(first, view=view, record_count=count, memory=None, base_sequence=sequence)
-            if at == 0:
-                half.next_offset, half.last_offset = middle, middle - 1
-            half.offsets = first.offsets[-count:] if at else first.offsets[:count]
-            if first.producer is not None:
-                batches.stamp(
-                    view,
-                    producer_id=first.producer.producer_id,
-                    producer_epoch=first.producer.producer_epoch,
-                    base_sequence=sequence,
-                    transactional=first.producer.is_transactional,
-                )
-                sequence = (sequence + count) & _SEQUENCE_MASK
-            replacements.append(half)
-        for half in reversed(replacements):
-            self.pending.appendleft(half)
-            self.pending_bytes += len(half.view)
+        self.pending.extendleft(reversed(halves))
+        self.pending_bytes += sum(len(half.view) for half in halves) - len(first.view)
+        self._largest_joined = min(self._largest_joined, len(first.view) // 2)
         first.release()
         return True
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _BUFFER_BYTES: Final = 64 * _MIB
+_JOIN_UP_TO: Final = 128 * 1024
 
 
 def copy_settings(flow: FlowSettings) -> CopySettings:
@@ -40,6 +41,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         start_at_latest=flow.auto_offset_reset is OffsetReset.LATEST,
         fetch_limits=_fetch_limits(consumer),
         buffer_bytes=_BUFFER_BYTES,
+        join_up_to=_number(producer, "producer", "batch.size", _JOIN_UP_TO, 0),
         syncs=_sync_settings(flow),
         transactions=_transaction_settings(flow),
         continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
@@ -73,8 +75,7 @@ def _sync_settings(flow: FlowSettings) -> SyncSettings | None:
 
 def _fetch_limits(consumer: Mapping[str, str]) -> FetchLimits:
     def number(key: str, default: int, at_least: int) -> int:
-        value = consumer.get(key)
-        return default if value is None else parse_int(f"consumer.{key}", value, at_least=at_least)
+        return _number(consumer, "consumer", key, default, at_least)
 
     return FetchLimits(
         max_bytes=number("fetch.max.bytes", 8 * _MIB, 1),
@@ -82,6 +83,11 @@ def _fetch_limits(consumer: Mapping[str, str]) -> FetchLimits:
         min_bytes=number("fetch.min.bytes", 1, 1),
         max_wait_ms=min(number("fetch.max.wait.ms", 250, 0), 250),
     )
+
+
+def _number(client: Mapping[str, str], name: str, key: str, default: int, at_least: int) -> int:
+    value = client.get(key)
+    return default if value is None else parse_int(f"{name}.{key}", value, at_least=at_least)
 
 
 def partitions_of(assignment: Assignment) -> tuple[PartitionId, ...]:

@@ -24,7 +24,8 @@ from klamm.wire.transaction_coordinator import TransactionLostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from klamm.mirror.copying.partition_copy import Outgoing, PartitionId
+    from klamm.mirror.copying.outgoing import Outgoing
+    from klamm.mirror.copying.partition_copy import PartitionId
     from klamm.mirror.copying.settings import CopySettings
     from klamm.mirror.copying.transactions import ShardTransactions
     from klamm.wire.cluster import Cluster

@@ -29,6 +29,8 @@ class CopySettings:
     fetch_limits: FetchLimits
     buffer_bytes: int
     """Fetched and not yet acknowledged, over all partitions of the copier."""
+    join_up_to: int = 0
+    """Bytes of the largest batch that small ones are joined to (``producer.batch.size``); 0: none are joined."""
     syncs: SyncSettings | None = None
     """None: no offset syncs are written."""
     transactions: TransactionSettings | None = None

@@ -18,7 +18,8 @@ from klamm.wire.small_topics import write_records
 from klamm.wire.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
 
 if TYPE_CHECKING:
-    from klamm.mirror.copying.partition_copy import Outgoing, PartitionId
+    from klamm.mirror.copying.outgoing import Outgoing
+    from klamm.mirror.copying.partition_copy import PartitionId
     from klamm.wire.buffers import BufferPool
 
 logger = logging.getLogger(__name__)

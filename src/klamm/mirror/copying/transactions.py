@@ -22,7 +22,8 @@ from klamm.wire.transaction_coordinator import TransactionCoordinator, Transacti
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from klamm.mirror.copying.partition_copy import Outgoing, PartitionCopy, PartitionId
+    from klamm.mirror.copying.outgoing import Outgoing
+    from klamm.mirror.copying.partition_copy import PartitionCopy, PartitionId
     from klamm.mirror.copying.position_store import PositionStore
     from klamm.protocol.records import Record
     from klamm.wire.batches import ProducerIdentity

@@ -20,8 +20,8 @@ from klamm.protocol.records.batch import (
 )
 from klamm.protocol.records.codecs import Codec, compress, decompress
 from klamm.protocol.records.control import ControlRecord, ControlType, decode_marker, encode_marker
-from klamm.protocol.records.decoding import decode_records, read_headers
-from klamm.protocol.records.encoding import encode_batch
+from klamm.protocol.records.decoding import decode_records, read_headers, read_varint
+from klamm.protocol.records.encoding import encode_batch, varint
 from klamm.protocol.records.record import Record, TimestampType
 
 __all__ = [
@@ -47,5 +47,7 @@ __all__ = [
     "patch_header",
     "patched_header",
     "read_headers",
+    "read_varint",
+    "varint",
     "verify_crc",
 ]

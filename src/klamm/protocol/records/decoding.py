@@ -56,12 +56,12 @@ def _decode_batch(batch: RecordBatch) -> list[Record]:
 def _read_record(
     data: bytes, position: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> tuple[Record, int]:
-    length, position = _varint(data, position)
+    length, position = read_varint(data, position)
     end = position + length
     if length < _LEAST_RECORD - 1 or end > len(data):
         raise CorruptBatchError(f"Record of {length} bytes, {len(data) - position} are left")
-    timestamp_delta, position = _varint(data, position + 1, _MAX_VARLONG_BITS)
-    offset_delta, position = _varint(data, position)
+    timestamp_delta, position = read_varint(data, position + 1, _MAX_VARLONG_BITS)
+    offset_delta, position = read_varint(data, position)
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)
     headers: RecordHeaders = ()
@@ -75,8 +75,18 @@ def _read_record(
     return Record(key, value, headers, timestamp, base_offset + offset_delta), end
 
 
-def _varint(data: bytes, position: int, max_bits: int = _MAX_VARINT_BITS) -> tuple[int, int]:
-    """Read a zigzag varint (``max_bits``: the last shift that is allowed); returns value and next position."""
+def read_varint(data: bytes, position: int, max_bits: int = _MAX_VARINT_BITS) -> tuple[int, int]:
+    """Read a zigzag varint; returns its value and the position behind it.
+
+    Args:
+        data: decompressed records.
+        position: of its first byte.
+        max_bits: the last shift that is allowed.
+
+    Raises:
+        CorruptBatchError: it is longer than that.
+        IndexError: the data ends within it.
+    """
     byte = data[position]
     position += 1
     value = byte & 0x7F
@@ -92,7 +102,7 @@ def _varint(data: bytes, position: int, max_bits: int = _MAX_VARINT_BITS) -> tup
 
 
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position)
+    length, position = read_varint(data, position)
     if length < 0:
         return None, position
     if length > end - position:
@@ -112,7 +122,7 @@ def read_headers(data: bytes, position: int, end: int) -> tuple[RecordHeaders, i
         CorruptBatchError: what stands there are no headers.
         IndexError: the data ends within a number.
     """
-    count, position = _varint(data, position)
+    count, position = read_varint(data, position)
     if not 0 <= count <= (end - position) // 2:
         raise CorruptBatchError(f"{count} headers in {end - position} bytes")
     headers = []

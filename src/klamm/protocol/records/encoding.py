@@ -110,6 +110,13 @@ def _write_record(out: bytearray, record: Record, base_offset: int, base_timesta
     out += body
 
 
+def varint(value: int) -> bytes:
+    """Return a number as a zigzag varint."""
+    out = bytearray()
+    _write_varint(out, value)
+    return bytes(out)
+
+
 def _write_varint(out: bytearray, value: int) -> None:
     value = value << 1 if value >= 0 else (-value << 1) - 1
     while value >= _VARINT_MORE:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from klamm.mirror.copying.partition_copy import (
     MAX_IN_FLIGHT,
     CopyState,
-    Outgoing,
     PartitionCopy,
     PartitionId,
 )
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
 from klamm.wire.batches import ProducerIdentity
 from klamm.wire.buffers import BufferPool
+
+if TYPE_CHECKING:
+    from klamm.mirror.copying.outgoing import Outgoing
 
 OURS = ProducerIdentity(7, 0)
 SIZE = 1 << 20
@@ -19,7 +23,7 @@ def partition() -> PartitionCopy:
     return PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=0, committed=True)
 
 
-def fetch(copy: PartitionCopy, *counts: int, gap: int = 0) -> None:
+def fetch(copy: PartitionCopy, *counts: int, gap: int = 0, join_up_to: int = 0) -> None:
     data = bytearray()
     offset = copy.fetch_offset
     for count in counts:
@@ -28,7 +32,7 @@ def fetch(copy: PartitionCopy, *counts: int, gap: int = 0) -> None:
         data += encode_batch(records, last_offset=offset - 1)
     memory = BufferPool(max_free_bytes=SIZE).take(len(data))
     memory.data[: len(data)] = data
-    copy.take(memoryview(memory.data)[: len(data)], memory, None)
+    copy.take(memoryview(memory.data)[: len(data)], memory, None, join_up_to=join_up_to)
     memory.release()
 
 
@@ -202,3 +206,38 @@ def test_memory_is_used_again_when_every_batch_in_it_is_acknowledged() -> None:
     assert pool.take(100_000).data is not memory.data
     memory.release()
     assert pool.take(100_000).data is memory.data
+
+
+def test_small_batches_are_joined_to_one() -> None:
+    # given
+    copy = partition()
+    fetch(copy, 3, 2, 4, join_up_to=SIZE)
+    fetch(copy, 1)
+    # when
+    joined, single = send(copy)[0], copy.pending[0]
+    # then
+    assert (joined.record_count, joined.next_offset, joined.last_offset, joined.is_dense) == (9, 9, 8, True)
+    assert [record.value for record in decode_records(RecordBatch(joined.view))] == [b"%d" % at for at in range(9)]
+    copy.acknowledge(joined)
+    assert copy.acked_offset == 9
+    assert copy.next_batch(OURS) is single
+    assert sequences([single]) == [9]
+
+
+def test_batches_are_joined_to_smaller_ones_once_one_was_too_large() -> None:
+    # given
+    copy = partition()
+    fetch(copy, *[10] * 8, join_up_to=SIZE)
+    (joined,) = send(copy)
+    # when
+    copy.put_back(joined, "too large", retry_at=0.0)
+    assert copy.split_first()
+    # then: both halves take the place of the whole, and what comes next is not larger than they are
+    halves = send(copy, 1)
+    copy.acknowledge(halves[0])
+    halves += send(copy, 1)
+    assert [half.next_offset for half in halves] == [40, 80]
+    assert sequences(halves) == [0, 40]
+    fetch(copy, *[10] * 8, join_up_to=SIZE)
+    assert len(copy.pending) > 1
+    assert all(len(batch.view) <= len(joined.view) // 2 for batch in copy.pending)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.copying import sync_writer
-from klamm.mirror.copying.partition_copy import Outgoing, PartitionId
+from klamm.mirror.copying.outgoing import Outgoing
+from klamm.mirror.copying.partition_copy import PartitionId
 from klamm.mirror.copying.sync_writer import SyncSettings, SyncWriter
 from klamm.mirror.formats import OffsetSync
 from klamm.wire.buffers import BufferPool

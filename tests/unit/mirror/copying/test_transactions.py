@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from klamm.mirror.copying import transactions as module
-from klamm.mirror.copying.partition_copy import CopyState, Outgoing, PartitionCopy, PartitionId
+from klamm.mirror.copying.partition_copy import CopyState, PartitionCopy, PartitionId
 from klamm.mirror.copying.position_store import PositionStore
 from klamm.mirror.copying.transactions import ShardTransactions, TransactionSettings
 from klamm.mirror.positions import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
@@ -24,6 +24,8 @@ from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from klamm.mirror.copying.outgoing import Outgoing
 
 TOPIC = "mm2-offsets.A.internal"
 POOL = BufferPool(max_free_bytes=1 << 20)

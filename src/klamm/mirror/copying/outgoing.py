@@ -1,0 +1,154 @@
+"""Batches on their way to the target: what a fetch brought, joined where it is small, halved where it is too large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.wire import batches
+from klamm.wire.batches import FetchedBatch, ProducerIdentity, Treatment
+from klamm.wire.joining import in_groups, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from klamm.wire.batches import AbortedTransaction
+    from klamm.wire.buffers import FrameBuffer
+
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A batch on its way to the target."""
+
+    view: memoryview
+    record_count: int
+    next_offset: int
+    """The source offset that is reached when this batch is acknowledged."""
+    max_timestamp: int
+    memory: FrameBuffer | None
+    """Where ``view`` lies, None for a batch that was made anew."""
+    last_offset: int = -1
+    """The source offset of the last record, or one between it and the next batch; -1: not known."""
+    is_dense: bool = False
+    """The source has no gaps between the records."""
+    first_timestamp: int = -1
+    """Of its first record; -1: not known."""
+    base_sequence: int = -1
+    producer: ProducerIdentity | None = None
+    """None until it is stamped."""
+    offsets: Sequence[int] = ()
+    """Source offsets of the records of a batch that was rebuilt; empty: they end with ``last_offset``, without gaps."""
+
+    def stamp(self, producer: ProducerIdentity, base_sequence: int) -> None:
+        """Make the batch one of a producer's, in place."""
+        self.producer, self.base_sequence = producer, base_sequence
+        batches.stamp(
+            self.view,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=base_sequence,
+            transactional=producer.is_transactional,
+        )
+
+    def halves(self) -> tuple[Outgoing, Outgoing] | None:
+        """Return two batches of half of the records each; None when there is one record only.
+
+        They take the sequence numbers of the whole, so that the batches behind keep theirs.
+        """
+        halves = batches.split(self.view)
+        if halves is None:
+            return None
+        (first_view, count), (second_view, rest) = halves
+        middle = self.offsets[count] if self.offsets else self.last_offset + 1 - rest
+        first = replace(
+            self,
+            view=first_view,
+            record_count=count,
+            memory=None,
+            next_offset=middle,
+            last_offset=middle - 1,
+            offsets=self.offsets[:count],
+        )
+        second = replace(self, view=second_view, record_count=rest, memory=None, offsets=self.offsets[count:])
+        if self.producer is not None:
+            first.stamp(self.producer, self.base_sequence)
+            second.stamp(self.producer, (self.base_sequence + count) & SEQUENCE_MASK)
+        return first, second
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        if self.memory is not None:
+            self.memory.release()
+            self.memory = None
+
+
+class LeftOut(NamedTuple):
+    """A batch of which nothing goes to the target."""
+
+    next_offset: int
+
+
+def outgoing_of(
+    records: memoryview,
+    memory: FrameBuffer,
+    fetch_offset: int,
+    aborted: Sequence[AbortedTransaction] | None,
+    *,
+    join_up_to: int,
+) -> Iterator[Outgoing | LeftOut]:
+    """Yield what a fetch brought, in its order.
+
+    Args:
+        records: what the fetch answered.
+        memory: where it lies; retained for each batch that stays there.
+        fetch_offset: the first offset wanted.
+        aborted: see ``batches.walk``.
+        join_up_to: bytes of the largest batch that is made of several.
+
+    Raises:
+        CorruptBatchError: the source's bytes are damaged; what stands before them was yielded.
+    """
+    for group in in_groups(batches.walk(records, fetch_offset, aborted), join_up_to=join_up_to):
+        first = group[0]
+        if len(group) > 1:
+            view = join([fetched.batch for fetched in group])
+            yield _dense(group, view, None)
+        elif first.treatment is Treatment.COPY:
+            memory.retain()
+            yield _dense(group, first.batch.buffer, memory)
+        elif first.treatment is Treatment.REBUILD:
+            yield _rebuilt(first, fetch_offset)
+        else:
+            yield LeftOut(first.next_offset)
+
+
+def _dense(group: Sequence[FetchedBatch], view: memoryview, memory: FrameBuffer | None) -> Outgoing:
+    next_offset = group[-1].next_offset
+    return Outgoing(
+        view,
+        sum(fetched.batch.record_count for fetched in group),
+        next_offset,
+        max(fetched.batch.max_timestamp for fetched in group),
+        memory,
+        last_offset=next_offset - 1,
+        is_dense=True,
+        first_timestamp=group[0].batch.base_timestamp,
+    )
+
+
+def _rebuilt(fetched: FetchedBatch, fetch_offset: int) -> Outgoing | LeftOut:
+    view, offsets = batches.rebuild(fetched.batch, fetch_offset)
+    if not offsets:
+        return LeftOut(fetched.next_offset)
+    return Outgoing(
+        view,
+        len(offsets),
+        fetched.next_offset,
+        fetched.batch.max_timestamp,
+        None,
+        last_offset=fetched.next_offset - 1,
+        first_timestamp=fetched.batch.base_timestamp,
+        offsets=offsets,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +134,14 @@ def _find_class(spec: PolicySpec, fresh: FreshModules | None) -> tuple[Any, Modu
 
 def _method(policy_class: type, kind: PolicyKind, key: str) -> str:
     for name in (kind.method, "validate"):
-        if callable(getattr(policy_class, name, None)):
+        method = getattr(policy_class, name, None)
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            # Nobody would ever run it, so everything would be allowed.
+            raise PolicyLoadError(
+                f"{key}={policy_class.__module__}:{policy_class.__qualname__}: {name} is an async function; a policy"
+                " has decided when it returns, so make it a plain one"
+            )
+        if callable(method):
             return name
     raise PolicyLoadError(
         f"{key}={policy_class.__module__}:{policy_class.__qualname__}: the class has no method validate"

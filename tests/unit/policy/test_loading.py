@@ -47,6 +47,10 @@ class NeedsArguments(Plain):
 class Unfinished(CreateTopicPolicy):
     pass
 
+class NeverRuns:
+    async def validate(self, topic_details):
+        raise ValueError("nobody waits for this")
+
 not_a_class = 1
 """
 
@@ -105,6 +109,7 @@ def test_a_policy_is_configured_once_with_the_brokers_properties() -> None:
         ("house_rules:Missing", "has no class Missing"),
         ("house_rules:not_a_class", "has no class not_a_class"),
         ("house_rules:NoPolicy", "no method validate"),
+        ("house_rules:NeverRuns", "validate is an async function"),
         ("house_rules:BadSetup", "ValueError: no such directory"),
         ("house_rules:NeedsArguments", "cannot be set up"),
         ("house_rules:Unfinished", "cannot be set up"),

@@ -110,7 +110,7 @@ class Policies:
             refusal, action = timeout, "timeout"
         else:
             if isinstance(error, KafkaApiError):
-                refusal, action = error, "refuse"
+                refusal, action = _readable(error), "refuse"
             elif error is not None:
                 refusal, action = PolicyFailedError(), "fail"
                 logger.error("%s policy failed on %s", kind.label, _subject(details), exc_info=error)
@@ -154,6 +154,19 @@ def read_duration_ms(properties: Mapping[str, str], key: str, default: int, *, m
     if value < minimum:
         raise PolicyLoadError(f"{key}={text}: expected milliseconds, {minimum} or more")
     return value
+
+
+def _readable(refusal: KafkaApiError) -> KafkaApiError:
+    """Make a message that can be told of whatever a policy has put into it; a subclass may even have left it out."""
+    try:
+        message = refusal.error_message
+    except AttributeError:
+        message = " ".join(str(part) for part in refusal.args) or None
+    if message is not None:
+        # Half a character pair, as a lenient reader of files may leave it, goes over no wire.
+        message = str(message).encode(errors="backslashreplace").decode()
+    refusal.error_message = message
+    return refusal
 
 
 def _subject(details: Details) -> str:

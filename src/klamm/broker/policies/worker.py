@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S: Final = 0.001
 """How long the event loop itself waits for a policy that was quick the last time, instead of serving others."""
+
+
+_end_of_process = os._exit
 
 
 class Outcome(NamedTuple):
@@ -43,7 +47,8 @@ class PolicyWorker:
         self._waiter: asyncio.Future[Outcome] | None = None
         self._seconds = 0.0
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = _PolicyThread(target=self._run, name=name, daemon=True)
+        _keep_the_process()
         self._thread.start()
 
     @property
@@ -117,3 +122,25 @@ class PolicyWorker:
         # The news may be old: then the waiter waits for something else, which is not done.
         if not waiter.done() and waiter is self._waiter and self._done.acquire(blocking=False):
             waiter.set_result(self._outcome)
+
+
+class _PolicyThread(threading.Thread):
+    """A thread on which a policy lives, in the process that made it: one that was forked may end."""
+
+    process_id = 0
+
+    def start(self) -> None:
+        self.process_id = os.getpid()
+        super().start()
+
+
+def _keep_the_process() -> None:
+    """Let ``os._exit`` end a policy's call and not the broker, as ``sys.exit`` does by itself on a thread."""
+    os._exit = _exit_unless_policy
+
+
+def _exit_unless_policy(status: int) -> NoReturn:
+    thread = threading.current_thread()
+    if isinstance(thread, _PolicyThread) and thread.process_id == os.getpid():
+        raise SystemExit(status)
+    _end_of_process(status)

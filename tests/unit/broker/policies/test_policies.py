@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOUSE_RULES = """
-    import sys, threading, time
+    import os, sys, threading, time
     from klamm.policy import InvalidRequestError, PolicyViolationError
+
+    class Silent(PolicyViolationError):
+        def __init__(self, limit): self.limit = limit
 
     CALLS, THREADS, CLOSED = [], set(), []
 
@@ -50,6 +53,12 @@ HOUSE_RULES = """
                 case "invalid": raise InvalidRequestError(f"{name}: the KIP says so")
                 case "broken": raise ValueError("oops")
                 case "exit": sys.exit(3)
+                case "end": os._exit(3)
+                case "fork":
+                    if (child := os.fork()) == 0: os._exit(3)
+                    if os.waitpid(child, 0)[1] >> 8 != 3: raise ValueError("the child lived on")
+                case "half": raise PolicyViolationError("half a pair: \\ud800")
+                case "silent": raise Silent(7)
                 case "deep": self.validate(details)
                 case "interrupt": raise KeyboardInterrupt
                 case "slow": time.sleep(0.02)
@@ -153,6 +162,8 @@ def test_without_the_property_everything_is_allowed() -> None:
         ("broken-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("exit-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("deep-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
+        ("half-1", "POLICY_VIOLATION: half a pair: \\ud800", "refuse"),
+        ("silent-1", "POLICY_VIOLATION: 7", "refuse"),
         ("interrupt-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("slow-1", "allowed", "allow"),
     ],
@@ -242,6 +253,17 @@ def test_an_audited_policy_decides_counts_logs_and_lets_pass(either: str, caplog
 def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, allowed: str) -> None:
     with pytest.raises(PolicyLoadError, match=f"{name}={value}: expected {allowed}"):
         asyncio.run(Policies.load({name: value}))
+
+
+@pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
+def test_a_policy_that_ends_its_process_ends_a_call_or_its_own_child(rules: Any, topic: str, answer: str) -> None:
+    """K108-19"""
+
+    async def use(policies: Policies) -> None:
+        assert await create(policies, topic) == answer
+        assert await create(policies, "next") == "allowed"
+
+    serve({CREATE_KEY: rules.all}, use)
 
 
 @pytest.mark.parametrize("topic", ["endless-1", "stuck-1"])

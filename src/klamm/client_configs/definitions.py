@@ -57,7 +57,11 @@ def check_value(name: str, value: str, limits: BrokerLimits) -> str:
     """
     if name.startswith(PREFIX):
         rollout = parse_rollout(name, value)
-        return str(replace(rollout, value=check_value(name.removeprefix(PREFIX), rollout.value, limits)))
+        return str(replace(rollout, value=_check_plain(name.removeprefix(PREFIX), rollout.value, limits)))
+    return _check_plain(name, value, limits)
+
+
+def _check_plain(name: str, value: str, limits: BrokerLimits) -> str:
     definition = DEFINITIONS.get(name)
     if definition is None:
         raise InvalidRequestError(f"Invalid configuration key {name}: expected one of {', '.join(DEFINITIONS)}")

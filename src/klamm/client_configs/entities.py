@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-MAX_NAME_BYTES: Final = 249
-"""Longest name of a user or client id that can be altered: longer ones are typos or attacks."""
 
 
 class EntityType(StrEnum):
@@ -67,22 +64,36 @@ class ClientConfigEntity:
         )
 
 
-def parse_entity(components: Sequence[tuple[str, str | None]]) -> ClientConfigEntity:
+def alterable_entity(components: Sequence[tuple[str, str | None]]) -> ClientConfigEntity:
     """Read the entity of an AlterClientConfigs entry.
 
     Args:
         components: Type and name as they came; None is the default of its type.
 
     Raises:
-        InvalidRequestError: No component, no user, an unknown or doubled type, an empty or overlong name.
+        InvalidRequestError: No component, no user, an unknown or doubled type, an empty name.
+    """
+    entity = parse_entity(components)
+    for kind, name in entity.components:
+        if name == "":
+            raise InvalidRequestError(f"Empty {kind.value} name: null addresses the default {kind.value}")
+    return entity
+
+
+def parse_entity(components: Sequence[tuple[str, str | None]]) -> ClientConfigEntity:
+    """Read an entity that a broker tells: an application without a client id registers under an empty name.
+
+    Args:
+        components: Type and name as they came; None is the default of its type.
+
+    Raises:
+        InvalidRequestError: No component, no user, an unknown or doubled type.
     """
     names: dict[EntityType, str | None] = {}
     for entity_type, name in components:
         kind = _known_type(entity_type)
         if kind in names:
             raise InvalidRequestError(f"Duplicate entity type {entity_type}")
-        if name is not None:
-            _check_name(kind, name)
         names[kind] = name
     if EntityType.USER not in names:
         raise InvalidRequestError("A client config entity must have a user component")
@@ -96,10 +107,3 @@ def _known_type(entity_type: str) -> EntityType:
         return EntityType(entity_type)
     except ValueError as error:
         raise InvalidRequestError(f"Invalid entity type {entity_type!r}: expected user or client-id") from error
-
-
-def _check_name(kind: EntityType, name: str) -> None:
-    if not name:
-        raise InvalidRequestError(f"Empty {kind.value} name: null addresses the default {kind.value}")
-    if len(name.encode()) > MAX_NAME_BYTES:
-        raise InvalidRequestError(f"The {kind.value} name is longer than {MAX_NAME_BYTES} bytes")

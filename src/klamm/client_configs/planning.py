@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.definitions import BrokerLimits, check_value
-from klamm.client_configs.entities import ClientConfigEntity, parse_entity
+from klamm.client_configs.entities import ClientConfigEntity, alterable_entity
 from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError
 
@@ -74,7 +74,7 @@ def plan_alter(
 def parse_entry(entry: AlterEntry) -> ClientConfigEntity | KafkaApiError:
     """Return whom an entry is about, or why that cannot be told."""
     try:
-        return parse_entity(entry.components)
+        return alterable_entity(entry.components)
     except KafkaApiError as error:
         return error
 

@@ -67,6 +67,12 @@ def test_its_value_is_checked_as_the_config_itself() -> None:
         check_value("rollout.linger.ms", "10:2", BrokerLimits())
 
 
+@pytest.mark.parametrize("depth", [1, 3_000])
+def test_a_roll_out_of_a_roll_out_is_none(depth: int) -> None:
+    with pytest.raises(InvalidRequestError, match="Invalid configuration key rollout"):
+        check_value("rollout." * depth + "rollout.acks", "10:" * depth + "10:all", BrokerLimits())
+
+
 def plan(configs: dict[str, str], *ops: tuple[str, str | None], client_id: str | None = None) -> dict[str, str | None]:
     components = [("user", "alice")] + ([] if client_id is None else [("client-id", client_id)])
     entry = AlterEntry(

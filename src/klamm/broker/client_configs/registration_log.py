@@ -17,6 +17,7 @@ from klamm.client_configs.registrations import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from uuid import UUID
 
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 MAX_ENTITIES: Final = 100_000
 MAX_VERSIONS_PER_ENTITY: Final = 100
 MAX_LISTS_PER_VERSION: Final = 16
+MAX_BYTES: Final = 128 * 1024 * 1024
+"""Of keys and values of all records together: names of clients and of configs may be long."""
 
 
 class RegistrationRecords(Protocol):
@@ -48,9 +51,15 @@ class RegistrationLog:
     thousand times leaves one. The bounds keep a broken client from filling memory and disk.
     """
 
-    def __init__(self, records: RegistrationRecords, *, max_entities: int = MAX_ENTITIES) -> None:
+    def __init__(
+        self, records: RegistrationRecords, *, max_entities: int = MAX_ENTITIES, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._records = records
         self._max_entities = max_entities
+        self._max_bytes = max_bytes
+        self._bytes: dict[ClientConfigEntity, int] = {}
+        self._bytes_total = 0
+        self._topic_id: UUID | None = None
         self._lists: dict[ClientConfigEntity, dict[str, set[frozenset[str]]]] = {}
         self._image: dict[ClientConfigEntity, dict[str, tuple[str, ...]]] = {}
         self._is_full = False
@@ -62,16 +71,29 @@ class RegistrationLog:
         """The supported keys by client information, per ``<user, client-id>``."""
         return self._image
 
+    def follow(self, topic_id: UUID | None) -> None:
+        """Forget what is not in the topic any more: whoever deletes it wants to see who registers from now on.
+
+        Args:
+            topic_id: Of the topic as it is now; None: there is none.
+        """
+        before, self._topic_id = self._topic_id, topic_id
+        if before is not None and before != topic_id:
+            self.replay()
+
     def replay(self) -> None:
         """Take the image from the records; a record that cannot be read is passed over and logged."""
         self._lists.clear()
         self._image.clear()
+        self._bytes.clear()
+        self._bytes_total = 0
         for key, value in self._records.read_all():
             try:
                 entity = decode_key(key)
                 if value is None:
                     self._lists.pop(entity, None)
                     self._image.pop(entity, None)
+                    self._bytes_total -= self._bytes.pop(entity, 0)
                 else:
                     self._learn(decode_value(entity, value))
             except RegistrationFormatError as error:
@@ -94,39 +116,46 @@ class RegistrationLog:
 
     def _learn(self, registered: Registration) -> bool:
         """Take a registration into the image; returns whether it was new."""
-        versions = self._lists.get(registered.entity)
-        if versions is None:
-            if len(self._lists) >= self._max_entities:
-                return self._refuse(registered)
-            versions = self._lists[registered.entity] = {}
-        lists = versions.get(registered.client_information)
-        if lists is None:
-            if len(versions) >= MAX_VERSIONS_PER_ENTITY:
-                return self._refuse(registered)
-            lists = versions[registered.client_information] = set()
+        entity, information = registered.entity, registered.client_information
+        versions = self._lists.get(entity, {})
+        lists = versions.get(information, set())
         keys = frozenset(registered.supported_configs)
         if keys in lists:
             return False
-        if len(lists) >= MAX_LISTS_PER_VERSION:
-            return self._refuse(registered)
-        lists.add(keys)
-        image = self._image.setdefault(registered.entity, {})
-        known = image.get(registered.client_information, ())
-        image[registered.client_information] = tuple(dict.fromkeys((*known, *registered.supported_configs)))
+        size = record_size(registered)
+        if (
+            (not versions and len(self._lists) >= self._max_entities)
+            or (not lists and len(versions) >= MAX_VERSIONS_PER_ENTITY)
+            or len(lists) >= MAX_LISTS_PER_VERSION
+            or self._bytes_total + size > self._max_bytes
+        ):
+            self._say_it_is_full(registered)
+            return False
+        self._lists.setdefault(entity, {}).setdefault(information, set()).add(keys)
+        self._count(entity, size)
+        image = self._image.setdefault(entity, {})
+        image[information] = tuple(dict.fromkeys((*image.get(information, ()), *registered.supported_configs)))
         return True
 
-    def _refuse(self, registered: Registration) -> bool:
+    def _count(self, entity: ClientConfigEntity, size: int) -> None:
+        self._bytes[entity] = self._bytes.get(entity, 0) + size
+        self._bytes_total += size
+
+    def _say_it_is_full(self, registered: Registration) -> None:
         if not self._is_full:
             self._is_full = True
             logger.warning(
                 "No room to register %s under %s; this is said once", registered.client_information, registered.entity
             )
-        return False
 
     def _forget(self, registered: Registration) -> None:
         """Take back one registration that could not be written, so that the next attempt writes it."""
-        lists = self._lists[registered.entity][registered.client_information]
-        lists.discard(frozenset(registered.supported_configs))
+        lists = self._lists.get(registered.entity, {}).get(registered.client_information, set())
+        keys = frozenset(registered.supported_configs)
+        if keys not in lists:  # the topic was deleted meanwhile
+            return
+        lists.discard(keys)
+        self._count(registered.entity, -record_size(registered))
         left = tuple(
             key
             for key in self._image[registered.entity][registered.client_information]
@@ -137,4 +166,9 @@ class RegistrationLog:
             del self._lists[registered.entity][registered.client_information]
             del self._image[registered.entity][registered.client_information]
         if not self._lists[registered.entity]:
-            del self._lists[registered.entity], self._image[registered.entity]
+            del self._lists[registered.entity], self._image[registered.entity], self._bytes[registered.entity]
+
+
+def record_size(registered: Registration) -> int:
+    """Return how many bytes of key and value the record of a registration has."""
+    return len(encode_key(registered.entity)) + len(encode_value(registered))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,7 @@ from klamm.protocol.errors import StorageError
 from tests.support.registrations import MemoryRecords
 
 APP1 = ClientConfigEntity.of_client("alice", "app1")
+FIRST_TOPIC, SECOND_TOPIC = UUID(int=1), UUID(int=2)
 
 
 def register(log: RegistrationLog, information: str, *supported: str, entity: ClientConfigEntity = APP1) -> None:
@@ -154,3 +156,65 @@ def test_memory_and_disk_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: py
     assert log.image[APP1]["a/0"] == ("acks", "key0")
     assert len(records.records) == 5
     assert caplog.text.count("No room to register") == 1
+
+
+def test_long_names_do_not_fill_memory_and_disk_either() -> None:
+    """K649-48."""
+    records = MemoryRecords()
+    log = RegistrationLog(records, max_bytes=1_000)
+    for number in range(5):
+        register(log, "a/1", "acks", entity=ClientConfigEntity.of_client("alice", str(number) * 400))
+    assert [len(entity.client_id or "") for entity in log.image] == [400, 400]
+    assert len(records.records) == 2
+    # a tombstone makes room, and so does what could not be written
+    records.records.append((records.records[0][0], None))
+    log.replay()
+    third = ClientConfigEntity.of_client("alice", "3" * 400)
+    records.fail_next_append = True
+    with pytest.raises(StorageError):
+        register(log, "a/1", "acks", entity=third)
+    register(log, "a/1", "acks", entity=third)
+    assert third in log.image
+
+
+def test_who_deletes_the_topic_sees_who_registers_from_then_on() -> None:
+    records = MemoryRecords()
+    log = RegistrationLog(records)
+    log.follow(None)
+    register(log, "a/1", "acks")
+    log.follow(FIRST_TOPIC)
+    log.follow(FIRST_TOPIC)
+    assert log.image == {APP1: {"a/1": ("acks",)}}
+    # when
+    records.records.clear()
+    log.follow(None)
+    # then
+    assert log.image == {}
+    register(log, "a/1", "acks")
+    log.follow(SECOND_TOPIC)
+    assert log.image == {APP1: {"a/1": ("acks",)}}
+    assert len(records.records) == 1
+
+
+def test_a_topic_that_others_made_anew_counts_as_it_is() -> None:
+    records = MemoryRecords()
+    log = RegistrationLog(records)
+    log.follow(FIRST_TOPIC)
+    register(log, "a/1", "acks")
+    del records.records[:]
+    register(log, "a/2", "acks")
+    log.follow(SECOND_TOPIC)
+    assert log.image == {APP1: {"a/2": ("acks",)}}
+
+
+def test_a_topic_that_goes_while_a_registration_fails_leaves_nothing_behind() -> None:
+    class Vanishing(MemoryRecords):
+        async def append(self, key: bytes, value: bytes) -> None:
+            log.follow(None)
+            raise StorageError("No space left on device")
+
+    log = RegistrationLog(Vanishing())
+    log.follow(FIRST_TOPIC)
+    with pytest.raises(StorageError):
+        register(log, "a/1", "acks")
+    assert log.image == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -17,6 +18,7 @@ from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.security.credentials import ScramCredentials
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.planning import AlterEntry, AlterOp
+from klamm.client_configs.registrations import TOPIC
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+ALL_CLIENTS = (("user", 2, None), ("client-id", 2, None))
 Component = DescribeClientConfigsRequest.ComponentData
 
 
@@ -39,6 +42,7 @@ class Broker:
 
     def __init__(self, store: MetadataStore) -> None:
         self.records = MemoryRecords()
+        self.topics: dict[str, Any] = {}
         self.runner = asyncio.Runner()
         self.store = store
         self.credentials = ScramCredentials(store, now_ms=lambda: 0)
@@ -78,7 +82,10 @@ class Broker:
 
     def context(self, session: Session | None = None, client_id: str | None = None) -> RequestContext:
         services = cast(
-            "Any", SimpleNamespace(client_configs=self.service, authorizer=AllowAll(), credentials=self.credentials)
+            "Any",
+            SimpleNamespace(
+                topics=self.topics, client_configs=self.service, authorizer=AllowAll(), credentials=self.credentials
+            ),
         )
         return RequestContext(
             services=services,
@@ -247,3 +254,17 @@ def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
     """O649-A."""
     with pytest.raises(ProtocolError):
         decode_raw(0, memoryview(data), 0)
+
+
+def test_who_registered_is_forgotten_with_the_topic(broker: Broker) -> None:
+    # given
+    broker.ask(supported=["acks"], resolve=True)
+    broker.topics[TOPIC] = SimpleNamespace(topic_id=UUID(int=1))
+    assert [entry.entity[1].entity_name for entry in broker.ask(*ALL_CLIENTS).entries or []] == ["header-client"]
+    # when
+    del broker.topics[TOPIC]
+    broker.records.records.clear()
+    # then
+    assert broker.ask(*ALL_CLIENTS).entries == []
+    broker.ask(supported=["acks"], resolve=True)
+    assert len(broker.records.records) == 1

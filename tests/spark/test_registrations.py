@@ -15,6 +15,7 @@ from klamm.cli import registrations
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
 from klamm.properties import SettingsError
+from klamm.registrations import restarting
 from klamm.registrations.report import (
     Following,
     IgnoringClient,
@@ -316,6 +317,34 @@ def test_a_report_that_follows_goes_on_where_the_last_one_was(spark: SparkSessio
     # then
     assert (reports[0].clients, reports[0].records) == (1, 1), "what the run before knew is told at once"
     assert (reports[-1].clients, reports[-1].records) == (2, 2), "and nothing is read twice"
+
+
+def test_a_report_that_follows_outlives_a_restart_of_the_broker(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with KlammBroker() as broker:
+        servers = broker.bootstrap_servers
+
+        def register(client_id: str) -> None:
+            KafkaProducer(bootstrap_servers=servers, client_id=client_id, acks=1, enable_idempotence=False).close()
+
+        def come_back(*_: object) -> None:
+            """Once it is noticed that the broker is gone, it comes back with one more client."""
+            if not broker.is_running:
+                broker.start()
+                register("app-2")
+
+        def publish(report: Report) -> None:
+            if report.clients == sum(one.clients for one in report.windows) == 2:
+                raise EnoughError
+            broker.stop()
+
+        # given
+        register("app-1")
+        monkeypatch.setattr(restarting.logger, "warning", come_back)
+        # when, then
+        with pytest.raises(EnoughError):
+            Job(servers, {}, {}, scope=Scope(window="1000 days")).follow(publish, Following(every_s=0.5))
 
 
 def test_a_checkpoint_serves_one_report(spark: SparkSession, tmp_path: Path) -> None:

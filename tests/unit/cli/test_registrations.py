@@ -11,7 +11,7 @@ import klamm.admin
 from klamm.cli import registrations
 from klamm.dataframes.errors import ReadingError
 from klamm.registrations import report
-from klamm.registrations.spark.job import reason_of
+from klamm.registrations.restarting import reason_of
 
 
 def test_the_report_is_asked_for_the_cluster_and_the_form(

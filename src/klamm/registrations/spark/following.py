@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 
 from klamm.properties import SettingsError
 from klamm.registrations.report import Report, VersionWindow, replace_file, report_of
+from klamm.registrations.restarting import SteadyStream
 from klamm.registrations.spark import compatibility
 from klamm.registrations.spark.summing import summarise
 
@@ -85,13 +86,18 @@ class Follower:
     def _run(self, directory: Path, publish: Callable[[Report], None], reports: int | None) -> None:
         self._directory = directory
         self._restore()
-        queries = [self._start_state(), self._start_windows()]
+        streams = [
+            SteadyStream(name, start, now=time.monotonic)
+            for name, start in (("what stands", self._start_state), ("versions over time", self._start_windows))
+        ]
         published = 0
         waited_until = time.monotonic() + self._following.every_s
         try:
             while reports is None or published < reports:
-                _raise_what_ended(queries)
-                if self._dirty and self._report is not None and (_in_step(queries) or time.monotonic() > waited_until):
+                for stream in streams:
+                    stream.tend()
+                is_whole = _in_step([stream.query for stream in streams])
+                if self._dirty and self._report is not None and (is_whole or time.monotonic() > waited_until):
                     self._dirty = False
                     publish(self._whole(self._report))
                     published += 1
@@ -99,8 +105,8 @@ class Follower:
                     waited_until = time.monotonic() + self._following.every_s
                 time.sleep(_POLL_S)
         finally:
-            for query in queries:
-                query.stop()
+            for stream in streams:
+                stream.stop()
 
     def _restore(self) -> None:
         about = self._directory / _ABOUT
@@ -154,12 +160,6 @@ class Follower:
         rows_of_json = [[*key, clients] for key, clients in sorted(self._windows.items())]
         replace_file(self._directory / _WINDOWS, json.dumps(rows_of_json))
         self._dirty = True
-
-
-def _raise_what_ended(queries: list[StreamingQuery]) -> None:
-    for query in queries:
-        if (error := query.exception()) is not None:
-            raise error
 
 
 def _in_step(queries: list[StreamingQuery]) -> bool:

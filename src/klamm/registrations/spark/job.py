@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.spark import FORMAT, register
 from klamm.java import require_java
 from klamm.properties import SettingsError
+from klamm.registrations.restarting import reason_of
 from klamm.registrations.spark import compatibility
 from klamm.registrations.spark.following import Follower
 from klamm.registrations.spark.summing import summarise
@@ -171,12 +171,6 @@ def report_over(
     return summarise(rows, scope=scope, parquet=parquet, sightings=sightings)
 
 
-def reason_of(text: str) -> str:
-    """Return the line of a failed task's trace that names our own error, or else the first line."""
-    ours = re.findall(r"^(?:klamm\.[\w.]+: )(.+)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else text.strip().partition("\n")[0]
-
-
 def _check_duration(spark: SparkSession, flag: str, text: str) -> None:
     try:
         # Spark analyses the query, and runs nothing.
@@ -188,7 +182,7 @@ def _check_duration(spark: SparkSession, flag: str, text: str) -> None:
 def _start(spark_properties: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("JAVA_HOME", str(require_java()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    master = spark_properties.get("spark.master", os.environ.get("MASTER", "local[*]"))
+    master = spark_properties.get("spark.master", os.environ.get("MASTER", "local[*,4]"))
     builder = SparkSession.builder
     defaults = dict(_DEFAULTS) | (dict(_LOCAL_DEFAULTS) if master.startswith("local") else {})
     for key, value in (defaults | dict(spark_properties)).items():

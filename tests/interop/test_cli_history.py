@@ -118,6 +118,47 @@ def test_a_broker_on_this_machine_tells_itself_where_its_history_is(
     assert told[-1] == "TOPIC:orders: 3 config(s) reverted."
 
 
+def test_a_resource_may_be_named_as_klamm_configs_names_it(
+    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moment = make_changes(broker)
+    assert configs(broker, "--alter", "--broker-defaults", "--add-config", "log.roll.ms=9") == 0
+    capsys.readouterr()
+
+    def history(*flags: str) -> str:
+        assert main(["configs", "history", "--data-dir", str(data_dir), *flags]) == 0
+        return capsys.readouterr().out
+
+    for topic in (["--topic", "orders"], ["--entity-type", "topics", "--entity-name", "orders"]):
+        assert history(*topic) == history("--resource", "TOPIC:orders")
+    for default in (["--broker-defaults"], ["--entity-type", "brokers", "--entity-default"]):
+        assert "log.roll.ms: unset -> 9" in history(*default)
+    assert history("--broker", "1") == "Nothing was changed.\n"
+    server = ["--bootstrap-server", broker.bootstrap_servers]
+    assert main(["configs", "revert", *server, "--topic", "orders", "--to", moment]) == 0
+    assert capsys.readouterr().out.endswith("TOPIC:orders: 3 config(s) reverted.\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "--resource, or --topic and the like, must be specified"),
+        (["--topic", "a", "--group", "g"], "one resource at a time: TOPIC:a or GROUP:g"),
+        (["--entity-type", "users", "--entity-name", "u"], "--entity-type users: expected one of topics, brokers, "),
+        (["--entity-type", "topics"], "--entity-type needs one of --entity-name and --entity-default"),
+        (["--entity-type", "topics", "--entity-default"], "--entity-default: there is no default of topics"),
+        (["--entity-name", "a"], "--entity-name and --entity-default need --entity-type"),
+    ],
+)
+def test_flags_that_name_no_resource_or_two_are_refused(
+    flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["configs", "revert", "--data-dir", ".", "--to", "2026-01-01", *flags])
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
 def test_a_resource_without_a_type_is_refused_and_not_just_found_unchanged(
     broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs")
 _MAX_REPLICATION_FACTOR: Final = 2**15 - 1
 _MAX_PARTITIONS: Final = 2**31 - 1
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_DECIMAL: Final = re.compile("[-+]?(0|[1-9][0-9]{0,20})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class _UniqueKeys(yaml.SafeLoader):
 def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
+        if key_node.tag == _MERGE:
+            continue
         key = loader.construct_object(key_node, deep=True)
         if isinstance(key, (list, dict)):
             raise SettingsError(f"line {key_node.start_mark.line + 1}: {key}: expected a name as the key")
@@ -57,7 +62,14 @@ def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, An
     return loader.construct_mapping(node, deep=True)
 
 
+def _plain_number(_loader: _UniqueKeys, node: yaml.ScalarNode) -> int | str:
+    """Take a number as it is written: 010 is no 8 and 1:30 no 90, as YAML 1.1 has it, but texts that are no numbers."""
+    text = str(node.value)
+    return int(text) if _DECIMAL.fullmatch(text) else text
+
+
 _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _plain_number)
 
 
 def parse_document(text: str) -> tuple[DeclaredTopic, ...]:
@@ -70,6 +82,8 @@ def parse_document(text: str) -> tuple[DeclaredTopic, ...]:
         content = yaml.load(text, _UniqueKeys)  # noqa: S506  # a SafeLoader
     except yaml.YAMLError as error:
         raise SettingsError(f"no YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise SettingsError("too many levels: expected topics with their configs") from error
     document = _mapping("the file", content, ("topics",))
     topics = _mapping("topics", document.get("topics"), None)
     return tuple(_topic(name, content) for name, content in topics.items())

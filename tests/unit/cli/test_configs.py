@@ -350,7 +350,10 @@ def test_a_plan_changes_nothing(run: Run, tmp_path: Path) -> None:
     file.write_text("topics: {never-made: {partitions: 1}}\n")
     # when
     assert run("configs", "plan", str(file)) == 0
+    planned = run.out
+    assert run("configs", "apply", str(file), "--validate-only") == 0
     # then
+    assert run.out == planned
     run("topics", "--list", "--topic", "never-made")
     assert run.out == "\n"
 

@@ -56,6 +56,9 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them() -> None:
         ("topics:\n  t:\n  t:\n", "line 3: t: stands twice, expected once"),
         ("topics: {t: {configs: {a: 1, a: 2}}}", "line 1: a: stands twice, expected once"),
         ("topics: {[a]: {}}", "expected a name as the key"),
+        ("topics: {t: {partitions: 010}}", "topics.t.partitions: '010': expected a whole number"),
+        ("topics: {t: {partitions: " + "9" * 5_000 + "}}", "expected a whole number"),
+        ("[" * 20_000, "too many levels"),
         ("topics: {", "no YAML: "),
         ("topics: !!python/object:os.system {}", "no YAML: "),
     ],
@@ -64,3 +67,24 @@ def test_a_wrong_file_is_refused_naming_key_value_and_what_is_allowed(text: str,
     with pytest.raises(SettingsError) as refused:
         parse_document(text)
     assert complaint in str(refused.value)
+
+
+def test_numbers_are_passed_on_as_they_are_written() -> None:
+    (topic,) = parse_document("topics: {t: {configs: {a: 010, b: 1:30, c: 0x10, d: 1_000, e: -1, f: +5}}}")
+    assert dict(topic.configs) == {"a": "010", "b": "1:30", "c": "0x10", "d": "1_000", "e": "-1", "f": "5"}
+
+
+def test_a_topic_may_take_over_what_another_one_has_and_change_it() -> None:
+    topics = parse_document("""
+        topics:
+          orders: &usual
+            partitions: 6
+            configs: {retention.ms: 5}
+          audit:
+            <<: *usual
+            partitions: 1
+    """)
+    assert [(topic.partitions, dict(topic.configs)) for topic in topics] == [
+        (6, {"retention.ms": "5"}),
+        (1, {"retention.ms": "5"}),
+    ]

@@ -40,6 +40,9 @@ def parser(action: str) -> ToolParser:
     found.add_switch("--prune-configs", help="unset configs that are set and that the file does not name")
     if action == "plan":
         found.add_switch("--check", help="exit with 3 when anything differs")
+    else:
+        found.add_switch("--validate-only", help="check with the cluster and change nothing, as plan does")
+        found.set_defaults(check=False)
     return found
 
 
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse_args(list(arguments[1:]))
     if options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
-    return guarded(flags.prog, lambda: _plan(options) if action == "plan" else _apply(options))
+    return guarded(flags.prog, lambda: _plan(options) if action == "plan" or options.validate_only else _apply(options))
 
 
 def _plan(options: argparse.Namespace) -> int:

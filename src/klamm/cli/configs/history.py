@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 _LOG_DIRS: Final = "log.dirs"
 ALL_LINES: Final = 1_000_000
 _SCRAM: Final = "SCRAM"
+_ENTITY_TYPES: Final = {"topics": "TOPIC", "brokers": "BROKER", "groups": "GROUP", "client-metrics": "CLIENT_METRICS"}
+_SHORT_FLAGS: Final = {
+    "topic": "topics",
+    "broker": "brokers",
+    "group": "groups",
+    "client-metrics": "client-metrics",
+}
 _KINDS: Final = {kind.name: kind for kind in ResourceType if kind is not ResourceType.BROKER_LOGGER}
 
 
@@ -52,7 +59,13 @@ def parser(action: str) -> ToolParser:
         help="the broker's data directory; the broker may run (default: what the broker at --bootstrap-server says)",
     )
     add_common(found)
-    found.add_value("--resource", metavar="TYPE:NAME", required=action == "revert", help="only this resource")
+    found.add_value("--resource", metavar="TYPE:NAME", help="only this resource; or by the flags of klamm configs:")
+    found.add_value("--entity-type", metavar="TYPE", help=f"one of {', '.join(_ENTITY_TYPES)}")
+    found.add_value("--entity-name", metavar="NAME", help="its name")
+    found.add_switch("--entity-default", help="the default of all brokers")
+    for flag, entity_type in _SHORT_FLAGS.items():
+        found.add_value(f"--{flag}", metavar="NAME", help=f"the same as --entity-type {entity_type} --entity-name NAME")
+    found.add_switch("--broker-defaults", help="the same as --entity-type brokers --entity-default")
     if action == "history":
         found.add_argument("--limit", type=int, default=100, metavar="N", help="lines at most (default 100)")
     else:
@@ -68,11 +81,41 @@ def main(arguments: Sequence[str]) -> int:
     action = arguments[0]
     flags = parser(action)
     options = flags.parse_args(list(arguments[1:]))
+    options.resource = _resource(flags, options)
+    if action == "revert" and options.resource is None:
+        flags.error("--resource, or --topic and the like, must be specified")
     if action == "revert" and options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
     if options.data_dir is None and options.bootstrap_server is None:
         flags.error("--data-dir or --bootstrap-server must be specified")
     return guarded(flags.prog, lambda: _history(options) if action == "history" else _revert(options))
+
+
+def _resource(flags: ToolParser, options: argparse.Namespace) -> str | None:
+    """Return the one resource that the flags name, None when they name none; ends the program when they name two."""
+    named = [] if options.resource is None else [options.resource]
+    for flag, entity_type in _SHORT_FLAGS.items():
+        name = getattr(options, flag.replace("-", "_"))
+        if name is not None:
+            named.append(f"{_ENTITY_TYPES[entity_type]}:{name}")
+    if options.broker_defaults:
+        named.append("BROKER:")
+    if options.entity_type is not None:
+        if options.entity_type not in _ENTITY_TYPES:
+            flags.error(
+                f"--entity-type {options.entity_type}: expected one of {', '.join(_ENTITY_TYPES)}; users, clients and"
+                " ips are named by --resource"
+            )
+        if options.entity_default and options.entity_type != "brokers":
+            flags.error(f"--entity-default: there is no default of {options.entity_type}")
+        if (options.entity_name is None) != options.entity_default:
+            flags.error("--entity-type needs one of --entity-name and --entity-default")
+        named.append(f"{_ENTITY_TYPES[options.entity_type]}:{options.entity_name or ''}")
+    elif options.entity_name is not None or options.entity_default:
+        flags.error("--entity-name and --entity-default need --entity-type")
+    if len(named) > 1:
+        flags.error(f"one resource at a time: {' or '.join(named)}")
+    return named[0] if named else None
 
 
 def _history(options: argparse.Namespace) -> int:

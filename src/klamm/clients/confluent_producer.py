@@ -146,7 +146,7 @@ class Producer:
 
     def _take_values(self) -> bool:
         values = self._inbox.take()
-        if values is None or values[ACKS] == self._properties.get(ACKS):
+        if values is None or values[ACKS] == str(self._properties.get(ACKS)):
             return False
         self._properties.pop(_ACKS_ALIAS, None)
         self._properties[ACKS] = values[ACKS]
@@ -184,7 +184,7 @@ def _dynamic_configs(properties: Mapping[str, Any]) -> DynamicConfigs:
 
     return DynamicConfigs(
         client_id=client_id(properties),
-        static={ACKS: str(properties.get(ACKS, properties.get(_ACKS_ALIAS, "all")))},
+        static={ACKS: str(properties.get(ACKS, properties.get(_ACKS_ALIAS, "all"))).lower()},
         normalise=normalise,
         interval_s=interval_s(properties),
         retry_backoff_s=backoff_s(properties),

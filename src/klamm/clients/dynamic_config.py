@@ -29,6 +29,8 @@ FEATURE: Final = "client.configs"
 
 Values: TypeAlias = "Mapping[str, str]"
 
+_SHORTEST_PAUSE_S: Final = 0.01
+"""Where intervals and backoffs are set to nothing, the client's own work still gets its turn."""
 _OLD_BROKER_CODES: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 
 
@@ -63,7 +65,8 @@ class DynamicConfigs:
 
     Args:
         client_id: The client's id.
-        static: The client's own values of the configs it can change while it runs; their names are registered.
+        static: The client's own values of the configs it can change while it runs; their names are registered. What
+            is checked by the client library alone may be a value that ``normalise`` refuses; it is in force as it is.
         normalise: Takes the values that would be in force; returns them in their canonical spelling, or raises
             ValueError when this client cannot run with them.
         interval_s: Seconds between requests (``metadata.max.age.ms``).
@@ -81,9 +84,9 @@ class DynamicConfigs:
     ) -> None:
         self._client_id = client_id
         self._normalise = normalise
-        self._static = MappingProxyType(dict(normalise(static)))
+        self._static = MappingProxyType(dict(_canonical(static, normalise)))
         self._effective: Values = self._static
-        self._interval_s = interval_s
+        self._interval_s = max(interval_s, _SHORTEST_PAUSE_S)
         self._retry_backoff_s = retry_backoff_s
         self._failures = 0
         self._due_at: float | None = None
@@ -168,7 +171,7 @@ class DynamicConfigs:
         """Overlay the static values: what is not named reverts, what this client does not know is ignored."""
         dynamic = {name: value for name, value in values.items() if name in self._static}
         try:
-            wanted = self._normalise({**self._static, **dynamic})
+            wanted = self._normalise({**self._static, **dynamic}) if dynamic else self._static
         except ValueError as error:
             if dynamic != self._rejected:
                 logger.warning("Dynamic configs %s are rejected, the last good ones stay: %s", dynamic, error)
@@ -201,13 +204,22 @@ class DynamicConfigs:
 
     def _retry_later(self, now: float) -> None:
         self._in_flight = False
-        self._due_at = now + min(self._retry_backoff_s * 2**self._failures, self._interval_s)
+        pause_s = min(self._retry_backoff_s * 2**self._failures, self._interval_s)
+        self._due_at = now + max(pause_s, _SHORTEST_PAUSE_S)
         self._failures = min(self._failures + 1, 30)
 
     def _disable(self, reason: str) -> None:
         self._in_flight = False
         self._disabled_because = reason
         logger.info("Dynamic configs are off for client %s: %s", self._client_id, reason)
+
+
+def _canonical(static: Values, normalise: Callable[[Values], Values]) -> Values:
+    try:
+        return normalise(static)
+    except ValueError as error:
+        logger.info("The client's own configs are unusual and stay as they are: %s", error)
+        return static
 
 
 def normalise_producer(values: Values, *, is_idempotent: bool) -> Values:

@@ -218,9 +218,30 @@ def test_other_errors_are_tried_again_and_what_was_registered_stays_to_be_regist
     assert configs.request().supported_configs == ["acks"]
 
 
-def test_a_client_that_cannot_run_with_its_own_values_is_told_at_once() -> None:
-    with pytest.raises(ValueError, match="acks='7'"):
-        producer("7")
+def test_own_values_that_only_the_library_takes_are_in_force_until_others_are_set() -> None:
+    """K649-77. librdkafka takes acks=2; whether a client can run with its own values is the library's to say."""
+    configs = producer("2")
+    assert configs.effective == {"acks": "2"}
+    for values, new, origin in [({"acks": "all"}, "all", Origin.DYNAMIC), ({}, "2", Origin.STATIC)]:
+        configs.request()
+        update = configs.on_answer(0.0, answer(**values))
+        assert update is not None
+        assert [(change.new, change.origin) for change in update.changes] == [(new, origin)]
+    configs.request()
+    assert configs.on_answer(0.0, answer()) is None
+
+
+def test_no_interval_and_no_backoff_leave_the_client_time_for_its_own_work() -> None:
+    configs = DynamicConfigs(
+        client_id="app1", static={"acks": "1"}, normalise=lambda values: values, interval_s=0.0, retry_backoff_s=0.0
+    )
+    for _ in range(50):
+        configs.request()
+        configs.on_not_sent(0.0)
+        assert (configs.due_in_s(0.0) or 0.0) > 0
+    configs.request()
+    configs.on_answer(0.0, answer())
+    assert (configs.due_in_s(0.0) or 0.0) > 0
 
 
 def consumer() -> DynamicConfigs:

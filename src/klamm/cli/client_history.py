@@ -6,6 +6,7 @@ with the rights, the checks and the line in the history that any change has.
 
 from __future__ import annotations
 
+import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,16 +15,20 @@ from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.rollout import rollout_key
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.history import plan_revert, read_config_history
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from klamm.storage.changes import PutHistory
     from klamm.storage.history import Reversal
 
+_DESCRIPTION: Final = (
+    "Who set what for clients when (history), and back to how it was (revert).\n"
+    "The history is read from the broker's data directory; going back is a change like any other."
+)
 _ALL_LINES: Final = 1_000_000
 _SHOWN_LINES: Final = 50
 
@@ -36,6 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(rest)
     if options.user is None and not options.user_defaults:
         parser.error("--user or --user-defaults is needed: client configs belong to a user, or to a client id of one")
+    if (options.user is not None and options.user_defaults) or (options.client is not None and options.client_defaults):
+        parser.error("a name and the default do not go together")
     if action == "revert" and options.bootstrap_server is None:
         parser.error("--bootstrap-server is needed: going back is a change like any other")
     run = _revert if action == "revert" else _history
@@ -50,12 +57,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser(prog: str, action: str) -> ToolParser:
-    parser = ToolParser(prog=prog, description=__doc__ or "")
+    parser = ToolParser(prog=prog, description=_DESCRIPTION)
     add_common(parser)
     parser.add_value("--data-dir", type=Path, required=True, metavar="DIR", help="the broker's; it may be running")
     parser.add_value("--user", metavar="NAME", help="the user")
     parser.add_switch("--user-defaults", help="the default user")
     parser.add_value("--client", metavar="ID", help="the client id of this user; without it the user itself")
+    parser.add_switch("--client-defaults", help="the default client id of this user")
     if action == "revert":
         parser.add_value("--to", type=_moment_ms, required=True, metavar="TIME", help="as 2026-01-31T12:00:00Z")
         parser.add_switch("--validate-only", help="say what would change, and change nothing")
@@ -65,13 +73,16 @@ def _parser(prog: str, action: str) -> ToolParser:
 
 
 def _moment_ms(text: str) -> int:
-    at = datetime.fromisoformat(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a time as 2026-01-31T12:00:00Z") from error
     return round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _entity(options: argparse.Namespace) -> ClientConfigEntity:
     user = None if options.user_defaults else options.user
-    if options.client is None:
+    if options.client is None and not options.client_defaults:
         return ClientConfigEntity.of_user(user)
     return ClientConfigEntity.of_client(user, options.client)
 
@@ -114,11 +125,25 @@ def _revert(options: argparse.Namespace) -> int:
     history = read_config_history(options.data_dir, resource=str(entity), limit=_ALL_LINES)
     reversals = plan_revert(history, resource=str(entity), to_ms=options.to)
     if reversals:
-        operations = [ClientConfigOp(one.name, one.value) for one in reversals]
+        operations = [ClientConfigOp(name, value) for name, value in _wanted(reversals, history).items()]
         with connect(options) as admin:
             admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
     write(options.output, [_planned(one) for one in reversals], lambda: _said(reversals, options))
     return 0
+
+
+def _wanted(reversals: Sequence[Reversal], history: Sequence[PutHistory]) -> dict[str, str | None]:
+    """Return what is to be set, None for what is to be removed.
+
+    Setting a config ends its roll-out, so one that was under way then as it is now has to be named too.
+    """
+    wanted = {one.name: one.value for one in reversals}
+    newest = {line.name: line.new for line in reversed(history)}
+    for one in reversals:
+        rollout = rollout_key(one.name)
+        if rollout not in wanted and newest.get(rollout) is not None:
+            wanted[rollout] = newest[rollout]
+    return wanted
 
 
 def _planned(one: Reversal) -> dict[str, str | None]:

@@ -6,8 +6,10 @@ Kafka has no request that lists connections, so the broker is asked where it als
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
+import math
 import sys
 import time
 from datetime import UTC, datetime
@@ -16,10 +18,10 @@ from urllib.parse import urlsplit
 
 from klamm.cli.arguments import ToolParser
 from klamm.cli.connecting import RefusedError, guarded
-from klamm.cli.output import say, write
+from klamm.cli.output import complain, say, write
+from klamm.client_configs.printing import printable
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Mapping, Sequence
 
 _PROG: Final = "klamm clients"
@@ -27,7 +29,12 @@ _PATH: Final = "/clients.json"
 _TIMEOUT_S: Final = 10.0
 _COLUMNS: Final = ("PRINCIPAL", "CLIENT-ID", "SOFTWARE", "ADDRESS", "LAST SEEN (UTC)", "REGISTERED", "SET", "STANDING")
 
+_KEY: Final = ("principal", "client_id", "software_name", "software_version", "host")
+"""What tells one client from another."""
+
 Client = dict[str, Any]
+Known = dict[tuple[str, ...], tuple[str, str]]
+"""Name and state of each client, as they were told last."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,9 +69,12 @@ def _parser() -> ToolParser:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise ValueError(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0")
     return seconds
 
 
@@ -75,12 +85,26 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    known: dict[str, str] = {}
+    known: Known = {}
+    clients = fetch(options.metrics)  # an address that is wrong is told at once
     while True:
-        for line in changed(known, _chosen(fetch(options.metrics), options)):
+        for line in changed(known, _chosen(clients, options)):
             say(line)
         sys.stdout.flush()
-        time.sleep(options.interval)
+        clients = _fetch_again(options.metrics, options.interval)
+
+
+def _fetch_again(address: str, interval_s: float) -> list[Client]:
+    """Wait, and ask until there is an answer: brokers restart."""
+    is_told = False
+    while True:
+        time.sleep(interval_s)
+        try:
+            return fetch(address)
+        except (RefusedError, OSError) as error:
+            if not is_told:
+                complain(f"{_PROG}: {address}: {error}; asked again every {interval_s:g} s")
+            is_told = True
 
 
 def fetch(address: str) -> list[Client]:
@@ -132,9 +156,9 @@ def _cells(client: Client) -> tuple[str, ...]:
     count = client["connections"]
     seen = datetime.fromtimestamp(client["last_seen_ms"] / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
     return (
-        client["principal"],
-        client["client_id"] or "(none)",
-        f"{client['software_name']} {client['software_version']}",
+        printable(client["principal"]),
+        printable(client["client_id"]) or "(none)",
+        _software(client),
         f"{client['host']} x{count}" if count else f"{client['host']} (gone)",
         seen,
         _registered(client["registered"]),
@@ -145,7 +169,11 @@ def _cells(client: Client) -> tuple[str, ...]:
 
 def _registered(keys: Sequence[str] | None) -> str:
     """Never mix up a client that registered nothing with one that registered an empty list."""
-    return "nothing we know of" if keys is None else f"[{', '.join(keys)}]"
+    return "nothing we know of" if keys is None else f"[{', '.join(map(printable, keys))}]"
+
+
+def _software(client: Client) -> str:
+    return printable(f"{client['software_name']} {client['software_version']}")
 
 
 def _pairs(values: Mapping[str, str]) -> str:
@@ -157,20 +185,26 @@ def _standing(client: Client) -> str:
     return f"{standing} {', '.join(client['ignored'])}" if standing == "ignores" else standing
 
 
-def changed(known: dict[str, str], clients: Iterable[Client]) -> list[str]:
+def changed(known: Known, clients: Iterable[Client]) -> list[str]:
     """Return one line per client that came, went or changed, and remember them in ``known``."""
-    now = {_name(client): f"{_pairs(client['effective'])}; {_standing(client)}" for client in clients}
-    lines = [f"- {name}" for name in known if name not in now]
-    for name, state in now.items():
-        if name not in known:
+    now = {
+        tuple(str(client[part]) for part in _KEY): (
+            _name(client),
+            f"{_pairs(client['effective'])}; {_standing(client)}",
+        )
+        for client in clients
+    }
+    lines = [f"- {name}" for key, (name, _) in known.items() if key not in now]
+    for key, (name, state) in now.items():
+        if key not in known:
             lines.append(f"+ {name}: {state}")
-        elif known[name] != state:
-            lines.append(f"~ {name}: {known[name]} -> {state}")
+        elif known[key][1] != state:
+            lines.append(f"~ {name}: {known[key][1]} -> {state}")
     known.clear()
     known.update(now)
     return lines
 
 
 def _name(client: Client) -> str:
-    software = f"{client['software_name']} {client['software_version']}"
-    return f"{client['principal']} {client['client_id'] or '(none)'} ({software}, {client['host']})"
+    names = [printable(client["principal"]), printable(client["client_id"]) or "(none)"]
+    return f"{' '.join(names)} ({_software(client)}, {client['host']})"

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from klamm.client_configs.printing import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -35,9 +37,9 @@ def write_report(report: Report, output: TextIO, *, output_format: Literal["huma
         table.add_column(name, justify="right" if name == "Clients" else "left")
     for row in report.rows:
         cells = (
-            row.software,
-            row.version,
-            row.config,
+            printable(row.software),
+            printable(row.version),
+            printable(row.config),
             f"{row.clients} of {row.clients_total}",
             _names(row.users),
             moment(row.last_registered_ms),
@@ -53,7 +55,7 @@ def summary(report: Report) -> list[str]:
     lines = [f"{report.clients} clients, {report.records} records.", *never_registered(report), *unreadable(report)]
     for reach in report.reach:
         ignoring = reach.clients - reach.following
-        line = f"If {reach.config} is set: {reach.following} of {reach.clients} clients follow"
+        line = f"If {printable(reach.config)} is set: {reach.following} of {reach.clients} clients follow"
         if not ignoring:
             lines.append(f"{line}.")
             continue
@@ -61,7 +63,9 @@ def summary(report: Report) -> list[str]:
         lines.append(f"{line}, {ignoring} would ignore it{unknown}:")
         shown = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
         lines += [
-            f"  {one.user} {one.client_id} ({named(one.software, one.version)}, {supports(one)})" for one in shown
+            f"  {printable(one.user)} {printable(one.client_id)}"
+            f" ({printable(named(one.software, one.version))}, {supports(one)})"
+            for one in shown
         ]
         if ignoring > len(shown):
             lines.append(f"  and {ignoring - len(shown)} more")
@@ -72,7 +76,7 @@ def supports(client: IgnoringClient) -> str:
     """Say what a client registered; one that never did supports nothing that we know of."""
     if client.supported_configs is None:
         return "nothing we know of"
-    return f"registered [{', '.join(client.supported_configs)}]"
+    return f"registered [{', '.join(map(printable, client.supported_configs))}]"
 
 
 def never_registered(report: Report) -> list[str]:
@@ -96,7 +100,7 @@ def unreadable(report: Report) -> list[str]:
 
 def _names(users: Sequence[str], shown: int = 3) -> str:
     more = len(users) - shown
-    return ", ".join(users[:shown]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(printable, users[:shown])) + (f" and {more} more" if more > 0 else "")
 
 
 def moment(at_ms: int) -> str:

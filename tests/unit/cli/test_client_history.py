@@ -10,7 +10,7 @@ import pytest
 
 import klamm
 from klamm import cli
-from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp
+from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +70,32 @@ def test_a_client_config_goes_back_to_how_it_was(broker: klamm.Broker, run: Comm
     assert history[-1].endswith("+ acks=1")
 
 
+def test_a_roll_out_that_was_under_way_then_is_again(broker: klamm.Broker, run: Command) -> None:
+    # given
+    put(broker, acks="1")
+    put(broker, **{"rollout.acks": "10:all"})
+    newest = json.loads(run("history", "--user", "alice", "-o", "json")[1])[0]
+    put(broker, acks="0")
+    put(broker, **{"rollout.acks": "10:all"})
+    # when
+    code, said = run("revert", "--user", "alice", "--to", newest["at"])
+    # then
+    assert (code, said.splitlines()) == (0, ["~ acks: 0 -> 1", "Changed: 1."])
+    with AdminClient(broker.bootstrap_servers) as admin:
+        alice = EntityFilter(components=(FilterComponent.of_entity(EntityType.USER, "alice"),), strict=True)
+        (described,) = admin.describe_client_configs(alice).result()
+    assert described.configs == {"acks": "1", "rollout.acks": "10:all"}
+
+
+def test_the_default_client_id_of_a_user_has_a_history_too(broker: klamm.Broker, run: Command) -> None:
+    with AdminClient(broker.bootstrap_servers) as admin:
+        entity = ClientConfigEntity.of_client("alice", None)
+        admin.alter_client_configs({entity: [ClientConfigOp("acks", "1")]}).all().result()
+    code, said = run("history", "--user", "alice", "--client-defaults")
+    assert (code, said.strip().endswith("+ acks=1")) == (0, True)
+    assert run("history", "--user", "alice") == (0, "")
+
+
 def test_others_are_left_alone(broker: klamm.Broker, run: Command) -> None:
     put(broker, acks="1")
     assert run("history", "--user", "alice", "--client", "app") == (0, "")
@@ -84,7 +110,14 @@ def test_a_directory_that_is_no_brokers_is_said(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "words", [["history"], ["history", "--data-dir", "d"], ["revert", "--data-dir", "d", "--user", "u", "--to", "x"]]
+    "words",
+    [
+        ["history"],
+        ["history", "--data-dir", "d"],
+        ["history", "--data-dir", "d", "--user", "u", "--user-defaults"],
+        ["history", "--data-dir", "d", "--user", "u", "--client", "c", "--client-defaults"],
+        ["revert", "--data-dir", "d", "--user", "u", "--to", "x"],
+    ],
 )
 def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +115,7 @@ def test_something_else_that_answers_is_said_in_one_line(
 
 def test_watching_tells_who_comes_changes_and_goes() -> None:
     # given
-    known: dict[str, str] = {}
+    known: clients.Known = {}
     name = "User:alice app (klamm-kafka-python 1.0, 10.0.0.1)"
     # then
     assert clients.changed(known, [client()]) == [f"+ {name}: acks=all; in line"]
@@ -122,6 +124,48 @@ def test_watching_tells_who_comes_changes_and_goes() -> None:
         f"~ {name}: acks=all; in line -> acks=1; pending"
     ]
     assert clients.changed(known, []) == [f"- {name}"]
+
+
+def test_clients_whose_long_names_begin_alike_are_two() -> None:
+    known: clients.Known = {}
+    both = [client(client_id="x" * 100 + end) for end in "ab"]
+    assert len(clients.changed(known, both)) == 2
+    assert clients.changed(known, both) == []
+
+
+def test_names_that_clients_choose_stay_in_their_line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    # given
+    odd = client(client_id="a\nUser:root\x1b[2J" + "x" * 3_000, registered=["acks", "\r"])
+    broker.answer = json.dumps({"clients": [odd]}).encode()
+    # when
+    clients.main(["list", "--metrics", address(broker)])
+    # then
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(r"User:alice  a\nUser:root\x1b[2Jxxx")
+    assert len(line) < 300
+
+
+def test_watching_goes_on_when_the_broker_is_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    good, answers = broker.answer, [b"<html>", b"<html>", b"good", b"stop"]
+
+    def pass_time(_: float) -> None:
+        answer = answers.pop(0)
+        if answer == b"stop":
+            raise KeyboardInterrupt
+        broker.answer = good if answer == b"good" else answer
+
+    monkeypatch.setattr(time, "sleep", pass_time)
+    # when
+    with contextlib.suppress(KeyboardInterrupt):
+        clients.main(["watch", "--metrics", address(broker), "--interval", "5"])
+    # then
+    captured = capsys.readouterr()
+    assert [line[0] for line in captured.out.splitlines()] == ["+", "+"]
+    assert captured.err.count("does not tell its clients") == 1
+    assert "asked again every 5 s" in captured.err
 
 
 @pytest.mark.parametrize("words", [[], ["list"], ["list", "--metrics", "a:1", "--interval", "0"]])

@@ -127,3 +127,16 @@ def test_a_time_that_no_calendar_holds_is_shown_as_its_number() -> None:
         rows=(dataclasses.replace(row("a", "1", "acks", 1, 1), last_registered_ms=1 << 61),), clients=1, records=1
     )
     assert str(1 << 61) in text(report)
+
+
+def test_names_that_clients_choose_stay_in_their_line() -> None:
+    odd = IgnoringClient(
+        config="acks", user="a\n", client_id="\x1b[2J", software="s", version="1", supported_configs=("\r",)
+    )
+    rows = (row("soft\nware", "1\x1b", "acks", 2, 2, *(f"{number}" * 60 for number in range(3)), "last\n"),)
+    report = dataclasses.replace(REPORT, ignoring=(odd,), rows=rows)
+    assert r"  a\n \x1b[2J (s 1, registered [\r])" in summary(report)
+    shown = text(report)
+    assert "\x1b" not in shown
+    assert r"soft\nware" in shown
+    assert "and 1 more" in shown

@@ -1,0 +1,24 @@
+"""Names of applications in lines for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.client_configs.printing import MAX_SHOWN, printable
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("app-1", "app-1"),
+        ("ünïcødé \U0001f600", "ünïcødé \U0001f600"),
+        ("line\nbreak", "line\\nbreak"),
+        ("red\x1b[31m", "red\\x1b[31m"),
+        ("to the left\u202e", "to the left\\u202e"),
+        ("\x00", "\\x00"),
+        ("x" * MAX_SHOWN, "x" * MAX_SHOWN),
+        ("x" * (MAX_SHOWN + 1), "x" * MAX_SHOWN + "..."),
+    ],
+)
+def test_a_name_stays_in_its_line(name: str, shown: str) -> None:
+    assert printable(name) == shown

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-PARTITIONS_PER_TASK: Final = 4
-"""One task copies hundreds of MB/s; two with half of the partitions each take twice the requests for it."""
+PARTITIONS_PER_TASK: Final = 8
+"""One task copies hundreds of MB/s; two with half of the partitions each take up to twice the requests for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,10 @@ def dealt(groups: tuple[Group, ...]) -> list[list[tuple[str, list[int]]]]:
 
 
 def test_partitions_go_round_the_slots() -> None:
-    assert dealt(deal([share("A->B", 5)], slots=2, tasks_max={})) == [[("A->B", [0, 2, 4])], [("A->B", [1, 3])]]
+    assert dealt(deal([share("A->B", 5)], slots=4, tasks_max={"A->B": 2})) == [
+        [("A->B", [0, 2, 4])],
+        [("A->B", [1, 3])],
+    ]
 
 
 def test_there_are_no_more_groups_than_partitions() -> None:
@@ -46,7 +49,7 @@ def test_there_are_no_more_groups_than_partitions() -> None:
 
 
 def test_a_group_has_some_partitions_so_that_requests_are_worth_their_cost() -> None:
-    assert [len(deal([share("A->B", count)], slots=3, tasks_max={})) for count in (4, 5, 8, 9, 40)] == [1, 2, 2, 3, 3]
+    assert [len(deal([share("A->B", count)], slots=3, tasks_max={})) for count in (5, 8, 9, 16, 90)] == [1, 1, 2, 2, 3]
 
 
 def test_tasks_max_tells_the_groups_of_a_flow() -> None:

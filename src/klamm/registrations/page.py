@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from klamm.monitoring.html import page, wide
-from klamm.registrations.text import moment, named, never_registered, supports, unreadable
+from klamm.registrations.text import NO_NAME, moment, named, never_registered, supports, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -142,7 +142,10 @@ def _ignoring(report: Report) -> list[str]:
     if not report.ignoring:
         return ["<h2>Who would ignore it</h2>", "<p>Nobody: every client follows every config.</p>"]
     shown = report.ignoring[:MAX_NAMED]
-    rows = [(one.config, one.user, one.client_id, named(one.software, one.version), supports(one)) for one in shown]
+    rows = [
+        (one.config, one.user, one.client_id or NO_NAME, named(one.software, one.version), supports(one))
+        for one in shown
+    ]
     return [
         "<h2>Who would ignore it</h2>",
         _html_table(("Config", "User", "Client id", "Newest software", "Supports"), rows),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from klamm.registrations.report import IgnoringClient, Report
 
 MAX_NAMED: Final = 10
+NO_NAME: Final = "(none)"
+"""Stands for the empty client id of an application that sends none."""
 NOTHING_YET: Final = "No client has registered yet."
 
 
@@ -63,7 +65,7 @@ def summary(report: Report) -> list[str]:
         lines.append(f"{line}, {ignoring} would ignore it{unknown}:")
         shown = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
         lines += [
-            f"  {printable(one.user)} {printable(one.client_id)}"
+            f"  {printable(one.user)} {printable(one.client_id) or NO_NAME}"
             f" ({printable(named(one.software, one.version))}, {supports(one)})"
             for one in shown
         ]

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 
+from klamm.registrations.page import render
 from klamm.registrations.report import IgnoringClient, Reach, Report, SupportRow, VersionWindow, report_of
 from klamm.registrations.text import NOTHING_YET, summary, write_report
 
@@ -140,3 +141,10 @@ def test_names_that_clients_choose_stay_in_their_line() -> None:
     assert "\x1b" not in shown
     assert r"soft\nware" in shown
     assert "and 1 more" in shown
+
+
+def test_a_client_without_an_id_is_named_so() -> None:
+    nameless = dataclasses.replace(REPORT.ignoring[0], client_id="")
+    report = dataclasses.replace(REPORT, ignoring=(nameless,))
+    assert "  bob (none) (other 7, registered [])" in summary(report)
+    assert ">(none)<" in render(report, title="t")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DENIED = "AUTHORIZATION_FAILED"
-
 
 class ConfigSync:
     """The config sync of one flow. Confined to the flow's thread.
@@ -92,9 +90,12 @@ class ConfigSync:
         out = {}
         self._known = {}
         for name, topic in remote.items():
-            known = current.get(name)
-            target = None if known is None or isinstance(known, AdminRefusedError) else known
-            if target is not None:
+            target = current.get(name)
+            if target is None or isinstance(target, AdminRefusedError):
+                if target is None or not target.is_denial:
+                    continue  # a topic that was just created is not known everywhere yet; it has its configs
+                target = None
+            else:
                 self._known[name] = frozenset(entry.name for entry in target)
             planned = plan_config_operations(described[topic], self._settings.config_filter, target=target)
             if planned:
@@ -142,6 +143,9 @@ class ConfigSync:
             self._tell(name, refused)
             if refused is not None:
                 continue
+            if name not in self._known:
+                logger.debug("%s: topic %s: %d configs were sent unseen", self._settings.name, name, len(planned[name]))
+                continue
             for operation in planned[name]:
                 old = "" if operation.old_value is None else f" (was {operation.old_value})"
                 new = f" = {operation.value}" if operation.operation is OperationType.SET else " back to its default"
@@ -181,13 +185,13 @@ class ConfigSync:
             return
         self._told_refusals[remote_topic] = str(refused)
         logger.warning("Could not alter configuration of topic %s: %s", remote_topic, refused)
-        if refused.error_name.endswith(_DENIED):
+        if refused.is_denial:
             log_refusal(refused, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}")
 
 
 def log_refusal(refused: AdminRefusedError, operation: str) -> None:
     """Log a refusal with what was tried; a denial with Kafka's name of the exception, as MirrorMaker 2 does."""
-    if refused.error_name.endswith(_DENIED):
+    if refused.is_denial:
         words = refused.error_name.removesuffix("_FAILED").split("_")
         exception = "".join(word.capitalize() for word in words) + "Exception"
         logger.error("%s occurred while trying to %s: %s", exception, operation, refused)

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
+_IS_KNOWN_AFTER_S: Final = 10.0
+"""A topic that was just created is not known to every broker at once."""
 
 
 class RecordWriter(Protocol):
@@ -61,6 +63,7 @@ class Heartbeats:
         self._writer = writer
         self._now = now
         self._topic_exists = False
+        self._is_known_at = 0.0
         self._told = ""
 
     def run(self, stop: threading.Event) -> None:
@@ -84,7 +87,11 @@ class Heartbeats:
         try:
             self._create_topic()
             self._writer.write(HEARTBEATS_TOPIC, [record])
-        except (ClusterAwayError, AdminRefusedError, ConnectionLostError, ApiMissingError, ProtocolError) as error:
+        except ConnectionLostError as error:
+            if self._now() >= self._is_known_at:
+                self._tell(str(error))
+            return False
+        except (ClusterAwayError, AdminRefusedError, ApiMissingError, ProtocolError) as error:
             self._tell(str(error))
             return False
         if self._told:
@@ -103,6 +110,7 @@ class Heartbeats:
                 f"{HEARTBEATS_TOPIC} could not be created with heartbeats.topic.replication.factor={factor}: {refused}",
             )
         self._topic_exists = True
+        self._is_known_at = self._now() + _IS_KNOWN_AFTER_S
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from klamm.mirror.model import MirrorAdmin
 
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"
-_DENIED: Final = "AUTHORIZATION_FAILED"
 
 
 def create_internal_topic(
@@ -34,6 +33,6 @@ def create_internal_topic(
         refused = admin.create_topics([topic]).get(name)
     except AdminIncompatibleError:
         return None
-    if refused is None or refused.error_name == EXISTS or refused.error_name.endswith(_DENIED):
+    if refused is None or refused.error_name == EXISTS or refused.is_denial:
         return None
     return refused

@@ -81,6 +81,11 @@ class AdminRefusedError(Exception):
         super().__init__(f"{error_name}: {message}" if message else error_name)
         self.error_name = error_name
 
+    @property
+    def is_denial(self) -> bool:
+        """Tell whether a right is missing."""
+        return self.error_name.endswith("AUTHORIZATION_FAILED")
+
 
 class AdminIncompatibleError(Exception):
     """A cluster does not offer an API at all, or not in a version that is known here."""

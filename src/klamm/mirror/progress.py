@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.mirror.copying.ages import Ages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.mirror.watching.drift import ConfigDifference
 
@@ -132,12 +132,40 @@ class _Rate:
 
 
 @dataclass(slots=True)
+class _Totals:
+    """Sums over the partitions of a flow, kept with each change: ten thousand are too many to add up each second."""
+
+    copied: int = 0
+    total: int = 0
+    lag: int = 0
+    """Of the expected partitions, as far as it is known."""
+    unknown: int = 0
+    """Expected partitions whose lag is not known."""
+    unfinished: int = 0
+    """Expected partitions that are not done."""
+
+    def add(self, partition: PartitionStatus | None, *, expected: bool, sign: int = 1) -> None:
+        """Count a partition, None for one without news; or do not count it any more."""
+        if partition is not None:
+            self.copied += sign * max(0, partition.next_offset)
+            self.total += sign * max(0, partition.end_offset)
+        if expected:
+            lag = None if partition is None else partition.lag
+            self.lag += sign * (lag or 0)
+            self.unknown += sign * (lag is None)
+            self.unfinished += sign * (not _is_done(partition))
+
+
+@dataclass(slots=True)
 class _Flow:
     state: FlowState = FlowState.STARTING
     reason: str = ""
     expected: frozenset[tuple[str, int]] | None = None
-    """The partitions that the flow is to copy; None: not planned yet."""
+    """The partitions that the flow is to copy and that are counted; None: not planned yet."""
     partitions: dict[tuple[str, int], PartitionStatus] = field(default_factory=dict)
+    order: list[tuple[str, int]] = field(default_factory=list)
+    """The keys of ``partitions``, sorted; too few after there was news of others."""
+    totals: _Totals = field(default_factory=_Totals)
     counters: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     """Records and bytes by session and partition: a new session counts from zero."""
     rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
@@ -200,8 +228,19 @@ class MirrorStatus:
 
     def expect(self, flow: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Say which partitions a flow is to copy: without news of each of them it has not caught up."""
+        all_wanted = frozenset(partitions)
+        wanted = frozenset(key for key in all_wanted if self._counts(flow, key[0]))
         with self._lock:
-            self._flows[flow].expected = frozenset(partitions)
+            found = self._flows[flow]
+            found.expected, found.totals = wanted, _Totals()
+            if all_wanted:
+                # A topic that is not mirrored any more is not shown any more; what failed stays to be looked at.
+                gone = found.partitions.keys() - all_wanted
+                found.partitions = {key: each for key, each in found.partitions.items() if key not in gone}
+                found.order = []
+            for key in wanted | found.partitions.keys():
+                if self._counts(flow, key[0]):
+                    found.totals.add(found.partitions.get(key), expected=key in wanted)
 
     def update(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take the progress that a task sent.
@@ -236,7 +275,7 @@ class MirrorStatus:
         records_per_s, bytes_per_s = rate.at(now, total_records, total_bytes)
         if row["records"] > records:
             flow.progressed_at = time.time()
-        flow.partitions[key] = PartitionStatus(
+        new = PartitionStatus(
             topic=row["topic"],
             partition=row["partition"],
             remote_topic=row["remote_topic"],
@@ -252,6 +291,11 @@ class MirrorStatus:
             record_age=_ages(row.get("record_age")),
             replication_latency=_ages(row.get("replication_latency")),
         )
+        if self._counts(row["flow"], row["topic"]):
+            expected = flow.expected is not None and key in flow.expected
+            flow.totals.add(known, expected=expected, sign=-1)
+            flow.totals.add(new, expected=expected)
+        flow.partitions[key] = new
 
     def snapshot(self) -> tuple[FlowProgress, ...]:
         """Return how far every flow is now."""
@@ -266,40 +310,31 @@ class MirrorStatus:
         then, records, size = flow.history[0]
         elapsed = max(now - then, 1e-9)
         records_per_s = (flow.records - records) / elapsed
-        counted = {key: partition for key, partition in flow.partitions.items() if self._counts(name, key[0])}
-        expected = None if flow.expected is None else {key for key in flow.expected if self._counts(name, key[0])}
-        lag = _lag(expected, counted)
+        totals = flow.totals
+        lag = None if flow.expected is None or totals.unknown else totals.lag
+        if len(flow.order) < len(flow.partitions):
+            flow.order = sorted(flow.partitions)
         return FlowProgress(
             flow=name,
             state=flow.state,
             reason=flow.reason,
-            copied=sum(max(0, partition.next_offset) for partition in counted.values()),
-            total=sum(max(0, partition.end_offset) for partition in counted.values()),
+            copied=totals.copied,
+            total=totals.total,
             records=flow.records,
             bytes=flow.bytes,
             records_per_s=records_per_s,
             mb_per_s=(flow.bytes - size) / elapsed / _MEGABYTE,
             lag=lag,
             eta_s=None if lag is None or (lag and not records_per_s) else lag / records_per_s if lag else 0.0,
-            partitions=tuple(flow.partitions[key] for key in sorted(flow.partitions)),
+            partitions=tuple(map(flow.partitions.__getitem__, flow.order)),
             refused=flow.refused,
             progressed_at=flow.progressed_at,
-            is_done=expected is not None and all(_is_done(counted.get(key)) for key in expected),
+            is_done=flow.expected is not None and not totals.unfinished,
         )
 
 
 def _ages(figures: Sequence[float] | None) -> Ages | None:
     return None if figures is None else Ages(*figures)
-
-
-def _lag(
-    expected: Collection[tuple[str, int]] | None, partitions: Mapping[tuple[str, int], PartitionStatus]
-) -> int | None:
-    if expected is None or not all(key in partitions for key in expected):
-        return None
-    lags = [partitions[key].lag for key in expected]
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if len(known) == len(lags) else None
 
 
 def _is_done(partition: PartitionStatus | None) -> bool:

@@ -36,14 +36,20 @@ class FakeAdmin(MirrorAdmin):
         self.incremental = incremental
         self.refuses: dict[str, AdminRefusedError] = {}
         self.hides: set[str] = set()
+        self.missing: set[str] = set()
         self.calls: list[str] = []
 
     def describe_topic_configs(
         self, topics: Sequence[str]
     ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
         self.calls.append("describe")
-        denied = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "")
-        return {topic: denied if topic in self.hides else self._entries(topic) for topic in topics}
+        denied, unknown = (
+            AdminRefusedError(name, "") for name in ("TOPIC_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PARTITION")
+        )
+        return {
+            topic: denied if topic in self.hides else unknown if topic in self.missing else self._entries(topic)
+            for topic in topics
+        }
 
     def _entries(self, topic: str) -> tuple[ConfigEntry, ...]:
         defaults = {"retention.ms": "604800000", "cleanup.policy": "delete", "min.insync.replicas": "1"}
@@ -202,6 +208,26 @@ def test_required_fails_the_flow_and_never_calls_alter_configs() -> None:
     with pytest.raises(FlowFailedError, match=expected):
         ConfigSync(flow("required"), source(), there).run(["t"])
     assert "alter" not in there.calls
+
+
+def test_a_remote_topic_that_is_not_known_yet_is_left_for_the_next_round(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-21: it was created with its configs a moment ago; that is no reason to send all of them."""
+    there = target()
+    there.missing.add("A.t")
+    with caplog.at_level(logging.INFO):
+        ConfigSync(flow(), source(), there).run(["t", "u"])
+    assert there.configs["A.t"] == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
+    assert not caplog.records
+
+
+def test_what_is_sent_unseen_is_not_told_as_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-21: it is sent again in each round, whether it changes something or not."""
+    there = target()
+    there.hides.add("A.t")
+    with caplog.at_level(logging.INFO):
+        ConfigSync(flow(), source(), there).run(["t"])
+    assert there.configs["A.t"] == {"min.insync.replicas": "2", "retention.ms": "5"}
+    assert not caplog.records
 
 
 def test_where_the_target_hides_its_configs_everything_is_sent() -> None:

@@ -76,13 +76,15 @@ def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() 
 
 def test_what_is_wrong_is_told_once_until_it_changes_or_is_over(caplog: pytest.LogCaptureFixture) -> None:
     """K894-44."""
-    target, writer = FakeCluster(), Writer()
-    heartbeats = Heartbeats(pair(), target, writer)
+    target, writer, now = FakeCluster(), Writer(), NOON
+    heartbeats = Heartbeats(pair(), target, writer, now=lambda: now)
     target.refuses["heartbeats"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
     with caplog.at_level(logging.INFO):
         assert [heartbeats.beat() for _ in range(3)] == [False] * 3
         del target.refuses["heartbeats"]
         writer.refuses = "b:1: refused"
+        heartbeats.beat()
+        now += 10
         heartbeats.beat()
         writer.refuses = ""
         assert heartbeats.beat()
@@ -90,6 +92,21 @@ def test_what_is_wrong_is_told_once_until_it_changes_or_is_over(caplog: pytest.L
     assert "with heartbeats.topic.replication.factor=3: INVALID_REPLICATION_FACTOR: only 1 broker" in first
     assert "no heartbeats on cluster B: b:1: refused. emit.heartbeats.enabled=false switches them off" in second
     assert third == "A->B: heartbeats are written again"
+
+
+def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-44: no alarm at each first start."""
+    writer, now = Writer(), NOON
+    heartbeats = Heartbeats(pair(), FakeCluster(), writer, now=lambda: now)
+    writer.refuses = "Partition 0 of heartbeats does not exist or has no leader now"
+    with caplog.at_level(logging.INFO):
+        assert not heartbeats.beat()
+        now += 9
+        assert not heartbeats.beat()
+        assert not caplog.records
+        now += 1
+        assert not heartbeats.beat()
+    assert "has no leader now" in caplog.text
 
 
 def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus, describe
 
 
@@ -47,6 +50,43 @@ def test_a_flow_has_caught_up_when_every_planned_partition_is_known_and_has_no_l
     status.update("s", [row(1, 10, 10)])
     assert only(status).is_done
     assert (only(status).copied, only(status).total) == (20, 20)
+
+
+NEWS = st.tuples(st.sampled_from(["t", "u", "heartbeats"]), st.integers(0, 2), st.integers(-1, 9), st.integers(-1, 9))
+
+
+@given(st.lists(st.one_of(NEWS, st.sets(st.tuples(st.sampled_from(["t", "u", "heartbeats"]), st.integers(0, 2))))))
+def test_sums_that_are_kept_are_those_of_the_partitions(events: list[Any]) -> None:
+    status = MirrorStatus(["A->B"], counts=lambda _, topic: topic != "heartbeats")
+    expected: set[tuple[str, int]] | None = None
+    for event in events:
+        if isinstance(event, set):
+            expected = event
+            status.expect("A->B", event)
+        else:
+            topic, partition, position, end = event
+            status.update("s", [row(partition, position, end, topic=topic)])
+    progress = only(status)
+    counted = {(p.topic, p.partition): p for p in progress.partitions if p.topic != "heartbeats"}
+    assert list(counted) == sorted(counted)
+    assert progress.copied == sum(max(0, p.next_offset) for p in counted.values())
+    assert progress.total == sum(max(0, p.end_offset) for p in counted.values())
+    wanted = {key for key in expected or set() if key[0] != "heartbeats"}
+    lags = [counted[key].lag if key in counted else None for key in wanted]
+    known = [lag for lag in lags if lag is not None]
+    assert progress.lag == (sum(known) if expected is not None and len(known) == len(lags) else None)
+    assert progress.is_done == (expected is not None and all(lag == 0 for lag in lags))
+
+
+def test_a_topic_that_is_not_mirrored_any_more_is_not_shown_any_more() -> None:
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0), ("t", 1)])
+    status.update("s", [row(0, 1, 1, state="STOPPED", reason="its records are gone"), row(1, 2, 5)])
+    status.expect("A->B", [("t", 1)])
+    progress = only(status)
+    assert (progress.stopped, progress.copied, progress.total, progress.lag) == ((), 2, 5, 3)
+    status.expect("A->B", [])
+    assert only(status).partitions, "of a flow that failed it is shown how far it was"
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:

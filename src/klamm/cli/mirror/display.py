@@ -15,12 +15,14 @@ from rich.text import Text
 from klamm.mirror.progress import FlowState, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from klamm.mirror.progress import FlowProgress, PartitionStatus
 
 _PLAIN_INTERVAL_S: Final = 5.0
+_MOST_TOPICS: Final = 20
+"""What a terminal has room for."""
 _COLUMNS: Final = ("topic", "copied", "total", "", "lag", "state")
 
 
@@ -77,11 +79,29 @@ def _tables(flows: Sequence[FlowProgress]) -> Group:
         table = Table(box=None, padding=(0, 1))
         for column in _COLUMNS:
             table.add_column(column, justify="left" if column in {"topic", "state"} else "right")
-        for topic in sorted({partition.topic for partition in flow.partitions}):
-            table.add_row(*_topic_row(topic, [each for each in flow.partitions if each.topic == topic]))
+        shown, others = _shown(flow.partitions)
+        for topic, partitions in shown.items():
+            table.add_row(*_topic_row(topic, partitions))
         if flow.partitions:
             parts.append(table)
+        if others:
+            parts.append(Text(f"   and {others} more topics", style="dim"))
     return Group(*parts)
+
+
+def _shown(partitions: Sequence[PartitionStatus]) -> tuple[Mapping[str, Sequence[PartitionStatus]], int]:
+    """Return the partitions by topic, and how many topics are left out: those with the least to tell."""
+    by_topic: dict[str, list[PartitionStatus]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    if len(by_topic) > _MOST_TOPICS:
+        first = sorted(by_topic, key=lambda topic: _urgency(by_topic[topic]), reverse=True)[:_MOST_TOPICS]
+        return {topic: by_topic[topic] for topic in sorted(first)}, len(by_topic) - _MOST_TOPICS
+    return {topic: by_topic[topic] for topic in sorted(by_topic)}, 0
+
+
+def _urgency(partitions: Sequence[PartitionStatus]) -> tuple[bool, int]:
+    return any(each.state == "STOPPED" for each in partitions), sum(each.lag or 0 for each in partitions)
 
 
 def _topic_row(topic: str, partitions: Sequence[PartitionStatus]) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TURN_S: Final = 0.2
+_TOPICS_ARE_KNOWN_AFTER_S: Final = 10.0
+"""A topic that was just created is not known to every broker at once."""
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
 _HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
@@ -93,18 +95,21 @@ class GroupControl:
         self._told: dict[tuple[str, str], frozenset[str]] = {}
         """Reasons by group and kind, as they were told."""
         self._problem = ""
+        self._topics_are_known_at = clock() + _TOPICS_ARE_KNOWN_AFTER_S
 
     def run(self, stop: threading.Event) -> None:
         """Go round until ``stop``."""
         backoff_s = _FIRST_BACKOFF_S
         while not stop.is_set():
+            is_early = False
             try:
                 self.turn()
             except _PASSING as error:
                 problem = str(error)
+                is_early = isinstance(error, TopicGoneError) and self._clock() < self._topics_are_known_at
             else:
                 problem, backoff_s = "", _FIRST_BACKOFF_S
-            self._tell_problem(problem)
+            self._tell_problem("" if is_early else problem)
             stop.wait(backoff_s if problem else _TURN_S)
             backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S) if problem else _FIRST_BACKOFF_S
         if self._is_loaded and not self._problem:
@@ -150,8 +155,18 @@ class GroupControl:
                 f"{settings.checkpoints_topic} could not be created with "
                 f"checkpoints.topic.replication.factor={factor}: {refused}",
             )
-        # Without the checkpoints of before, an old offset sync could lead behind them.
-        self._syncs.refresh(newest_only=not self._checkpoints.load())
+        try:
+            self._checkpoints.load()
+        except TopicGoneError as error:
+            if self._clock() < self._topics_are_known_at:
+                raise
+            logger.warning(
+                "%s, or may not be read: only offsets of records that were mirrored from now on are translated", error
+            )
+            # Without the checkpoints of before, an old offset sync could lead behind them.
+            self._syncs.refresh(newest_only=True)
+        else:
+            self._syncs.refresh()
         self._is_loaded = True
 
     # --- which groups -------------------------------------------------------------------------------------------------

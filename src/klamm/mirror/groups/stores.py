@@ -111,19 +111,14 @@ class CheckpointStore:
         self._newest: dict[str, dict[tuple[str, int], Checkpoint]] = {}
         """By group; by topic and partition of the target."""
 
-    def load(self) -> bool:
-        """Read what was written before; False: it can not be read, so that nothing is known of it.
+    def load(self) -> None:
+        """Read what was written before.
 
         Raises:
+            TopicGoneError: the topic does not exist, or may not be read: nothing is known of it.
             ConnectionLostError: not all of it can be read now.
         """
-        try:
-            records, _ = self._reader.read(self._topic, 0)
-        except TopicGoneError as error:
-            logger.warning(
-                "%s, or may not be read: only offsets of records that were mirrored from now on are translated", error
-            )
-            return False
+        records, _ = self._reader.read(self._topic, 0)
         for record in records:
             if record.key is not None and record.value is None:
                 continue  # a tombstone: somebody cleans up
@@ -131,7 +126,6 @@ class CheckpointStore:
                 self._keep(Checkpoint.parse(record.key or b"", record.value or b""))
             except FormatError as error:
                 logger.warning("%s: ignored the record at offset %d: %s", self._topic, record.offset, error)
-        return True
 
     def _keep(self, checkpoint: Checkpoint) -> None:
         if self._wanted(checkpoint.group):

@@ -6,8 +6,9 @@ import contextlib
 import json
 import logging
 import threading
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+import time
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.keys import IncrementalAlterConfigs
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.model import MirrorAdmin
-    from klamm.mirror.progress import MirrorStatus
+    from klamm.mirror.progress import FlowProgress, MirrorStatus, PartitionStatus
     from klamm.mirror.watching.drift import ConfigDifference
 
 logger = logging.getLogger(__name__)
 
 _COMPARE_EVERY_S: Final = 30.0
 _FIRST_COMPARISON_S: Final = 3.0
+_PAUSE_IN_PROPORTION: Final = 50
+"""As many times as long as the comparison took, at least."""
 _JOIN_S: Final = 5.0
 
 
@@ -76,9 +79,17 @@ def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStat
 
 def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
     drift = {flow: [asdict(row) for row in rows] for flow, rows in status.drift().items()}
-    flows = [asdict(flow) | {"lag": flow.lag} for flow in status.snapshot()]
     found = {flow: asdict(each) for flow, each in groups.snapshot().items()}
-    return json.dumps({"flows": flows, "config_differences": drift, "groups": found}, indent=1)
+    flows = [
+        {**_fields(flow), "partitions": [_fields(partition) for partition in flow.partitions], "lag": flow.lag}
+        for flow in status.snapshot()
+    ]
+    # Neither indented nor by asdict() where it counts: ten thousand partitions would take the better part of a second.
+    return json.dumps({"flows": flows, "config_differences": drift, "groups": found})
+
+
+def _fields(row: FlowProgress | PartitionStatus) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:
@@ -88,16 +99,22 @@ def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -
         pause_s = _FIRST_COMPARISON_S
         while not ended.wait(pause_s):
             topics = _topics(flow.name, status)
+            began = time.monotonic()
             try:
                 differences = differences_of(flow, source, target, topics)
             except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
                 logger.debug("%s: configs could not be compared: %s", flow.name, error)
             else:
                 status.set_drift(flow.name, differences)
-            pause_s = _COMPARE_EVERY_S if topics else _FIRST_COMPARISON_S
+            pause_s = pause_after(time.monotonic() - began) if topics else _FIRST_COMPARISON_S
     finally:
         source.close()
         target.close()
+
+
+def pause_after(took_s: float) -> float:
+    """Return after how many seconds to compare again: with many topics it would be most of what the driver does."""
+    return max(_COMPARE_EVERY_S, _PAUSE_IN_PROPORTION * took_s)
 
 
 def _topics(flow: str, status: MirrorStatus) -> list[str]:

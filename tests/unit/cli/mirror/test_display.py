@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -14,28 +15,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def row(
+    topic: str, partition: int = 0, *, copied: int = 50, state: str = "COPYING", reason: str = ""
+) -> dict[str, Any]:
+    return {
+        "flow": "A->B",
+        "topic": topic,
+        "partition": partition,
+        "remote_topic": f"A.{topic}",
+        "next_offset": copied,
+        "end_offset": 100,
+        "state": state,
+        "reason": reason,
+        "last_timestamp": -1,
+        "records": copied,
+        "bytes": 10 * copied,
+    }
+
+
 def flows(
     state: FlowState = FlowState.RUNNING, *, copied: int = 50, partition_state: str = "COPYING", reason: str = ""
 ) -> Sequence[FlowProgress]:
     status = MirrorStatus(["A->B"], clock=lambda: 0.0)
     status.expect("A->B", [("orders", 0), ("orders", 1)])
     status.set_state("A->B", state)
-    rows = [
-        {
-            "flow": "A->B",
-            "topic": "orders",
-            "partition": partition,
-            "remote_topic": "A.orders",
-            "next_offset": copied,
-            "end_offset": 100,
-            "state": partition_state,
-            "reason": reason,
-            "last_timestamp": -1,
-            "records": copied,
-            "bytes": 10 * copied,
-        }
-        for partition in (0, 1)
-    ]
+    rows = [row("orders", partition, copied=copied, state=partition_state, reason=reason) for partition in (0, 1)]
     status.update("session", rows)
     return status.snapshot()
 
@@ -71,3 +75,16 @@ def test_at_a_terminal_each_topic_has_a_row() -> None:
 
 def test_a_partition_that_stopped_is_named_with_its_reason() -> None:
     assert "partition 0 stopped: no position" in rendered(flows(partition_state="STOPPED", reason="no position"))[-1]
+
+
+def test_a_terminal_shows_the_topics_that_have_most_to_tell() -> None:
+    status = MirrorStatus(["A->B"], clock=lambda: 0.0)
+    rows = [row(f"t{number:03}", copied=100) for number in range(500)]
+    rows[7] = row("t007", copied=1)
+    rows[300] = row("t300", copied=100, state="STOPPED", reason="too large")
+    status.update("session", rows)
+    lines = rendered(status.snapshot())
+    topics = [line.split()[0] for line in lines if re.match(r"t\d", line)]
+    assert lines[-1] == "and 480 more topics"
+    assert len(topics) == 20
+    assert {"t007", "t300"} <= set(topics)

@@ -8,9 +8,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
+INT16_MAX: Final = 2**15 - 1
+INT32_MAX: Final = 2**31 - 1
 _PASSWORD: Final = re.compile(r"(password\s*=\s*)\S+")
 
 
@@ -59,6 +61,23 @@ class ToolParser(argparse.ArgumentParser):
     def add_switch(self, flag: str, **how: Any) -> None:
         """Add a flag without a value."""
         self.add_argument(flag, action="store_true", **how)
+
+
+def whole_number(highest: int, *, lowest: int | None = None) -> Callable[[str], int]:
+    """Return what reads the value of a flag as a number that the wire, or whoever takes it, has room for."""
+    least = -highest - 1 if lowest is None else lowest
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= highest:
+            allowed = f"up to {highest}" if lowest is None else f"from {lowest} to {highest}"
+            raise argparse.ArgumentTypeError(f"{text}: expected a whole number {allowed}")
+        return number
+
+    return read
 
 
 def add_common(parser: ToolParser) -> None:

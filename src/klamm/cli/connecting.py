@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.output import complain
-from klamm.properties import SettingsError, read_properties
+from klamm.properties import SettingsError, read_properties, split_address
 from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -45,10 +48,33 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> AdminCl
 
     properties = {} if options.command_config is None else read_properties(Path(options.command_config))
     settings = {"timeout_ms": timeout_ms, **client_settings(properties)}
+    addresses = _addresses(options.bootstrap_server)
     try:
-        return AdminClient(options.bootstrap_server.split(","), **settings)
+        return AdminClient(addresses, **settings)
     except ValueError as error:
         raise SettingsError(f"--bootstrap-server {options.bootstrap_server}: {error}") from error
+
+
+def _addresses(text: str) -> list[str]:
+    """Return the servers to connect to; nobody should wait a minute to learn that they were written wrong.
+
+    Raises:
+        SettingsError: One is no address, or none of their hosts has one.
+    """
+    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    unreadable = next((address for address in addresses or [text] if split_address(address) is None), None)
+    if unreadable is not None:
+        raise SettingsError(f"--bootstrap-server {text}: {unreadable!r}: expected HOST:PORT")
+    if not any(map(_is_known, addresses)):
+        raise SettingsError(f"--bootstrap-server {text}: the host is not known here; check its name")
+    return addresses
+
+
+def _is_known(address: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(*(split_address(address) or ("", 0)), type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
 
 
 def client_settings(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -93,7 +119,12 @@ def explain(error: BaseException) -> str:
 def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str], None] | None = None) -> int:
     """Run a command; an error that has a meaning to its user becomes one line and exit code 1."""
     try:
-        return work()
+        code = work()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the result has enough of it, as `head` does. What is left goes nowhere, also at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (RefusedError, SettingsError, KafkaApiError, ProtocolError, TimeoutError, ConnectionError, OSError) as error:
         line = " ".join(explain(error).split("\n"))
         if complain_with is None:
@@ -101,3 +132,4 @@ def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str]
         else:
             complain_with(line)
         return EXIT_FAILED
+    return code

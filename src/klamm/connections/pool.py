@@ -59,6 +59,7 @@ class ConnectionPool:
         if unknown:
             raise ValueError(f"Unknown connection settings: {', '.join(unknown)}")
         settings.setdefault("receive_message_max_bytes", 100_000_000)
+        self._bootstrap_servers = bootstrap_servers
         self._timeout_ms = timeout_ms
         self._retry_backoff_s = retry_backoff_ms / 1000
         self._net = NetworkSelector(**settings)
@@ -169,7 +170,12 @@ class ConnectionPool:
                 last = api_error(code)
                 self._controller_id = None
             await self.pause(min(self._retry_backoff_s, deadline.left_s()))
-        raise TimeoutError(f"{type(request).__name__}: no answer within {deadline.limit_ms} ms: {last}") from last
+        limit = f"within {deadline.limit_ms} ms"
+        if not self._manager.bootstrapped:
+            servers = self._bootstrap_servers
+            named = servers if isinstance(servers, str) else ",".join(servers)
+            raise TimeoutError(f"No broker answers at {named} {limit}: {last}") from last
+        raise TimeoutError(f"{type(request).__name__}: no answer {limit}: {last}") from last
 
     async def _attempt(
         self,

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
 import pytest
 
-from klamm.cli.connecting import client_settings, explain, guarded
+from klamm.cli.connecting import client_settings, connect, explain, guarded
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
+from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="al\\"ice" password="p w";'
 
@@ -67,3 +76,39 @@ def test_errors_become_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[st
 def test_a_broker_that_is_too_old_is_told_apart() -> None:
     assert explain(UnsupportedVersionError("x")) == "The cluster does not offer what this needs: x"
     assert explain(TimeoutError()) == "TimeoutError"
+
+
+@pytest.mark.parametrize(
+    ("servers", "complaint"),
+    [
+        ("nowhere", "--bootstrap-server nowhere: 'nowhere': expected HOST:PORT"),
+        ("", "--bootstrap-server : '': expected HOST:PORT"),
+        ("a:1,b:99999", "'b:99999': expected HOST:PORT"),
+        ("no-such-host.invalid:9092", "--bootstrap-server no-such-host.invalid:9092: the host is not known here"),
+    ],
+)
+def test_servers_that_cannot_be_are_refused_at_once(servers: str, complaint: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        connect(Namespace(bootstrap_server=servers, command_config=None))
+    assert complaint in str(refused.value)
+
+
+def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:
+    hasty = tmp_path / "hasty.properties"
+    hasty.write_text("default.api.timeout.ms=300\n")
+    servers = f"127.0.0.1:{free_port()}"
+    with connect(Namespace(bootstrap_server=servers, command_config=str(hasty))) as admin:
+        failure = admin.describe_cluster().exception()
+    assert isinstance(failure, TimeoutError)
+    assert str(failure).startswith(f"No broker answers at {servers} within 300 ms")
+
+
+def test_a_reader_that_has_enough_is_no_failure() -> None:
+    command = [sys.executable, "-c", "import sys\nfrom klamm.cli.connecting import guarded\n"
+               "sys.exit(guarded('klamm', lambda: print('line\\n' * 100_000) or 0))"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(timeout=30), process.stderr.read()) == (0, b"")

@@ -217,3 +217,25 @@ def test_wrong_usage_is_one_line_and_2(words: tuple[str, ...], capsys: pytest.Ca
         cli.main(["topics", *words])
     assert ended.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("--partitions", "99999999999"), 2, "99999999999: expected a whole number up to 2147483647"),
+        (("--replication-factor", "40000"), 2, "40000: expected a whole number up to 32767"),
+        (("--replica-assignment", "99999999999"), 1, "expected ids like 1:2,2:1, not '99999999999'"),
+    ],
+)
+def test_a_number_that_no_request_has_room_for_is_refused_with_its_flag(
+    address: str, words: tuple[str, str], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["topics", "--bootstrap-server", address, "--create", "--topic", "huge", *words]
+    try:
+        found = cli.main(arguments)
+    except SystemExit as ended:
+        found = int(str(ended.code))
+    assert found == code
+    told = "".join(capsys.readouterr())
+    assert words[0] in told
+    assert complaint in told

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
 from klamm.configs.kinds import ResourceType
@@ -67,7 +67,8 @@ def parser(action: str) -> ToolParser:
         found.add_value(f"--{flag}", metavar="NAME", help=f"the same as --entity-type {entity_type} --entity-name NAME")
     found.add_switch("--broker-defaults", help="the same as --entity-type brokers --entity-default")
     if action == "history":
-        found.add_argument("--limit", type=int, default=100, metavar="N", help="lines at most (default 100)")
+        at_most = whole_number(ALL_LINES, lowest=1)
+        found.add_argument("--limit", type=at_most, default=100, metavar="N", help="lines at most (default 100)")
     else:
         found.add_value(
             "--to", metavar="TIME", required=True, help="ISO 8601, e.g. 2026-11-21T09:30:00Z; UTC without a zone"

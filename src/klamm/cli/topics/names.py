@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import binascii
 import re
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from klamm.cli.arguments import INT32_MAX, whole_number
 from klamm.cli.connecting import RefusedError
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ def parse_configs(texts: Sequence[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
+_broker_id: Final = whole_number(INT32_MAX)
+
+
 def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
     """Read ``--replica-assignment``: per partition the brokers, separated by colons.
 
@@ -65,8 +70,8 @@ def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
     assignment: dict[int, tuple[int, ...]] = {}
     for partition, part in enumerate(text.split(",")):
         try:
-            brokers = tuple(int(broker) for broker in part.split(":"))
-        except ValueError as error:
+            brokers = tuple(_broker_id(broker) for broker in part.split(":"))
+        except (ValueError, argparse.ArgumentTypeError) as error:
             raise RefusedError(f"--replica-assignment {text}: expected ids like 1:2,2:1, not {part!r}") from error
         duplicates = [broker for broker in dict.fromkeys(brokers) if brokers.count(broker) > 1]
         if duplicates:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import ToolParser, add_common, check_conflicts, given_flags
+from klamm.cli.arguments import (
+    INT16_MAX,
+    INT32_MAX,
+    ToolParser,
+    add_common,
+    check_conflicts,
+    given_flags,
+    whole_number,
+)
 from klamm.cli.output import complain, say
 
 if TYPE_CHECKING:
@@ -54,8 +62,14 @@ def parser() -> ToolParser:
         "--config", action="append", metavar="NAME=VALUE", help="a config of the topic to create; may be repeated"
     )
     found.add_value("--delete-config", metavar="NAME", help="not supported since Kafka 4.0: klamm configs does it")
-    found.add_value("--partitions", type=int, metavar="N", help="partitions of the new topic, or to grow to")
-    found.add_value("--replication-factor", type=int, metavar="N", help="replicas of each partition of the new topic")
+    number = whole_number(INT32_MAX)
+    found.add_value("--partitions", type=number, metavar="N", help="partitions of the new topic, or to grow to")
+    found.add_value(
+        "--replication-factor",
+        type=whole_number(INT16_MAX),
+        metavar="N",
+        help="replicas of each partition of the new topic",
+    )
     found.add_value(
         "--replica-assignment", metavar="1:2,2:1", help="brokers of each partition: its replicas, the leader first"
     )
@@ -69,7 +83,7 @@ def parser() -> ToolParser:
     found.add_switch("--at-min-isr-partitions", help="describe only partitions exactly at min.insync.replicas")
     found.add_value(
         "--partition-size-limit-per-response",
-        type=int,
+        type=number,
         metavar="N",
         help="most partitions per answer (default 2000)",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -15,16 +14,8 @@ from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.data_path import ELSEWHERE, HERE, DataPath
 from tests.support.logs import batch, read_all
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 KNOWN_ID = UUID(int=100)
 UNKNOWN_ID = UUID(int=99_999)
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> DataPath:
-    return DataPath(tmp_path)
 
 
 def request(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -18,15 +17,7 @@ from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from tests.support.data_path import ELSEWHERE, HERE, DataPath
 from tests.support.logs import batch, records_in
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 Wanted = FetchRequest.FetchPartition
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> DataPath:
-    return DataPath(tmp_path)
 
 
 def request(*wanted: FetchRequest.FetchPartition, topic: str = "t", topic_id: int = 100, **fields: int) -> FetchRequest:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from klamm.broker.handlers.api_002_list_offsets import ROUTE
@@ -14,15 +12,7 @@ from klamm.storage.log import delete_records
 from tests.support.data_path import ELSEWHERE, HERE, DataPath
 from tests.support.logs import batch
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> DataPath:
-    return DataPath(tmp_path)
 
 
 def ask(

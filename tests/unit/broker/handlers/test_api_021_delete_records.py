@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> DataPath:
-    return DataPath(tmp_path)
-
-
 def delete(
     broker: DataPath, offset: int, *, version: int = 2, topic: str = "t", partition: int = 0, node_id: int = HERE
 ) -> tuple[int, int]:

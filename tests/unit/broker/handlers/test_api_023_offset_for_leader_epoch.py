@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from klamm.broker.handlers.api_023_offset_for_leader_epoch import ROUTE
@@ -11,14 +9,6 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from tests.support.data_path import ELSEWHERE, HERE, DataPath
 from tests.support.logs import batch
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> DataPath:
-    return DataPath(tmp_path)
 
 
 def ask(

@@ -12,17 +12,13 @@ import pytest
 from klamm.broker.handlers import api_001_fetch, api_002_list_offsets
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from tests.support.data_path import DataPath
 from tests.support.logs import NOON_MS, batch, records_in
 from tests.support.transactions import ABORT, COMMIT, end, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tests.support.data_path import DataPath
 
-
-@pytest.fixture
-def broker(tmp_path: Path) -> DataPath:
-    return DataPath(tmp_path)
+    pass
 
 
 def request(*, committed: bool = True, offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 HOUR_MS: Final = 3_600_000
-TOO_LARGE, INVALID_TIMESTAMP = 10, 32
+TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP = 10, 18, 32
 
 
 def now_ms() -> int:
@@ -187,6 +187,18 @@ def test_segment_bytes_closes_a_segment(lab: Lab) -> None:
     for _ in range(3):
         lab.produce("x" * 600_000)
     assert len(lab.files("*.log")) == 3
+
+
+@pytest.mark.parametrize("codec", ["producer", "gzip"])
+def test_segment_bytes_bounds_a_batch_as_it_is_written(lab: Lab, codec: str) -> None:
+    lab.set(segment_bytes=str(1 << 20), max_message_bytes="5000000", compression_type=codec)
+    if codec == "gzip":
+        lab.produce("x" * 1_200_000)
+    else:
+        with pytest.raises(RefusedError, match="exceeds the maximum configured segment size of 1048576") as refused:
+            lab.produce("x" * 1_200_000)
+        assert refused.value.error_code == RECORD_LIST_TOO_LARGE
+    assert len(lab.offsets()) == (codec == "gzip")
 
 
 def test_index_interval_bytes_is_how_dense_the_index_is(lab: Lab) -> None:

@@ -20,7 +20,7 @@ from klamm.storage.log.files import fsync_path
 from klamm.storage.log.positions import Positions
 from klamm.storage.log.producers import NO_OFFSET
 from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment, RetiredFile
-from klamm.storage.log.validation import only_batch, recompressed, stamped_attributes, validate
+from klamm.storage.log.validation import check_fits_segment, only_batch, recompressed, stamped_attributes, validate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,6 +159,7 @@ class PartitionLog:
                 )
             self.producers.check_transaction(batch, is_verified=is_verified)
         batch = recompressed(batch, config)
+        check_fits_segment(batch, config, self._name)
         base_offset = self.end_offset
         append_time = self.write(batch, now_ms)
         if batch.producer_id != NO_PRODUCER_ID:

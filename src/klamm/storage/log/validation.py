@@ -9,6 +9,7 @@ from klamm.protocol.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
+    RecordListTooLargeError,
     UnsupportedCompressionTypeError,
 )
 from klamm.protocol.records import (
@@ -178,6 +179,19 @@ def recompressed(batch: RecordBatch, config: LogConfig) -> RecordBatch:
         is_transactional=batch.is_transactional,
     )
     return RecordBatch(memoryview(built))
+
+
+def check_fits_segment(batch: RecordBatch, config: LogConfig, partition: str) -> None:
+    """Check what is to be written, in the codec that it will have.
+
+    Raises:
+        RecordListTooLargeError: Larger than ``segment.bytes``.
+    """
+    if batch.size > config.segment_bytes:
+        raise RecordListTooLargeError(
+            f"Message batch size is {batch.size} bytes in append to partition {partition}, which exceeds the maximum"
+            f" configured segment size of {config.segment_bytes}."
+        )
 
 
 def stamped_attributes(batch: RecordBatch) -> int:

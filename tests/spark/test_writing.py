@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
+import runpy
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +21,19 @@ from pyspark.errors import PySparkException
 from klamm.dataframes.spark import FORMAT, register
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read
-from tests.support.processes import start_process, wait_until
+from tests.support.processes import start_process
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from tests.support.kafka import KafkaCluster
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "masked_stream.py"
+FROM, TO = "written-from", "written-to"
 NOON_MS = 1_700_000_000_123
 FOREVER = {"retention.ms": "-1"}
 """The records are old."""
@@ -39,6 +44,15 @@ COLUMNS = "key binary, value binary, headers array<struct<key:string,value:binar
 def broker() -> Iterator[KlammBroker]:
     with KlammBroker() as running:
         yield running
+
+
+@pytest.fixture(params=["klamm", "kafka"])
+def servers(request: pytest.FixtureRequest) -> str:
+    """The address of either broker; names of topics are ours alone."""
+    running: KlammBroker | KafkaCluster = request.getfixturevalue(
+        "broker" if request.param == "klamm" else "real_kafka"
+    )
+    return running.bootstrap_servers
 
 
 def table(spark: SparkSession) -> DataFrame:
@@ -52,18 +66,18 @@ def table(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, COLUMNS)
 
 
-def save(rows: DataFrame, broker: KlammBroker, mode: str = "append", **options: Any) -> None:
-    asked = {"kafka.bootstrap.servers": broker.bootstrap_servers, **options}
+def save(rows: DataFrame, servers: str, mode: str = "append", **options: Any) -> None:
+    asked = {"kafka.bootstrap.servers": servers, **options}
     rows.write.format(FORMAT).options(**asked).mode(mode).save()
 
 
-def test_a_batch_is_written_as_it_is(spark: SparkSession, broker: KlammBroker) -> None:
+def test_a_batch_is_written_as_it_is(spark: SparkSession, servers: str) -> None:
     # given
-    create_topic(broker.bootstrap_servers, "batch", 2, FOREVER)
+    create_topic(servers, "written-batch", 2, FOREVER)
     # when
-    save(table(spark), broker, topic="batch", **{"kafka.compression.type": "gzip"})
+    save(table(spark), servers, topic="written-batch", **{"kafka.compression.type": "gzip"})
     # then
-    found = read(broker.bootstrap_servers, "batch", {0: 1, 1: 2})
+    found = read(servers, "written-batch", {0: 1, 1: 2})
     assert found[0] == [Seen(None, None, (), NOON_MS)]
     assert found[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), NOON_MS), Seen(b"\xff", b"", (), NOON_MS)]
 
@@ -78,7 +92,7 @@ def test_a_column_may_name_the_topic_and_keys_go_where_kafkas_producer_puts_them
     register(spark)
     rows = [(f"k{at}", f"v{at}", "left" if at % 2 else "right") for at in range(20)]
     # when
-    save(spark.createDataFrame(rows, "key string, value string, topic string"), broker)
+    save(spark.createDataFrame(rows, "key string, value string, topic string"), servers)
     # then
     left = [f"v{at}" for at in range(1, 20, 2)]
     expected = {number: [one for one in left if _kafkas_partition(f"k{one[1:]}", 3) == number] for number in range(3)}
@@ -109,49 +123,47 @@ def test_what_can_not_be_written_is_said(
     spark: SparkSession, broker: KlammBroker, change: Any, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(PySparkException, match=said):
-        save(change(table(spark)), broker, **options)
+        save(change(table(spark)), broker.bootstrap_servers, **options)
 
 
-def start(spark: SparkSession, broker: KlammBroker, checkpoint: Path, **options: str) -> StreamingQuery:
+def start(spark: SparkSession, servers: str, checkpoint: Path, **options: str) -> StreamingQuery:
     register(spark)
-    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
-    rows = spark.readStream.format(FORMAT).options(**servers, subscribe="from", startingOffsets="earliest").load()
-    writer = (
-        rows.select("key", "value", "partition").writeStream.format(FORMAT).options(**servers, topic="to", **options)
-    )
+    cluster = {"kafka.bootstrap.servers": servers}
+    rows = spark.readStream.format(FORMAT).options(**cluster, subscribe=FROM, startingOffsets="earliest").load()
+    writer = rows.select("key", "value", "partition").writeStream.format(FORMAT).options(**cluster, topic=TO, **options)
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
-def test_a_round_that_spark_repeats_is_not_written_twice(
-    spark: SparkSession, broker: KlammBroker, tmp_path: Path
-) -> None:
+def test_a_round_that_spark_repeats_is_not_written_twice(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     """As after a crash behind the tasks' commits and before Spark's: its note that the round was done is taken away."""
     # given
-    servers = broker.bootstrap_servers
-    for name in ("from", "to"):
+    for name in (FROM, TO):
         create_topic(servers, name, 2, FOREVER)
-    produce(servers, "from", [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10)])
-    start(spark, broker, tmp_path).awaitTermination()
+    produce(servers, FROM, [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10)])
+    start(spark, servers, tmp_path).awaitTermination()
     for note in (tmp_path / "commits").iterdir():
         if note.name.lstrip(".").startswith("0"):
             note.unlink()
-    produce(servers, "from", [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10, 14)])
+    produce(servers, FROM, [(at % 2, Seen(b"k", b"%d" % at, (), NOON_MS)) for at in range(10, 14)])
     # when
-    start(spark, broker, tmp_path).awaitTermination()
+    start(spark, servers, tmp_path).awaitTermination()
     # then
-    found = read(servers, "to", {0: 7, 1: 7})
+    found = read(servers, TO, {0: 7, 1: 7})
     assert [[int(one.value or b"") for one in found[at]] for at in (0, 1)] == [list(range(at, 14, 2)) for at in (0, 1)]
     # when at least once is enough
     shutil.rmtree(tmp_path / "commits")
-    start(spark, broker, tmp_path, exactlyOnce="false").awaitTermination()
-    assert sum(map(len, read(servers, "to", {0: 9, 1: 9}).values())) > 14
+    start(spark, servers, tmp_path, exactlyOnce="false").awaitTermination()
+    assert sum(map(len, read(servers, TO, {0: 9, 1: 9}).values())) > 14
 
 
-def test_the_example_filters_and_masks_as_a_batch_and_as_a_stream(java: None) -> None:
-    done = subprocess.run(
-        [sys.executable, EXAMPLE], capture_output=True, text=True, timeout=240, check=True, env=_environment()
-    )
-    shown = sorted(re.findall(r"by-\w+: .*", done.stdout))
+def test_the_example_filters_and_masks_as_a_batch_and_as_a_stream(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the session that is there already: to start another one takes longer than all of this."""
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE)])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    shown = sorted(re.findall(r"by-\w+: .*", capsys.readouterr().out))
     assert shown == sorted(
         f'{topic}: {key} {{"state":"paid","card":"****{end}"}}'
         for topic in ("by-batch", "by-stream")
@@ -170,27 +182,25 @@ def test_a_stream_that_is_killed_in_the_middle_writes_each_record_once(
     produce(servers, "orders", [(at % 2, Seen(b"k", value % at, (), NOON_MS)) for at in range(4000)])
     command: list[str | Path] = [sys.executable, EXAMPLE, servers, "orders", "public", tmp_path / "checkpoint"]
     # when
-    running = start_process(command, log=tmp_path / "log", env=_environment(MASKED_PER_ROUND="50"))
-    try:
-        wait_until(lambda: written(servers) > 100, timeout_s=180, what="the first records", interval_s=0.1)
-    finally:
-        _kill(running)
-    before = written(servers)
-    running = start_process(command, log=tmp_path / "log", env=_environment())
-    try:
-        wait_until(lambda: written(servers) >= 4000, timeout_s=180, what="all records", interval_s=0.2)
-    finally:
-        _kill(running)
+    with _killed_at_the_end(command, tmp_path / "log", MASKED_PER_ROUND="50"):
+        read(servers, "public", {0: 50, 1: 50}, timeout_s=180)
+    before = sum(map(len, read(servers, "public", {0: 0, 1: 0}).values()))
+    with _killed_at_the_end(command, tmp_path / "log"):
+        found = read(servers, "public", {0: 2000, 1: 2000}, timeout_s=180)
     # then
-    assert before < 4000
-    found = read(servers, "public", {0: 2000, 1: 2000})
+    assert 100 <= before < 4000
     numbers = [int(re.findall(rb'"number":(\d+)', one.value or b"")[0]) for at in (0, 1) for one in found[at]]
     assert sorted(numbers) == list(range(4000))
     assert all(b'"card":"****1111"' in (one.value or b"") for one in found[0])
 
 
-def written(servers: str) -> int:
-    return sum(map(len, read(servers, "public", {0: 2000, 1: 2000}, timeout_s=2).values()))
+@contextlib.contextmanager
+def _killed_at_the_end(command: list[str | Path], log: Path, **more: str) -> Iterator[None]:
+    running = start_process(command, log=log, env=_environment(**more))
+    try:
+        yield
+    finally:
+        _kill(running)
 
 
 def _environment(**more: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, n
 from klamm.clients.own_connection import OwnConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 __all__ = ["AIOKafkaConsumer", "AIOKafkaProducer", "ConfigUpdate"]
 
@@ -68,7 +68,8 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
         """Fetch the dynamic configs, then start as aiokafka does."""
         if self._wanted is not None:
             self._dynamic = await _start(self, *self._wanted, client_id=self.client._client_id, decide=self._decide)
-        await super().start()
+        async with _ended_by_failure(self._dynamic):
+            await super().start()
 
     async def stop(self) -> None:
         """Deliver what is pending, and stop asking."""
@@ -118,7 +119,8 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         if self._wanted is not None:
             self._dynamic = await _start(self, *self._wanted, client_id=self._client._client_id, decide=self._decide)
         joins_with = self._session_timeout_ms
-        await super().start()
+        async with _ended_by_failure(self._dynamic):
+            await super().start()
         if self._dynamic is not None and self._dynamic.is_on:
             watch_rejoins(self._coordinator)
             if joins_with != self._session_timeout_ms:
@@ -206,6 +208,16 @@ def _tell(on_change: Callable[[ConfigUpdate], None], update: ConfigUpdate) -> No
         on_change(update)
     except Exception:
         logger.exception("on_dynamic_config_change failed; the change itself is in force")
+
+
+@contextlib.asynccontextmanager
+async def _ended_by_failure(connection: OwnConnection | None) -> AsyncIterator[None]:
+    """Stop asking for a client that does not start: a second attempt begins anew."""
+    try:
+        yield
+    except BaseException:
+        await _stop(connection)
+        raise
 
 
 async def _stop(connection: OwnConnection | None) -> None:

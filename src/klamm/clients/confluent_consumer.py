@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import confluent_kafka
 
@@ -18,6 +18,7 @@ from klamm.clients.confluent_settings import (
     connection_settings,
     interval_s,
     split_properties,
+    takes_dynamic_configs,
 )
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer
 from klamm.clients.group_leaving import leave_group
@@ -35,6 +36,8 @@ DEFAULT_SESSION_TIMEOUT_MS: Final = 45_000
 DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 3_000
 DEFAULT_MAX_POLL_INTERVAL_MS: Final = 300_000
 GROUP_INSTANCE_ID: Final = "group.instance.id"
+Listener: TypeAlias = "Callable[[Any, list[Any]], None]"
+"""Takes the consumer and partitions."""
 _WAIT_STEP_S: Final = 0.5
 """How soon a change is noticed inside a poll without an end."""
 
@@ -51,7 +54,7 @@ class Consumer:
 
     Args:
         config: librdkafka's properties; ``metadata.max.age.ms`` is also how often to ask (default 5 minutes).
-        enable_dynamic_config: False never asks (``enable.dynamic.config``).
+        enable_dynamic_config: False never asks, as ``enable.dynamic.config=false`` among the properties.
         on_dynamic_config_change: Called after each change, in a thread of its own: it must not block.
         more: What else ``confluent_kafka.Consumer`` takes (``logger``, properties as keywords).
     """
@@ -65,16 +68,17 @@ class Consumer:
         **more: Any,
     ) -> None:
         self._properties, self._more = split_properties(config, more)
+        is_wanted = takes_dynamic_configs(self._properties, enable_dynamic_config)
         self._inbox = Inbox()
         self._topics: list[str] | None = None
-        self._listener: dict[str, Callable[..., Any]] = {}
+        self._listener: dict[str, Listener] = {}
         self._progress = Progress(self._properties)
         self._resumed_from: dict[Partition, int] | None = None
         """Positions at the hand-over; None: the latest consumer has its assignment."""
         self._is_assigned_by_application = False
         self._made_up_instance_id: str | None = None
         self._connection: OwnConnection | None = None
-        if enable_dynamic_config and self._properties.get("group.protocol", "classic") == "classic":
+        if is_wanted and self._properties.get("group.protocol", "classic") == "classic":
             self._properties |= SOFTWARE_PROPERTIES
             configs = _dynamic_configs(self._properties)
             self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
@@ -87,9 +91,27 @@ class Consumer:
 
     # -- what is watched on its way to librdkafka
 
-    def subscribe(self, topics: list[str], **listener: Callable[..., Any]) -> None:
-        """Subscribe, as confluent-kafka does (``on_assign``, ``on_revoke``, ``on_lost``)."""
-        self._topics, self._listener = list(topics), dict(listener)
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: Listener | None = None,
+        on_revoke: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Subscribe, as confluent-kafka does.
+
+        Raises:
+            KafkaException: librdkafka refuses.
+            TypeError: The topics are no list, or a listener cannot be called.
+        """
+        if not isinstance(topics, list):
+            raise TypeError("expected list of topic unicode strings")
+        listener = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
+        self._listener = {name: call for name, call in listener.items() if call is not None}
+        for name, call in self._listener.items():
+            if not callable(call):
+                raise TypeError(f"{name} expects a callable")
+        self._topics = list(topics)
         self._resumed_from = None
         self._subscribe()
 

@@ -17,6 +17,7 @@ from klamm.clients.confluent_settings import (
     interval_s,
     is_true,
     split_properties,
+    takes_dynamic_configs,
 )
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_producer
 from klamm.clients.own_connection import OwnConnection
@@ -80,7 +81,7 @@ class Producer:
 
     Args:
         config: librdkafka's properties; ``metadata.max.age.ms`` is also how often to ask (default 5 minutes).
-        enable_dynamic_config: False never asks (``enable.dynamic.config``).
+        enable_dynamic_config: False never asks, as ``enable.dynamic.config=false`` among the properties.
         on_dynamic_config_change: Called after each change, in a thread of its own: it must not block.
         more: What else ``confluent_kafka.Producer`` takes (``logger``, properties as keywords).
     """
@@ -94,11 +95,13 @@ class Producer:
         **more: Any,
     ) -> None:
         self._properties, self._more = split_properties(config, more)
+        is_wanted = takes_dynamic_configs(self._properties, enable_dynamic_config)
         self._lock = threading.RLock()
         self._is_draining = False
+        self._is_closed = False
         self._inbox = Inbox()
         self._connection: OwnConnection | None = None
-        if enable_dynamic_config:
+        if is_wanted:
             self._properties |= SOFTWARE_PROPERTIES
             configs = _dynamic_configs(self._properties)
             self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
@@ -111,21 +114,33 @@ class Producer:
         Raises:
             BufferError: The local queue is full: poll, and try again.
             KafkaException: Another error of librdkafka.
+            RuntimeError: The producer was closed.
         """
         with self._lock:
+            if self._is_closed:
+                raise RuntimeError("Producer has been closed")
             if self._inbox.values is not None and not self._is_draining:
                 self._hand_over()
             self._producer.produce(topic, *arguments, **keywords)
 
     def close(self, timeout: float = -1) -> int:
-        """Flush, and stop asking; returns how many records are still undelivered.
+        """Deliver what is left, abort a transaction that is under way, and stop asking. Idempotent.
 
         Args:
             timeout: Seconds at most; negative: as long as it takes.
+
+        Returns:
+            How many records are still undelivered.
         """
+        if self._is_closed:
+            return 0
         left: int = self._producer.flush(timeout)
+        with self._lock:
+            self._is_closed = True
         if self._connection is not None:
             self._connection.close()
+        if not left and hasattr(self._producer, "close"):  # since confluent-kafka 2.13
+            self._producer.close()
         return left
 
     def _hand_over(self) -> None:

@@ -20,6 +20,8 @@ _NAMES: Final[Mapping[str, str]] = {
     "ssl.crl.location": "ssl_crlfile",
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
+SWITCH: Final = "enable.dynamic.config"
+_TRUE: Final = frozenset({"true", "t", "1"})
 DEFAULT_CLIENT_ID: Final = "rdkafka"
 DEFAULT_INTERVAL_MS: Final = 300_000
 """``metadata.max.age.ms`` of the Java client; librdkafka's own default of 15 minutes is for metadata only."""
@@ -36,6 +38,12 @@ def split_properties(
     """Return librdkafka's properties, which confluent-kafka also takes as keywords, and what else it takes."""
     own = {name: value for name, value in keywords.items() if name in _KEYWORDS}
     return dict(config or {}) | {name: value for name, value in keywords.items() if name not in own}, own
+
+
+def takes_dynamic_configs(properties: dict[str, Any], argument: bool) -> bool:
+    """Take KIP-649's own switch out of the properties, where librdkafka does not know it; either may switch it off."""
+    is_on = str(properties.pop(SWITCH, "true")).lower() in _TRUE
+    return is_on and argument
 
 
 def connection_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,4 +84,4 @@ def backoff_s(properties: Mapping[str, Any]) -> float:
 
 def is_true(properties: Mapping[str, Any], name: str) -> bool:
     """Tell whether a switch is on; librdkafka takes words as well."""
-    return str(properties.get(name, "false")).lower() in {"true", "t", "1"}
+    return str(properties.get(name, "false")).lower() in _TRUE

@@ -1,0 +1,109 @@
+"""Clients that take the place of a library's take what it takes, and refuse what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+from aiokafka.errors import KafkaConnectionError  # type: ignore[import-untyped]
+
+from klamm.clients import aio, confluent
+from tests.support.dynamic_clients import SILENT
+from tests.support.processes import free_port
+from tests.support.stub_broker import StubBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def servers() -> Iterator[str]:
+    with StubBroker() as stub:
+        yield stub.bootstrap_servers
+
+
+def listener(_: Any, __: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("acks", [2, "ALL", -1])
+def test_a_producer_takes_all_acks_that_librdkafka_takes(servers: str, acks: object) -> None:
+    assert confluent.Producer({"bootstrap.servers": servers, "acks": acks}, logger=SILENT).close() == 0
+
+
+def test_a_consumer_takes_any_heartbeat_interval_that_librdkafka_takes(servers: str) -> None:
+    own = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 7_000}
+    confluent.Consumer({"bootstrap.servers": servers, "group.id": "g", **own}, logger=SILENT).close()
+
+
+@pytest.mark.parametrize("value", [False, "false"])
+def test_the_switch_may_be_a_property(value: object) -> None:
+    """K649-71."""
+    properties = {"enable.dynamic.config": value}
+    with StubBroker(features={"client.configs": (1, 1)}, versions={50: (0, 0)}) as stub:
+        properties["bootstrap.servers"] = stub.bootstrap_servers
+        confluent.Producer(properties, logger=SILENT).close()
+        confluent.Consumer(properties | {"group.id": "g"}, logger=SILENT).close()
+        assert stub.requests(50) == []
+
+
+def test_what_librdkafka_refuses_it_refuses_itself(servers: str) -> None:
+    with pytest.raises(confluent_kafka.KafkaException, match="acks"):
+        confluent.Producer({"bootstrap.servers": servers, "acks": 1, "enable.idempotence": True})
+
+
+def test_a_producer_that_is_closed_takes_nothing_more(servers: str) -> None:
+    client = confluent.Producer({"bootstrap.servers": servers}, logger=SILENT)
+    assert client.close() == 0
+    assert client.close() == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        client.produce("t", b"x")
+
+
+def test_a_producer_that_delivers_nothing_in_time_says_so() -> None:
+    properties = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "message.timeout.ms": 300_000}
+    client = confluent.Producer(properties, enable_dynamic_config=False, logger=SILENT)
+    client.produce("t", b"x")
+    assert client.close(0.01) == 1
+
+
+@pytest.mark.parametrize(
+    "subscribe",
+    [
+        lambda client: client.subscribe(["t"], listener, listener, listener),
+        lambda client: client.subscribe(["t"], on_assign=listener),
+        lambda client: client.subscribe(["t"], on_assign=None),
+    ],
+    ids=["by place", "by name", "none"],
+)
+def test_listeners_are_taken_as_confluent_kafka_takes_them(subscribe: Callable[[confluent.Consumer], None]) -> None:
+    properties = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    with confluent.Consumer(properties, enable_dynamic_config=False, logger=SILENT) as client:
+        subscribe(client)
+
+
+@pytest.mark.parametrize(("topics", "on_assign"), [("topic", listener), (["topic"], "listener")])
+def test_a_subscription_that_is_none_is_refused(topics: Any, on_assign: Any) -> None:
+    properties = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    with (
+        confluent.Consumer(properties, enable_dynamic_config=False, logger=SILENT) as client,
+        pytest.raises(TypeError, match="expect"),
+    ):
+        client.subscribe(topics, on_assign)
+
+
+@pytest.mark.parametrize("family", [aio.AIOKafkaProducer, aio.AIOKafkaConsumer])
+def test_a_client_that_does_not_start_leaves_no_thread_behind(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start() -> None:
+        client = family(bootstrap_servers=f"127.0.0.1:{free_port()}", client_id="not-started", **more)
+        with pytest.raises(KafkaConnectionError):
+            await client.start()
+        assert "kafka-io-not-started" not in [thread.name for thread in threading.enumerate()]
+        await client.stop()
+
+    monkeypatch.setattr("klamm.clients.kafka_python_loop.MAX_WAIT_FOR_FIRST_S", 0.05)
+    more = {"group_id": "g"} if family is aio.AIOKafkaConsumer else {}
+    asyncio.run(start())

@@ -120,7 +120,7 @@ TABLE: dict[int, list[Question]] = {
                 group_id=n,
                 topics=[c.OffsetCommitRequestTopic(name=n, partitions=[c.OffsetCommitRequestPartition()])],
             ),
-            TOPIC,
+            GROUP,
         )
     ],
     9: [

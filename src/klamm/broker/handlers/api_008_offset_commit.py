@@ -1,7 +1,7 @@
 """OffsetCommit (key 8), v2-9.
 
-One entry per partition, in the order of the request. Unknown topics and partitions are refused before the group is
-asked; a refusal by the group stands at every other partition. Answered when the offsets are on disk.
+One entry per partition, in the order of the request. Who may not read the group learns no more than that. Unknown
+topics and partitions are refused before the group is asked; a refusal by the group stands at every other partition. Answered when the offsets are on disk.
 v2-4 may bring a retention time of their own; v9 answers GROUP_ID_NOT_FOUND where older versions say ILLEGAL_GENERATION.
 Not done here: topic ids (v10), which Kafka 4.1 does not offer either.
 """
@@ -32,6 +32,10 @@ API: Final = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9)
 async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
     """Commit what can be committed."""
     offsets = await requested_offsets(request, context.time_slice)
+    try:
+        require_group(context, AclOperation.READ, request.group_id)
+    except KafkaApiError as error:
+        return await _response(request, iter([error.error_code] * len(offsets)), context)
     codes = await commit_permitted(offsets, context, lambda permitted: _commit(request, permitted, context))
     return await _response(request, codes, context)
 
@@ -40,7 +44,6 @@ async def _commit(
     request: OffsetCommitRequest, offsets: Sequence[OffsetToCommit], context: RequestContext
 ) -> Sequence[ErrorCode]:
     try:
-        require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
     except KafkaApiError as error:
         return [error.error_code] * len(offsets)

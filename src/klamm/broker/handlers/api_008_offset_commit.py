@@ -1,9 +1,9 @@
 """OffsetCommit (key 8), v2-9.
 
 One entry per partition, in the order of the request. Who may not read the group learns no more than that. Unknown
-topics and partitions are refused before the group is asked; a refusal by the group stands at every other partition. Answered when the offsets are on disk.
-v2-4 may bring a retention time of their own; v9 answers GROUP_ID_NOT_FOUND where older versions say ILLEGAL_GENERATION.
-Not done here: topic ids (v10), which Kafka 4.1 does not offer either.
+topics and partitions are refused before the group is asked; a refusal by the group stands at every other partition.
+Answered when the offsets are on disk. v2-4 may bring a retention time of their own; v9 answers GROUP_ID_NOT_FOUND where
+older versions say ILLEGAL_GENERATION. Not done here: topic ids (v10), which Kafka 4.1 does not offer either.
 """
 
 from __future__ import annotations

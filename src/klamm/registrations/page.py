@@ -24,8 +24,11 @@ MAX_NAMED: Final = 200
 
 _BAR_HEIGHT: Final = 24
 _DIGIT_WIDTH: Final = 8
+_LETTER_WIDTH: Final = 8
 _LABEL_WIDTH: Final = 250
-_PLOT_WIDTH: Final = 490
+_BARS_WIDTH: Final = 740
+_LEAST_ROOM: Final = 30
+"""For the longest bar on a narrow screen, in pixels."""
 _CHART_HEIGHT: Final = 320
 _CHART_WIDTH: Final = 740
 _MARGIN: Final = 60
@@ -47,6 +50,7 @@ table { min-width: 40rem; } th, td { padding: .3rem 1rem .3rem 0; }
 td.long { overflow-wrap: anywhere; min-width: 9rem; }
 th { white-space: nowrap; }
 svg { max-width: 100%; min-width: 36rem; height: auto; }
+svg.bars { width: 100%; max-width: 740px; }
 svg text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 svg .soft { fill: var(--soft); } svg .axis { stroke: var(--line); }
 .follow { fill: var(--follow); } .ignore { fill: var(--ignore); } .unknown { fill: var(--unknown); }
@@ -117,25 +121,36 @@ def _bars(bars: Sequence[tuple[str, int, int, int]], name: str) -> str:
     """Draw bars of label, how many follow, how many of the others never registered, and how many there are in all."""
     longest = max(total for *_, total in bars) or 1
     height = len(bars) * _BAR_HEIGHT + 4
+    labels = [_short(label) for label, *_ in bars]
     counts = [f"{clients:,} of {total:,}" for _, clients, _, total in bars]
     # Counts stand before the bars: they are seen where a narrow screen cuts those.
-    begin = _LABEL_WIDTH + _DIGIT_WIDTH * max(map(len, counts)) + 10
-    room = _LABEL_WIDTH + _PLOT_WIDTH - begin
-    drawn = [_svg(_LABEL_WIDTH + _PLOT_WIDTH, height, name)]
-    for number, (label, clients, unknown, total) in enumerate(bars):
+    names_end = min(_LABEL_WIDTH, _LETTER_WIDTH * max(map(len, labels)) + 16)
+    begin = names_end + _DIGIT_WIDTH * max(map(len, counts)) + 10
+    drawn = [
+        f'<svg class="bars" width="{_BARS_WIDTH}" height="{height}" role="img" aria-label="{escape(name)}"'
+        f' dominant-baseline="middle" style="height:{height}px;min-width:{begin + _LEAST_ROOM}px">'
+    ]
+    for number, (_, clients, unknown, total) in enumerate(bars):
         top = number * _BAR_HEIGHT + 4
         middle = top + _BAR_HEIGHT / 2 - 3
-        drawn.append(f'<text x="{_LABEL_WIDTH - 8}" y="{middle}" text-anchor="end">{escape(_short(label))}</text>')
+        drawn.append(f'<text x="{names_end - 8}" y="{middle}" text-anchor="end">{escape(labels[number])}</text>')
         drawn.append(f'<text class="soft" x="{begin - 8}" y="{middle}" text-anchor="end">{counts[number]}</text>')
-        left = float(begin)
+        left = 0.0
         for kind, count in (("follow", clients), ("ignore", total - clients - unknown), ("unknown", unknown)):
-            width = count / longest * room
-            if width > 0:
-                drawn.append(
-                    f'<rect class="{kind}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_BAR_HEIGHT - 8}"/>'
-                )
-            left += width
+            if count > 0:
+                drawn.append(_bar(kind, top, begin, left, count / longest))
+            left += count / longest
     return wide("".join([*drawn, "</svg>"]))
+
+
+def _bar(kind: str, top: int, begin: int, left: float, width: float) -> str:
+    """Draw a part of a bar; ``left`` and ``width`` are shares of the room that the screen leaves behind ``begin``."""
+    room = _BARS_WIDTH - begin
+    return (
+        f'<rect class="{kind}" x="{begin + left * room:.1f}" y="{top}" width="{width * room:.1f}"'
+        f' height="{_BAR_HEIGHT - 8}" style="x:calc({begin}px + (100% - {begin}px)*{left:.5f});'
+        f'width:calc((100% - {begin}px)*{width:.5f})"/>'
+    )
 
 
 def _ignoring(report: Report) -> list[str]:

@@ -150,6 +150,16 @@ def test_on_a_narrow_screen_the_counts_of_bars_are_seen_at_once(page: Page) -> N
     assert right < 360
 
 
+def test_on_a_narrow_screen_bars_are_as_long_as_the_screen_lets_them(page: Page) -> None:
+    ends = """[...document.querySelectorAll("svg.bars")].slice(0, 2).map(svg => [svg.getBoundingClientRect().right,
+        Math.max(...[...svg.querySelectorAll("rect")].map(one => one.getBoundingClientRect().right))])"""
+    for width in (1280, 380):
+        page.look(width=width)
+        for frame, bar in page.evaluate(ends):
+            assert frame < width, "nothing is cut"
+            assert bar == pytest.approx(frame, abs=1), "the longest bar fills the room"
+
+
 def test_an_empty_topic_is_said(browser: Browser, tmp_path: Path) -> None:
     (source := tmp_path / "empty.html").write_text(render(Report(rows=(), clients=0, records=0), title="none"))
     shown = browser.open(source.as_uri())

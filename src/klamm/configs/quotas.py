@@ -31,14 +31,15 @@ _ESCAPES: Final = {ord(char): quote(char, safe="") for char in "%,<"}
 MATCH_EXACT: Final = 0
 MATCH_DEFAULT: Final = 1
 MATCH_SPECIFIED: Final = 2
-_LONG_MAX: Final = 2**63 - 1
+_LONG_MAX: Final = float(2**63 - 1)
+"""As a double, so that Long.MAX_VALUE itself passes."""
 _INT_MAX: Final = 2**31 - 1
 _FRACTION: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quota:
-    maximum: int | None
+    maximum: float | None
     """Of a whole number; None: any number."""
     type_name: str
 

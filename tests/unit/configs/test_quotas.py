@@ -68,6 +68,11 @@ def component(entity_type: str, match_type: int, match: str | None = None) -> Qu
     return QuotaComponent(entity_type=entity_type, match_type=match_type, match=match)
 
 
+def test_the_largest_number_that_java_has_for_a_rate_is_none_too_many() -> None:
+    change = QuotaChange(name="producer_byte_rate", value=float(2**63 - 1))
+    assert plan_quotas(ANNA, {}, [change]) == (change,)
+
+
 @pytest.mark.parametrize(
     ("components", "strict", "meant"),
     [

@@ -42,7 +42,8 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
         return [_entry(entity, values) async for entity, values in context.time_slice.over(found)]
 
     entries, error = await attempt(describe, api=API.key)
-    return DescribeClientQuotasResponse(error_code=error.error_code, error_message=error.error_message, entries=entries)
+    message = "" if entries is not None else error.error_message  # as Kafka, whose other answers have null there
+    return DescribeClientQuotasResponse(error_code=error.error_code, error_message=message, entries=entries)
 
 
 def _entry(entity: QuotaEntity, values: Mapping[str, float]) -> DescribeClientQuotasResponse.EntryData:

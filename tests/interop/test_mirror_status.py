@@ -11,8 +11,10 @@ import pytest
 import klamm
 from klamm.cli import main as cli
 from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.formats import OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.on_target.tails import read_tail
+from klamm.mirror.positions import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.settings import parse_settings
 from klamm.properties import parse_properties
 from klamm.protocol.records import Record
@@ -93,6 +95,38 @@ def test_the_target_tells_how_far_a_flow_is_with_and_without_its_source(
     assert any("only cluster A itself knows" in what for what in flow["unknown"])
     # when another one is asked for
     assert status(capsys, "--bootstrap-server", there, "--source", "X", code=1)["found"] is False
+
+
+def test_offset_syncs_of_the_flow_back_are_not_taken_for_those_of_the_flow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """K894-40: on B the syncs of A->B, kept at their target, and of B->A, kept at their source, have the same name."""
+    with klamm.Broker() as broker:
+        _flow_back(broker.bootstrap_servers, tmp_path / "mm2.properties", capsys)
+
+
+def _flow_back(there: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # given
+    where = SourcePartition("A", "paid", 0)
+    connection = ControlConnection(ConnectionSettings.of((there,), {}, "test"))
+    back = OffsetSync(topic="returns", partition=0, upstream_offset=5, downstream_offset=5)
+    own = OffsetSync(topic="paid", partition=0, upstream_offset=7, downstream_offset=7)
+    for topic, records in {
+        "mm2-offsets.A.internal": [Record(key=key_bytes(where), value=value_bytes(9))],
+        "mm2-offset-syncs.A.internal": [Record(key=each.key(), value=each.value()) for each in (back, own)],
+    }.items():
+        create_topic(there, topic)
+        connection.write(topic, records)
+    connection.close()
+    # when
+    by_file, by_address = {}, status(capsys, "--bootstrap-server", there, "--source", "A")
+    for location in ("source", "target"):
+        more = f"offset-syncs.topic.location = {location}\n"
+        file.write_text(properties("127.0.0.1:1", there, more, topics="paid"))
+        by_file[location] = status(capsys, str(file), "--target-only")["offset_syncs"]
+    # then
+    assert by_file["source"] is None
+    assert by_file["target"]["partitions"] == by_address["offset_syncs"]["partitions"] == 1
 
 
 def _beat(settings: Any, address: str) -> None:

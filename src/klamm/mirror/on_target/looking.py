@@ -24,7 +24,7 @@ from klamm.wire.cluster import Cluster
 from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.model import TopicDescription
@@ -74,7 +74,7 @@ def look(wanted: Wanted) -> FlowSight:
     cluster = _connect(flow, "target")
     try:
         topics = _topics(cluster, flow, "target", timeout_ms=_ADMIN_TIMEOUT_MS)
-        found = _Looking(flow, cluster, topics).found(any_target=not wanted.knows_target_alias)
+        found = _Looking(wanted, cluster, topics).found()
     finally:
         cluster.close()
     selected: frozenset[str] = frozenset()
@@ -127,15 +127,16 @@ def source_aliases(topics: Iterable[str]) -> list[str]:
 class _Looking:
     """One look at the target. Each part for itself: a right that is missing hides no more than it must."""
 
-    def __init__(self, flow: FlowSettings, cluster: Cluster, topics: Mapping[str, TopicDescription]) -> None:
-        self._flow = flow
+    def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, TopicDescription]) -> None:
+        self._wanted = wanted
+        self._flow = wanted.flow
         self._cluster = cluster
         self._found = Found(topics={name: topic.partition_count for name, topic in topics.items()})
 
-    def found(self, *, any_target: bool) -> Found:
+    def found(self) -> Found:
         flow, found = self._flow, self._found
         self._part("positions", self._positions)
-        self._part("heartbeats", lambda: self._heartbeats(any_target=any_target))
+        self._part("heartbeats", self._heartbeats)
         self._part("groups", self._checkpoints)
         self._part("offset syncs", self._syncs)
         partitions = [
@@ -177,7 +178,8 @@ class _Looking:
             elif positions.parse_own_key(key) == alias:
                 self._found.plan = positions.parse_shard_plan(record.value)
 
-    def _heartbeats(self, *, any_target: bool) -> None:
+    def _heartbeats(self) -> None:
+        any_target = not self._wanted.knows_target_alias
         alias = self._flow.source.alias
         sought = Heartbeat(source_alias=alias, target_alias=self._flow.target.alias, timestamp=0).key()
         tail = self._tail("heartbeats", HEARTBEATS_TOPIC, (lambda _: False) if any_target else newest_has(sought))
@@ -200,17 +202,26 @@ class _Looking:
                     self._found.checkpoints.append((Checkpoint.parse(key, record.value), record.timestamp))
 
     def _syncs(self) -> None:
-        topic = self._flow.policy.offset_syncs_topic(self._flow.source.alias)
-        tail = self._tail("offset syncs", topic)
-        if tail is None:
-            on_source = self._flow.syncs_location is SyncsLocation.SOURCE
-            where = f": the source keeps them (offset-syncs.topic.location={self._flow.syncs_location})"
+        flow = self._flow
+        topic = flow.policy.offset_syncs_topic(flow.source.alias)
+        on_source = flow.syncs_location is SyncsLocation.SOURCE
+        # A topic of this name may also be that of the flow back, which is kept here because this is its source.
+        may_be_here = not (on_source and self._wanted.knows_selection)
+        tail = self._tail("offset syncs", topic) if may_be_here else None
+        syncs = list(self._own_syncs(tail)) if tail is not None else []
+        if not syncs:
+            where = f": the source keeps them (offset-syncs.topic.location={flow.syncs_location})"
             self._found.unknown.append(f"offset syncs: none on the target{where if on_source else ''}")
             return
-        self._found.syncs_topic = topic
+        self._found.syncs_topic, self._found.syncs = topic, syncs
+
+    def _own_syncs(self, tail: Tail) -> Iterator[tuple[OffsetSync, int]]:
+        """Yield the syncs of partitions that have a position: those of the flow back have none here."""
         for key, record in tail.newest.items():
             with contextlib.suppress(FormatError):
-                self._found.syncs.append((OffsetSync.parse(key, record.value or b""), record.timestamp))
+                sync = OffsetSync.parse(key, record.value or b"")
+                if (sync.topic, sync.partition) in self._found.positions and sync.topic != HEARTBEATS_TOPIC:
+                    yield sync, record.timestamp
 
     def _ends(self, partitions: Sequence[TopicPartition]) -> None:
         self._cluster.refresh(sorted({topic for topic, _ in partitions}))

@@ -243,7 +243,7 @@ def _groups(flow: str, groups: FlowGroups) -> list[str]:
         parts.append(f'<p class="WAITING">{escape(groups.problem)}</p>')
     rows = [_group_row(row) for row in sorted(groups.offsets, key=_reason_first)[:MAX_ROWS]]
     rows += [
-        f'<tr><td>{escape(group)}</td><td colspan="4"></td><td class="soft">{escape(why)}</td></tr>'
+        f'<tr><td>{escape(group)}</td><td class="soft" colspan="4">{escape(why)}</td></tr>'
         for group, why in groups.skipped[:MAX_ROWS]
     ]
     if not rows:
@@ -253,7 +253,7 @@ def _groups(flow: str, groups: FlowGroups) -> list[str]:
         *_table(
             f"groups-{flow}",
             '<th>Group</th><th>Topic on the target</th><th class="number">Partition</th>'
-            '<th class="number">Offset on the source</th><th class="number">Translated</th><th>Reason</th>',
+            '<th class="number">Offset on the source</th><th class="number">Translated</th>',
             rows,
             of=len(groups.offsets) + len(groups.skipped),
         ),
@@ -266,11 +266,12 @@ def _reason_first(row: GroupOffset) -> tuple[bool, str, str, int]:
 
 def _group_row(row: GroupOffset) -> str:
     translated = "-" if row.target_offset is None else f"{row.target_offset:,}"
-    reason = "; ".join(part for part in (row.reason, row.sync_reason) if part)
+    why = "; ".join(part for part in (row.reason, row.sync_reason) if part)
+    # In a row of its own it is seen where the page is narrow, too.
+    reason = f'<tr class="reason"><td colspan="5">{escape(why)}</td></tr>' if why else ""
     return (
         f'<tr><td>{escape(row.group)}</td><td>{escape(row.remote_topic)}</td><td class="number">{row.partition}</td>'
-        f'<td class="number">{row.source_offset:,}</td><td class="number">{translated}</td>'
-        f'<td class="soft">{escape(reason)}</td></tr>'
+        f'<td class="number">{row.source_offset:,}</td><td class="number">{translated}</td></tr>{reason}'
     )
 
 

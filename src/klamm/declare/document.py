@@ -13,14 +13,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from klamm.properties import SettingsError
+from klamm.strict_yaml import StrictYamlError, load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 _TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs")
 _MAX_REPLICATION_FACTOR: Final = 2**15 - 1
 _MAX_PARTITIONS: Final = 2**31 - 1
-_MERGE: Final = "tag:yaml.org,2002:merge"
-_DECIMAL: Final = re.compile("[-+]?(0|[1-9][0-9]{0,20})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,34 +40,6 @@ class DeclaredTopic:
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML whose mappings may not name a key twice: the one that was meant cannot be known."""
-
-
-def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        if key_node.tag == _MERGE:
-            continue
-        key = loader.construct_object(key_node, deep=True)
-        if isinstance(key, (list, dict)):
-            raise SettingsError(f"line {key_node.start_mark.line + 1}: {key}: expected a name as the key")
-        if key in seen:
-            raise SettingsError(f"line {key_node.start_mark.line + 1}: {key}: stands twice, expected once")
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-def _plain_number(_loader: _UniqueKeys, node: yaml.ScalarNode) -> int | str:
-    """Take a number as it is written: 010 is no 8 and 1:30 no 90, as YAML 1.1 has it, but texts that are no numbers."""
-    text = str(node.value)
-    return int(text) if _DECIMAL.fullmatch(text) else text
-
-
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
-_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _plain_number)
-
-
 def parse_document(text: str) -> tuple[DeclaredTopic, ...]:
     """Return the topics of a file, in file order.
 
@@ -79,11 +47,9 @@ def parse_document(text: str) -> tuple[DeclaredTopic, ...]:
         SettingsError: No YAML, or a key or value that cannot be; the message names key, value and what is allowed.
     """
     try:
-        content = yaml.load(text, _UniqueKeys)  # noqa: S506  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise SettingsError(f"no YAML: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
-        raise SettingsError("too many levels: expected topics with their configs") from error
+        content = load_yaml(text)
+    except StrictYamlError as error:
+        raise SettingsError(str(error)) from error
     document = _mapping("the file", content, ("topics",))
     topics = _mapping("topics", document.get("topics"), None)
     return tuple(_topic(name, content) for name, content in topics.items())

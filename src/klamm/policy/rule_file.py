@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import translate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.configs.definitions import topic_configs
 from klamm.policy.patterns import NamePattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 ACTIONS: Final = ("create", "alter", "partitions", "delete")
 
@@ -88,14 +90,12 @@ def parse_rules(text: str, *, source: str) -> tuple[Rule, ...]:
     Raises:
         RuleFileError: It is no YAML, or something in it is wrong.
     """
-    import yaml  # noqa: PLC0415  # costs start-up time, and only rules need it
+    from klamm.strict_yaml import StrictYamlError, load_yaml  # noqa: PLC0415  # costs start-up time; only rules need it
 
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" line {mark.line + 1} column {mark.column + 1}" if mark is not None else ""
-        raise RuleFileError(f"{source}{place}: {getattr(error, 'problem', None) or error}") from error
+        document = load_yaml(text)
+    except StrictYamlError as error:
+        raise RuleFileError(f"{source}: {error}") from error
     try:
         entries = _Table(document, "").only("rules").sequence("rules")
         rules = tuple(_rule(_Table(entry, f"rules[{index}]")) for index, entry in enumerate(entries))
@@ -180,7 +180,10 @@ class _Table:
         except re.error as error:
             raise RuleFileError(f"{self.at(name)}: {self.text(name)!r} is no regular expression: {error}") from error
 
-    def globs(self, name: str) -> tuple[re.Pattern[str], ...]:
+    def principals(self, name: str) -> tuple[re.Pattern[str], ...]:
+        for index, text in enumerate(self.texts(name)):
+            if ":" not in text and text != "*":  # nobody would ever match
+                raise RuleFileError(f"{self.at(name)}[{index}]: expected Type:name as in User:{text}, got {text!r}")
         # What they become never goes back behind a ``*`` that was left: no bound on it is needed.
         return tuple(re.compile(translate(text)) for text in self.texts(name))
 
@@ -205,13 +208,13 @@ def _rule(table: _Table) -> Rule:
     return Rule(
         name=table.text("name"),
         topics=table.pattern("topics"),
-        principals=table.globs("principals"),
-        except_principals=table.globs("except_principals"),
+        principals=table.principals("principals"),
+        except_principals=table.principals("except_principals"),
         actions=actions,
         naming=table.pattern("naming"),
         partitions=_bounds(table, "partitions"),
         replication_factor=_bounds(table, "replication_factor"),
-        configs=MappingProxyType(_named(table, "configs", _config_rule)),
+        configs=MappingProxyType(_config_rules(table.table("configs"))),
         forbids_deletion=table.has("deletion") and table.text("deletion") == "forbidden",
         remedy=table.text("remedy") if table.has("remedy") else None,
     )
@@ -221,8 +224,15 @@ def _bounds(table: _Table, name: str) -> Bounds:
     return table.table(name).only("min", "max").bounds()
 
 
-def _named(table: _Table, name: str, read: Callable[[_Table], ConfigRule]) -> dict[str, ConfigRule]:
-    return {key: read(entry) for key, entry in table.table(name).items()}
+def _config_rules(table: _Table) -> dict[str, ConfigRule]:
+    found = {}
+    for name, entry in table.items():
+        found[name] = _config_rule(entry)
+        if name not in topic_configs():  # a misspelt one would guard nothing, and could never be set
+            close = get_close_matches(name, topic_configs(), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise RuleFileError(f"{table.at(name)}: no topic has such a config{hint}")
+    return found
 
 
 def _config_rule(table: _Table) -> ConfigRule:

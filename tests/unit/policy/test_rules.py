@@ -157,7 +157,16 @@ def test_a_refusal_names_rule_key_value_limit_and_remedy_in_one_line(
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("rules: [", "rules.yaml line 1 column 9"),
+        ("rules: [", "rules.yaml: line 1 column 9: no YAML: "),
+        ("rules:\n- name: a\n  partitions: {max: 1}\n  partitions: {max: 9}", "line 4: partitions: stands twice"),
+        ("rules: " + "[" * 5_000, "too many levels"),
+        ("rules: [{name: a, partitions: {max: 010}}]", "partitions.max: expected a whole number, got '010'"),
+        ("rules: [{name: a, principals: alice}]", "rules[0].principals[0]: expected Type:name as in User:alice"),
+        ("rules: [{name: a, except_principals: ['User:a', b]}]", "except_principals[1]: expected Type:name"),
+        (
+            "rules: [{name: a, configs: {retention.mss: {max: 5}}}]",
+            "rules[0].configs.retention.mss: no topic has such a config; did you mean retention.ms?",
+        ),
         ("- 1", "rules.yaml: the document: expected a mapping"),
         ("rule: []", "rules.yaml: rule: unknown, expected one of rules"),
         ("rules: 1", "rules.yaml: rules: expected a list, got 1"),

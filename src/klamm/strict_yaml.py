@@ -1,0 +1,64 @@
+"""YAML in which nothing that was written is lost or changed on the way: for files that guard or set up a cluster.
+
+A key that stands twice is an error, since the one that was meant cannot be known. A number is a number only as people
+write it: 010 is no 8 and 1:30 no 90, as YAML 1.1 has it; what is not plain comes out as the text that it is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import yaml
+
+_DECIMAL: Final = re.compile("[-+]?(0|[1-9][0-9]{0,20})")
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+class StrictYamlError(ValueError):
+    """The text cannot be used; the message says where."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Makes nothing but dictionaries, lists and plain values."""
+
+
+def load_yaml(text: str) -> Any:
+    """Return what a text says.
+
+    Raises:
+        StrictYamlError: No YAML, a key that stands twice or is no name, or more levels than anybody means.
+    """
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1} column {mark.column + 1}: " if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise StrictYamlError(f"{place}no YAML: {' '.join(problem.split())}") from error
+    except RecursionError as error:
+        raise StrictYamlError("no YAML: too many levels") from error
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        if key_node.tag == _MERGE:
+            continue
+        line = f"line {key_node.start_mark.line + 1}"
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, (list, dict)):
+            raise StrictYamlError(f"{line}: {key}: expected a name as the key")
+        if key in seen:
+            raise StrictYamlError(f"{line}: {key}: stands twice, expected once")
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _number(_loader: _Loader, node: yaml.ScalarNode) -> int | str:
+    text = str(node.value)
+    return int(text) if _DECIMAL.fullmatch(text) else text
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)

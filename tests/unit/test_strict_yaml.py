@@ -1,0 +1,39 @@
+"""YAML for files that guard or set up a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.strict_yaml import StrictYamlError, load_yaml
+
+
+def test_numbers_are_what_people_read() -> None:
+    assert load_yaml("[1, -2, +3, 0, 010, 0x10, 1_000, 1:30, 1.5, '7']") == [
+        *(1, -2, 3, 0, "010", "0x10", "1_000", "1:30", 1.5, "7")
+    ]
+
+
+def test_a_number_of_any_length_is_harmless() -> None:
+    digits = "9" * 5_000
+    assert load_yaml(f"a: {digits}") == {"a": digits}
+
+
+def test_a_mapping_may_take_over_another_one() -> None:
+    assert load_yaml("{a: &a {x: 1, y: 2}, b: {<<: *a, x: 3}}") == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a: 1\nb: 2\na: 3", "line 3: a: stands twice, expected once"),
+        ("{[a]: 1}", "line 1: ['a']: expected a name as the key"),
+        ("a: [", "line 1 column 5: no YAML: "),
+        ("a: !!python/object/apply:os.getpid []", "no YAML: "),
+        ("\x00", "no YAML: "),
+        ("[" * 20_000, "too many levels"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_place(text: str, complaint: str) -> None:
+    with pytest.raises(StrictYamlError) as refused:
+        load_yaml(text)
+    assert complaint in str(refused.value)

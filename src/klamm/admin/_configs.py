@@ -62,7 +62,7 @@ async def incremental_alter(
                 resource_name=resource.name,
                 configs=[
                     IncrementalAlterConfigsRequest.AlterableConfig(
-                        name=op.config_entry.name, config_operation=op.op_type, value=op.config_entry.value
+                        name=op.config_entry.name, config_operation=op.op_type, value=_text(op.config_entry)
                     )
                     for op in ops
                 ],
@@ -82,6 +82,18 @@ async def incremental_alter(
         _settle(result, entry.resource_type, entry.resource_name, entry.error_code, entry.error_message)
 
 
+def _text(entry: ConfigEntry) -> str | None:
+    """Return a value as it goes over the wire.
+
+    Raises:
+        TypeError: It is a number, say, where Kafka has nothing but texts.
+    """
+    value: object = entry.value
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"{entry.name}: {value!r}: expected a text, as in ConfigEntry({entry.name!r}, {str(value)!r})")
+
+
 async def replace_all(
     pool: ConnectionPool,
     deadline: Deadline,
@@ -97,7 +109,7 @@ async def replace_all(
             AlterConfigsRequest.AlterConfigsResource(
                 resource_type=resource.type,
                 resource_name=resource.name,
-                configs=[AlterConfigsRequest.AlterableConfig(name=entry.name, value=entry.value) for entry in entries],
+                configs=[AlterConfigsRequest.AlterableConfig(name=entry.name, value=_text(entry)) for entry in entries],
             )
             for resource, entries in replacements.items()
         ],

@@ -92,9 +92,9 @@ class QuotaCalls(AdminCalls):
     """The calls on client quotas."""
 
     def describe_client_quotas(
-        self, wanted: ClientQuotaFilter, *, timeout_ms: int | None = None
+        self, wanted: ClientQuotaFilter = ClientQuotaFilter(), *, timeout_ms: int | None = None
     ) -> Future[Mapping[ClientQuotaEntity, Mapping[str, float]]]:
-        """Return the quotas of the entities that a filter means."""
+        """Return the quotas of the entities that a filter means; without one, of all."""
         return self._pool.submit(lambda deadline: _describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
 
     def alter_client_quotas(

@@ -24,6 +24,7 @@ from klamm.admin.results import (
 )
 from klamm.admin.types import AlterConfigsOptions
 from klamm.connections.pool import ConnectionPool
+from klamm.security.acls import ANY_ACL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -265,8 +266,8 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
 
     # --- ACLs ---
 
-    def describe_acls(self, wanted: AclFilter, *, timeout_ms: int | None = None) -> Future[tuple[Acl, ...]]:
-        """Return the ACLs that a filter means; a cluster without an authorizer refuses with SECURITY_DISABLED."""
+    def describe_acls(self, wanted: AclFilter = ANY_ACL, *, timeout_ms: int | None = None) -> Future[tuple[Acl, ...]]:
+        """Return the ACLs that a filter means, all without one; SECURITY_DISABLED when there is no authorizer."""
         return self._pool.submit(lambda deadline: _acls.describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
 
     def create_acls(self, acls: Collection[Acl], *, timeout_ms: int | None = None) -> PerKeyResult[Acl, None]:

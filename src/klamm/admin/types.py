@@ -117,17 +117,17 @@ class AlterConfigsOptions:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made."""
+    """A topic to be made; name, partitions and replicas may stand in Java's order."""
 
     name: str
     num_partitions: int = -1
     """-1 leaves it to the broker."""
     replication_factor: int = -1
     """-1 leaves it to the broker."""
-    configs: Mapping[str, str | None] = field(default_factory=dict)
-    replicas_assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)
+    replicas_assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict, kw_only=True)
     """Partition -> broker ids, the leader first; then both numbers stay -1."""
 
 
@@ -143,13 +143,18 @@ class CreatedTopic:
     """-1 when the broker does not tell."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """To how many partitions a topic is to grow."""
+    """To how many partitions a topic is to grow; the number may stand alone."""
 
     total_count: int
     new_assignments: tuple[tuple[int, ...], ...] | None = None
     """Broker ids for each new partition, or None to leave it to the broker."""
+
+    @classmethod
+    def increase_to(cls, total_count: int, new_assignments: tuple[tuple[int, ...], ...] | None = None) -> NewPartitions:
+        """Return what Java's ``NewPartitions.increaseTo`` does."""
+        return cls(total_count, new_assignments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,14 +263,14 @@ class ListedOffset:
     """-1 when unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed position: the offset of the next record to read."""
+    """A committed position: the offset of the next record to read, which may stand alone."""
 
     offset: int
-    leader_epoch: int = -1
+    leader_epoch: int = field(default=-1, kw_only=True)
     """Epoch of the record before it; -1 when unknown."""
-    metadata: str = ""
+    metadata: str = field(default="", kw_only=True)
     """Whatever the committer wanted to keep."""
 
 

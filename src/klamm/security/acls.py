@@ -119,16 +119,16 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which ACLs are meant; ANY and None leave a part open."""
+    """Which ACLs are meant; ANY and None, which stand wherever nothing is named, leave a part open."""
 
-    resource_type: AclResourceType
-    resource_name: str | None
-    pattern_type: PatternType
+    resource_type: AclResourceType = AclResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
     """MATCH means the patterns that apply to the resource of that name."""
-    principal: str | None
-    host: str | None
-    operation: AclOperation
-    permission: AclPermission
+    principal: str | None = None
+    host: str | None = None
+    operation: AclOperation = AclOperation.ANY
+    permission: AclPermission = AclPermission.ANY
 
     def matches(self, acl: Acl) -> bool:
         """Tell whether ``acl`` is meant."""
@@ -151,6 +151,10 @@ class AclFilter:
         if acl.pattern_type == PatternType.LITERAL:
             return acl.resource_name in (self.resource_name, WILDCARD)
         return self.resource_name.startswith(acl.resource_name)
+
+
+ANY_ACL: Final = AclFilter()
+"""Means every ACL (Java's ``AclBindingFilter.ANY``)."""
 
 
 def check_new_acl(acl: Acl) -> None:

@@ -85,6 +85,16 @@ def test_each_resource_has_its_own_outcome(broker: StubBroker, admin: AdminClien
         outcomes[OTHER].result(5)
 
 
+def test_a_value_that_is_no_text_is_named(admin: AdminClient) -> None:
+    number = ConfigEntry("retention.ms", 5)  # type: ignore[arg-type]
+    for result in (
+        admin.incremental_alter_configs({TOPIC: [AlterConfigOp(number, OpType.SET)]}),
+        admin.replace_all_configs({TOPIC: [number]}),
+    ):
+        with pytest.raises(TypeError, match=r"retention\.ms: 5: expected a text, as in ConfigEntry"):
+            result.all().result(5)
+
+
 def test_what_is_sent_is_what_was_asked(broker: StubBroker, admin: AdminClient) -> None:
     """K339-27."""
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))

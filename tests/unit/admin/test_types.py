@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.admin import AlterConfigOp, ConfigEntry, ConfigSource, OpType
+from klamm.admin import AlterConfigOp, ConfigEntry, ConfigSource, NewPartitions, NewTopic, OffsetAndMetadata, OpType
 
 
 def test_operations_have_their_wire_ids() -> None:
@@ -37,3 +37,9 @@ def test_a_source_of_the_future_is_unknown() -> None:
 def test_a_default_is_what_nobody_set() -> None:
     assert ConfigEntry("a", "1", source=ConfigSource.DEFAULT_CONFIG).is_default
     assert not ConfigEntry("a", "1", source=ConfigSource.STATIC_BROKER_CONFIG).is_default
+
+
+def test_what_java_takes_by_position_may_stand_so_here() -> None:
+    assert NewTopic("a", 3, 1) == NewTopic(name="a", num_partitions=3, replication_factor=1)
+    assert NewPartitions(6) == NewPartitions.increase_to(6) == NewPartitions(total_count=6)
+    assert OffsetAndMetadata(5) == OffsetAndMetadata(offset=5)

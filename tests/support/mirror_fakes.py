@@ -40,6 +40,9 @@ class FakeCluster(MirrorAdmin):
         self.unlisted: set[str] = set()
         """Topics that are there but not listed: the broker that is asked has not heard of them."""
 
+    def check_reachable(self) -> None:
+        pass
+
     def list_topics(self) -> Mapping[str, TopicDescription]:
         if self.away():
             raise ClusterAwayError("nobody answers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from klamm.admin import (
@@ -35,6 +36,7 @@ from klamm.mirror.model import (
     Partition,
     TopicDescription,
 )
+from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 from klamm.wire.security import Security
 
@@ -61,6 +63,7 @@ _PASSING: Final = frozenset(
 
 
 _OF_CONSUMERS: Final = ("consumer", "")
+_CONNECT_TIMEOUT_S: Final = 5.0
 _DEAD: Final = "Dead"
 _MOST_RECORDS: Final = 2_000
 """Far below what is refused, so that the controller serves others in between."""
@@ -86,6 +89,7 @@ class KafkaAdmin:
             SettingsError: security settings that can not be honoured.
         """
         settings = Security.of(properties).admin_settings()
+        self._servers = tuple(bootstrap_servers)
         client_id = properties.get("client.id", "klamm-mirror-admin")
         self._admin = AdminClient(list(bootstrap_servers), timeout_ms=timeout_ms, client_id=client_id, **settings)
 
@@ -105,6 +109,22 @@ class KafkaAdmin:
         if timeout_ms is None:
             timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
         return cls(cluster.bootstrap_servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms)
+
+    def check_reachable(self) -> None:
+        """Find out whether anybody listens, at once: the calls themselves try for as long as they may.
+
+        Raises:
+            ClusterAwayError: nobody does.
+        """
+        reasons = []
+        for host, port in filter(None, map(split_address, self._servers)):
+            try:
+                socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
+            except OSError as error:
+                reasons.append(f"{host}:{port}: {error.strerror or error}")
+            else:
+                return
+        raise ClusterAwayError(f"No broker of {','.join(self._servers)} answers: {'; '.join(reasons)}")
 
     def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics of the cluster, internal ones too."""

@@ -71,6 +71,7 @@ class FlowControl:
         self._clock = clock
         self._configs = ConfigSync(settings, source, target)
         self._acls = AclSync(settings, source, target)
+        self._are_reachable = False
         self._has_internal_topics = False
         self._refresh_due = 0.0
         self._sync_due = 0.0
@@ -93,6 +94,7 @@ class FlowControl:
             except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
                 logger.warning("%s waits: %s", self._settings.name, error)
                 self._status.set_state(self._settings.name, FlowState.WAITING, str(error))
+                self._are_reachable = False
                 stop.wait(backoff_s)
                 backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
             else:
@@ -109,6 +111,10 @@ class FlowControl:
             ClusterAwayError: a cluster is away; the next turn tries again.
         """
         now = self._clock()
+        if not self._are_reachable:
+            self._source.check_reachable()
+            self._target.check_reachable()
+            self._are_reachable = True
         if not self._has_internal_topics:
             self._create_internal_topics()
             self._has_internal_topics = True
@@ -196,15 +202,20 @@ class FlowControl:
         outcomes |= self._create_without_unknown_configs(
             [topic for topic in new if (refused := outcomes[topic.name]) and refused.error_name == _INVALID_CONFIG]
         )
+        copied = {remote_name: count for _, remote_name, count in self._assignment}
         for name, refused in outcomes.items():
-            if refused is None:
+            if refused is None and name in copied:
+                logger.warning(
+                    "%s: topic %s was gone on cluster %s and is created again: what was mirrored to it before is not "
+                    "mirrored again", self._settings.name, name, self._settings.target.alias,
+                )  # fmt: skip
+            elif refused is None:
                 logger.info("%s: created topic %s", self._settings.name, name)
             elif refused.error_name != EXISTS:
                 log_refusal(refused, f"create topic {name} on cluster {self._settings.target.alias}")
                 self._refused[name] = str(refused)
         counts = {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}
         # A broker that learns of thousands of topics does not list them for a while, though they are there.
-        copied = {remote_name: count for _, remote_name, count in self._assignment}
         unlisted = {name for name, refused in outcomes.items() if refused and refused.error_name == EXISTS}
         return counts | {name: copied[name] for name in unlisted & copied.keys()}
 

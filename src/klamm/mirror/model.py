@@ -182,6 +182,10 @@ class MirrorAdmin(AclAdmin, Protocol):
     Results are by topic name; None means: done.
     """
 
+    def check_reachable(self) -> None:
+        """Find out whether anybody listens, at once: the calls themselves try for as long as they may."""
+        ...
+
     def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics of the cluster, internal ones too."""
         ...

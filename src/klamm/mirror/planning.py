@@ -31,6 +31,8 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
     for flow in settings.flows:
         source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
         try:
+            source.check_reachable()
+            target.check_reachable()
             lines = plan_flow(flow, source, target)
         except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, FlowFailedError) as error:
             out.write(f"{flow.name}: can not be planned: {error}\n")

@@ -162,6 +162,8 @@ class _Flow:
     reason: str = ""
     expected: frozenset[tuple[str, int]] | None = None
     """The partitions that the flow is to copy and that are counted; None: not planned yet."""
+    wanted: frozenset[tuple[str, int]] = frozenset()
+    """Those that are not counted, too; empty: whatever there is news of."""
     partitions: dict[tuple[str, int], PartitionStatus] = field(default_factory=dict)
     order: list[tuple[str, int]] = field(default_factory=list)
     """The keys of ``partitions``, sorted; too few after there was news of others."""
@@ -232,7 +234,7 @@ class MirrorStatus:
         wanted = frozenset(key for key in all_wanted if self._counts(flow, key[0]))
         with self._lock:
             found = self._flows[flow]
-            found.expected, found.totals = wanted, _Totals()
+            found.expected, found.wanted, found.totals = wanted, all_wanted, _Totals()
             if all_wanted:
                 # A topic that is not mirrored any more is not shown any more; what failed stays to be looked at.
                 gone = found.partitions.keys() - all_wanted
@@ -263,6 +265,8 @@ class MirrorStatus:
             flow.records += row["records"] - records
             flow.bytes += row["bytes"] - size
         flow.counters[counter] = (row["records"], row["bytes"])
+        if flow.wanted and key not in flow.wanted:
+            return  # the last word of a task that ends
         known = flow.partitions.get(key)
         if row["state"] == _STOPPED and (known is None or known.state != _STOPPED):
             # Tasks log where Spark keeps their output; what needs somebody is told by the driver too.

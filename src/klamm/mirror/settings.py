@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping, Sequence
 
+NO_FLOW: Final = "no flow is enabled: expected a key such as A->B.enabled=true"
 METRICS_LISTEN: Final = "klamm.metrics.listen"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"

@@ -112,6 +112,7 @@ def _positions(settings: CopySettings) -> Mapping[tuple[str, int], int]:
 def _selected(flow: FlowSettings) -> list[str]:
     admin = KafkaAdmin.of(flow, "source")
     try:
+        admin.check_reachable()
         return [topic.name for topic in selected_topics(admin.list_topics(), flow.selection)]
     finally:
         admin.close()

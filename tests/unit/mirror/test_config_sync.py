@@ -84,6 +84,9 @@ class FakeAdmin(MirrorAdmin):
             self.configs[topic] = dict(complete)
         return dict.fromkeys(configs)
 
+    def check_reachable(self) -> None:
+        pass
+
     def list_topics(self) -> Mapping[str, TopicDescription]:
         return {name: TopicDescription(name=name, topic_id="", partition_count=1) for name in self.configs}
 

@@ -9,7 +9,7 @@ import pytest
 
 from klamm.mirror.control import Assignment, FlowControl
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.model import AdminRefusedError, ConfigEntry
+from klamm.mirror.model import AdminRefusedError, ClusterAwayError, ConfigEntry
 from klamm.mirror.planning import plan_flow
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
 from klamm.mirror.settings import parse_settings
@@ -170,6 +170,26 @@ def test_the_flow_waits_visibly_while_a_cluster_is_away_and_runs_when_it_is_back
     assert run.status.state_of("A->B") is FlowState.STOPPED
 
 
+def test_whether_anybody_listens_is_asked_again_after_a_cluster_was_away() -> None:
+    """So that a flow is told to wait at once, not when admin.timeout.ms is over."""
+    source = FakeCluster(orders=1)
+    run = Run(source, FakeCluster())
+    asked: list[str] = []
+    stop = threading.Event()
+
+    def check() -> None:
+        asked.append(run.status.state_of("A->B").value)
+        if len(asked) == 1:
+            raise ClusterAwayError("nobody listens")
+        if len(asked) == 2:
+            stop.set()
+
+    source.check_reachable = check  # type: ignore[method-assign]
+    run.control.run(stop)
+    run.control.turn()
+    assert asked == ["STARTING", "WAITING"]
+
+
 def test_a_flow_that_requires_what_the_target_lacks_fails_and_copies_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -190,6 +210,18 @@ def test_config_sync_can_be_switched_off() -> None:
     target.incompatible = True
     more = {"sync.topic.configs.enabled": "false", "use.incremental.alter.configs": "required"}
     Run(source, target, **more).control.turn()
+
+
+def test_a_remote_topic_that_somebody_deleted_is_created_again_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-36: the positions stand, so that what it held before is not mirrored again."""
+    run = Run(FakeCluster(orders=1), target := FakeCluster())
+    run.control.turn()
+    del target.topics["A.orders"]
+    run.now += 600
+    with caplog.at_level(logging.WARNING):
+        run.control.turn()
+    assert "A.orders" in target.topics
+    assert "topic A.orders was gone on cluster B and is created again: what was mirrored to it before" in caplog.text
 
 
 def test_a_plan_says_what_would_change_and_why_and_changes_nothing() -> None:

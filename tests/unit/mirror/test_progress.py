@@ -66,6 +66,7 @@ def test_sums_that_are_kept_are_those_of_the_partitions(events: list[Any]) -> No
         else:
             topic, partition, position, end = event
             status.update("s", [row(partition, position, end, topic=topic)])
+    assert not expected or {(p.topic, p.partition) for p in only(status).partitions} <= expected
     progress = only(status)
     counted = {(p.topic, p.partition): p for p in progress.partitions if p.topic != "heartbeats"}
     assert list(counted) == sorted(counted)
@@ -85,6 +86,8 @@ def test_a_topic_that_is_not_mirrored_any_more_is_not_shown_any_more() -> None:
     status.expect("A->B", [("t", 1)])
     progress = only(status)
     assert (progress.stopped, progress.copied, progress.total, progress.lag) == ((), 2, 5, 3)
+    status.update("s", [row(0, 1, 1, state="WAITING", reason="the last word of its task")])
+    assert [partition.partition for partition in only(status).partitions] == [1]
     status.expect("A->B", [])
     assert only(status).partitions, "of a flow that failed it is shown how far it was"
 

@@ -12,7 +12,7 @@ from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.running import both_sides
 from klamm.mirror.providers import resolve
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings import NO_FLOW, parse_settings
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
+    if not flows:
+        raise SettingsError(NO_FLOW)
     names = ", ".join(flow.name for flow in flows)
     found = [flow for flow in flows if wanted in (None, flow.name)]
     if not found:

@@ -84,11 +84,15 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
 
     Raises:
         SettingsError: a client property that can not be honoured, or there are no offset syncs.
+        ClusterAwayError: nobody listens on one side.
     """
     with contextlib.ExitStack() as stack:
+        source, target = _admin(stack, flow, "source"), _admin(stack, flow, "target")
+        source.check_reachable()
+        target.check_reachable()
         yield BothSides(
-            source=_admin(stack, flow, "source"),
-            target=_admin(stack, flow, "target"),
+            source=source,
+            target=target,
             syncs=_syncs(stack, flow),
             source_ends=_connection(stack, flow, "source", "consumer").end_offsets,
             target_ends=_connection(stack, flow, "target", "consumer").end_offsets,

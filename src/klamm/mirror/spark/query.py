@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from klamm.mirror.control_loops import ControlLoops
 from klamm.mirror.progress import FlowState
 from klamm.mirror.providers import resolve
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings import NO_FLOW, parse_settings
 from klamm.mirror.spark.session import check_session
 from klamm.mirror.spark.stream import MirrorStream
 from klamm.properties import SettingsError, read_properties
@@ -94,7 +94,7 @@ def start(spark: SparkSession, properties: Mapping[str, str] | str | Path, clust
     keys = dict(properties) if not isinstance(properties, str | Path) else read_properties(Path(properties))
     settings = parse_settings(resolve(keys), target_aliases=clusters)
     if not settings.flows:
-        raise SettingsError("no flow is enabled: expected a key such as A->B.enabled=true")
+        raise SettingsError(NO_FLOW)
     settings.check_clients()
     check_session(spark)
     settings.tell(logger)

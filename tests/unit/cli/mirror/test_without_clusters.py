@@ -1,0 +1,46 @@
+"""What the commands say, and how soon, where a file names no flow or clusters that are away."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.cli import main as cli
+from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = ("verify", "cutover g", "status", "--plan")
+
+
+def words(command: str, file: Path) -> list[str]:
+    return ["mirror", str(file), "--plan"] if command == "--plan" else ["mirror", *command.split(), str(file)]
+
+
+def write(directory: Path, more: str) -> Path:
+    file = directory / "mm2.properties"
+    port = free_port()
+    file.write_text(f"clusters=A,B\nA.bootstrap.servers=127.0.0.1:{port}\nB.bootstrap.servers=127.0.0.1:{port}\n{more}")
+    return file
+
+
+@pytest.mark.parametrize("command", COMMANDS[:3])
+def test_a_file_without_a_flow_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(words(command, write(tmp_path, ""))) == 2
+    assert "no flow is enabled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_clusters_that_are_away_are_told_at_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not when ``admin.timeout.ms`` is over, which is a minute."""
+    file = write(tmp_path, "A->B.enabled=true\n")
+    began = time.monotonic()
+    assert cli(words(command, file)) == 1
+    assert time.monotonic() - began < 20
+    told = capsys.readouterr()
+    assert "Connection refused" in told.out + told.err

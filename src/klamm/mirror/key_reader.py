@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from datetime import timedelta
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror import keys
@@ -12,7 +12,7 @@ from klamm.mirror.filters import PatternList
 from klamm.properties import SettingsError, with_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator
 
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
@@ -33,9 +33,9 @@ class KeyReader:
                 return prefix + key, value.strip()
         return None
 
-    def of_flow(self) -> Mapping[str, str]:
-        """Return everything the file says, by ``k`` where it says ``A->B.k``: what classes of the user's see."""
-        return MappingProxyType({**self._properties, **with_prefix(self._properties, self._flow)})
+    def all_keys(self) -> frozenset[str]:
+        """Return all keys of the file, those of the flow without ``A->B.`` before them."""
+        return frozenset({*self._properties, *with_prefix(self._properties, self._flow)})
 
     def boolean(self, key: str, default: bool) -> bool:
         """Return true or false; ``SettingsError`` names the key as it stands in the file, as in all of these."""
@@ -81,6 +81,28 @@ class KeyReader:
         return factor
 
 
+class FlowKeys(Mapping[str, str]):
+    """What a file says to one flow, for classes of the user's: ``A->B.k`` over ``k``; what they ask for is known."""
+
+    def __init__(self, reader: KeyReader) -> None:
+        self._reader = reader
+
+    def __getitem__(self, key: str) -> str:
+        """Return the value of a key."""
+        found = self._reader.find(key)
+        if found is None:
+            raise KeyError(key)
+        return found[1]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all keys."""
+        return iter(self._reader.all_keys())
+
+    def __len__(self) -> int:
+        """Return how many keys there are."""
+        return len(self._reader.all_keys())
+
+
 def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]):  # type: ignore[no-untyped-def]
     """Make an object of a class of the user's, named ``module:Class``.
 
@@ -102,7 +124,7 @@ def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]):
         own = getattr(importlib.import_module(module), attribute)()
         missing = [method for method in methods if not callable(getattr(own, method, None))]
         if not missing and callable(configure := getattr(own, "configure", None)):
-            configure(reader.of_flow())
+            configure(FlowKeys(reader))
     except Exception as error:  # whatever a user's code raises
         what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise SettingsError(f"{key}={name}: can not be loaded: {what}") from error

@@ -332,6 +332,8 @@ OWN_CLASSES = """
 class Policy:
     def configure(self, properties):
         self.suffix = properties["own.suffix"]
+        assert properties.get("own.nothing") is None
+        assert {"clusters", "own.suffix"} <= set(properties)
     def format_remote_topic(self, source_alias, topic):
         return topic + self.suffix
     def topic_source(self, topic):
@@ -355,6 +357,7 @@ def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
     key = "replication.policy.class=klamm_test_own_policy:"
     parsed = flow(key + "Policy\nown.suffix=-x\nA->B.own.suffix=-of-a\nreplication.policy.separator=_\n")
     assert parsed.remote_topic("orders") == "orders-of-a"
+    assert settings(key + "Policy\nown.suffix=-x\n").notes == (), "what it asks for is not called unknown"
     assert not parsed.selection.includes("_.internal")
     assert parsed.syncs_topic == "mm2-offset-syncs_B_internal"
     with pytest.raises(SettingsError, match="own_policy:Half: expected a class with format_remote_topic, upstream"):

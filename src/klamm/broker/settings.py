@@ -70,7 +70,7 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
             count=parsed.brokers,
             flag=flag,
         ),
-        data_dir=parsed.data_dir,
+        data_dir=parsed.data_dir or _data_dir(configs),
         metrics=_metrics_address(configs.get(METRICS_LISTEN, "").strip()),
         node_ids=node_ids,
         static_configs=configs,
@@ -99,9 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data-dir",
         type=Path,
-        default=Path(DEFAULT_DATA_DIR),
         metavar="DIR",
-        help=f"where metadata and logs are kept (default {DEFAULT_DATA_DIR})",
+        help=f"where metadata and logs are kept, instead of the config log.dirs (default {DEFAULT_DATA_DIR})",
     )
     parser.add_argument(
         "--brokers",
@@ -120,6 +119,18 @@ def _parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="one broker config; wins over the file"
     )
     return parser
+
+
+def _data_dir(configs: Mapping[str, str]) -> Path:
+    """Return the directory that a properties file names, ours where it names none."""
+    key = "log.dirs" if configs.get("log.dirs", "").strip() else "log.dir"
+    text = configs.get(key, "").strip()
+    if "," in text:
+        raise SettingsError(f"{key}={text}: expected one directory, or --data-dir")
+    directory = Path(text or DEFAULT_DATA_DIR)
+    if (directory / "meta.properties").exists():
+        raise SettingsError(f"{key}={text}: there are the data of an Apache Kafka; name another directory by --data-dir")
+    return directory
 
 
 def _metrics_address(text: str) -> Address | None:

@@ -1,0 +1,35 @@
+"""Flags and properties that a broker is started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from klamm.broker.settings import parse_arguments
+from klamm.properties import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory"),
+    [
+        ([], "klamm-data"),
+        (["--set", "log.dirs=/data/klamm"], "/data/klamm"),
+        (["--set", "log.dir=/data/one"], "/data/one"),
+        (["--set", "log.dir=/data/one", "--set", "log.dirs=/data/two"], "/data/two"),
+        (["--set", "log.dirs=/data/klamm", "--data-dir", "/data/flag"], "/data/flag"),
+    ],
+)
+def test_data_are_where_the_flag_or_the_properties_say(arguments: list[str], directory: str) -> None:
+    assert parse_arguments(arguments).data_dir == Path(directory)
+
+
+def test_several_directories_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"log\.dirs=/a,/b: expected one directory, or --data-dir"):
+        parse_arguments(["--set", "log.dirs=/a,/b"])
+
+
+def test_the_data_of_an_apache_kafka_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    with pytest.raises(SettingsError, match="there are the data of an Apache Kafka"):
+        parse_arguments(["--set", f"log.dirs={tmp_path}"])

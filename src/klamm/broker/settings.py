@@ -129,7 +129,7 @@ def _data_dir(configs: Mapping[str, str]) -> Path:
         raise SettingsError(f"{key}={text}: expected one directory, or --data-dir")
     directory = Path(text or DEFAULT_DATA_DIR)
     if (directory / "meta.properties").exists():
-        raise SettingsError(f"{key}={text}: there are the data of an Apache Kafka; name another directory by --data-dir")
+        raise SettingsError(f"{key}={text}: there are the data of an Apache Kafka; name another one by --data-dir")
     return directory
 
 

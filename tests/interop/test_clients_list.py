@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 
-from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, NewTopic
+from klamm import cli
+from klamm.admin import (
+    AdminClient,
+    ClientConfigEntity,
+    ClientConfigOp,
+    EntityFilter,
+    EntityType,
+    FilterComponent,
+    NewTopic,
+)
 from klamm.cli import clients as command
+from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer, aio
 from tests.support.klamm import KlammBroker
 from tests.support.processes import free_port
@@ -94,3 +104,52 @@ def test_an_aiokafka_client_is_one_client_though_its_own_connections_do_not_say_
     found = asyncio.run(scenario())
     assert (found["software_name"], found["standing"]) == ("klamm-aiokafka", "in line")
     assert found["connections"] >= 2
+
+
+def test_a_client_without_an_id_keeps_nobody_from_seeing_the_others(
+    broker: KlammBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = ["--bootstrap-server", broker.bootstrap_servers]
+    for client_id in ("", "beside"):
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=client_id):
+            pass
+    # when
+    code = cli.main(["configs", *servers, "--describe", "--entity-type", "users", "--entity-type", "clients"])
+    # then
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "user-principal 'ANONYMOUS', client-id ''" in said
+    assert "user-principal 'ANONYMOUS', client-id 'beside'" in said
+
+
+def test_the_list_starts_anew_when_its_topic_is_deleted(broker: KlammBroker) -> None:
+    everybody = EntityFilter(
+        components=(
+            FilterComponent.of_entity_type(EntityType.USER),
+            FilterComponent.of_entity_type(EntityType.CLIENT_ID),
+        ),
+        strict=True,
+    )
+
+    def registered(admin: AdminClient) -> set[str | None]:
+        found = admin.describe_client_configs(everybody).result()
+        return {each.entity.client_id for each in found if each.compatibility}
+
+    def register(client_id: str) -> None:
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=client_id):
+            pass
+
+    with AdminClient(broker.bootstrap_servers) as admin:
+        # given
+        register("before")
+        register("after")
+        assert {"before", "after"} <= registered(admin)
+        # when
+        admin.delete_topics([TOPIC]).all().result()
+        # then
+        assert registered(admin) == set()
+        register("after")
+        assert registered(admin) == {"after"}
+    broker.restart()
+    with AdminClient(broker.bootstrap_servers) as admin:
+        assert registered(admin) == {"after"}

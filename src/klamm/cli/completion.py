@@ -24,6 +24,9 @@ _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _FLAG_LINE: Final = re.compile(r"\s+-")
 _SUBCOMMANDS: Final = {
     "configs": ("plan", "apply", "history", "revert"),
+    "policy": ("test",),
+    "clients": ("list", "watch", "history", "revert"),
+    "registrations": ("report",),
     "mirror": ("cutover", "status", "verify"),
     "completion": ("bash", "zsh"),
 }

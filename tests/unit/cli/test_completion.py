@@ -40,6 +40,9 @@ def test_commands_are_completed() -> None:
         (("topics", "-o", "j"), ["json"]),
         (("completion", "z"), ["zsh"]),
         (("mirror", "st"), ["status"]),
+        (("policy", "te"), ["test"]),
+        (("clients", "rev"), ["revert"]),
+        (("registrations", "rep"), ["report"]),
         (("mirror", "--source-b"), ["--source-bootstrap-server"]),
     ],
 )

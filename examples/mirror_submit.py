@@ -15,6 +15,7 @@ if not sys.argv[1:]:
 arguments = sys.argv[2:]
 logging.basicConfig(level=logging.INFO)
 logging.getLogger("py4j").setLevel(logging.WARNING)
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it has a line for each attempt to reach a broker
 sys.exit(
     run(
         Path(sys.argv[1]),

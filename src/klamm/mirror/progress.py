@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 RATE_WINDOW_S: Final = 5.0
 _MEGABYTE: Final = 1_000_000
 _STOPPED: Final = "STOPPED"
+_WAITING: Final = "WAITING"
+_STARTING: Final = "starting"
+"""The reason of partitions that a task has just begun with."""
 
 
 class FlowState(StrEnum):
@@ -64,6 +67,11 @@ class PartitionStatus:
     """How old records were when they were fetched, of late."""
     replication_latency: Ages | None = None
     """How old records were when the target had them, of late."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether it waits for a cluster; when it just starts it does not."""
+        return self.state == _WAITING and self.next_offset >= 0 and self.reason != _STARTING
 
     @property
     def lag(self) -> int | None:
@@ -143,6 +151,8 @@ class _Totals:
     """Expected partitions whose lag is not known."""
     unfinished: int = 0
     """Expected partitions that are not done."""
+    waiting: int = 0
+    """Expected partitions that wait for something that is away."""
 
     def add(self, partition: PartitionStatus | None, *, expected: bool, sign: int = 1) -> None:
         """Count a partition, None for one without news; or do not count it any more."""
@@ -154,6 +164,7 @@ class _Totals:
             self.lag += sign * (lag or 0)
             self.unknown += sign * (lag is None)
             self.unfinished += sign * (not _is_done(partition))
+            self.waiting += sign * (partition is not None and partition.is_waiting)
 
 
 @dataclass(slots=True)
@@ -318,10 +329,14 @@ class MirrorStatus:
         lag = None if flow.expected is None or totals.unknown else totals.lag
         if len(flow.order) < len(flow.partitions):
             flow.order = sorted(flow.partitions)
+        state, reason = flow.state, flow.reason
+        if state is FlowState.RUNNING and flow.expected and totals.waiting == len(flow.expected):
+            # The control loop has nothing to ask for a long time; the tasks know first that a cluster is away.
+            state, reason = FlowState.WAITING, flow.partitions[next(iter(flow.expected))].reason
         return FlowProgress(
             flow=name,
-            state=flow.state,
-            reason=flow.reason,
+            state=state,
+            reason=reason,
             copied=totals.copied,
             total=totals.total,
             records=flow.records,

@@ -131,6 +131,20 @@ def test_a_stopped_partition_is_told_and_does_not_hold_up_the_end() -> None:
     assert describe(progress) == "A->B RUNNING: 0/5 records, 0 records/s, 0.0 MB/s, lag 5, 1 partitions stopped"
 
 
+def test_a_flow_waits_when_all_its_partitions_do() -> None:
+    """The control loop may have nothing to ask for ten minutes."""
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0), ("t", 1)])
+    status.set_state("A->B", FlowState.RUNNING)
+    status.update("s", [row(0, -1, -1, state="WAITING", reason="starting"), row(1, 5, 5)])
+    status.update("s", [row(1, 5, 5, state="WAITING", reason="b:1 is away")])
+    assert (only(status).state, only(status).reason) == (FlowState.RUNNING, "")
+    status.update("s", [row(0, 3, 5, state="WAITING", reason="b:1 is away")])
+    assert (only(status).state, only(status).reason) == (FlowState.WAITING, "b:1 is away")
+    status.update("new lease", [row(0, -1, -1, state="WAITING", reason="starting")])
+    assert only(status).state is FlowState.RUNNING
+
+
 def test_why_a_flow_waits_is_part_of_its_line() -> None:
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.WAITING, "target away")

@@ -35,6 +35,8 @@ class MirrorDisplay:
         self._live: Live | None = None
         self._shown_at_s: float | None = None
         self._shown: Sequence[FlowProgress] = ()
+        self._printed: Sequence[FlowProgress] = ()
+        """What was shown as plain lines last."""
 
     def __enter__(self) -> Self:
         """Begin; log lines go above the live table."""
@@ -43,7 +45,6 @@ class MirrorDisplay:
             self._live.start()
             handler = RichHandler(console=self._console, show_path=False, markup=False)
             logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s", force=True)
-            logging.getLogger("kafka").setLevel(logging.WARNING)
         return self
 
     def __exit__(
@@ -52,8 +53,9 @@ class MirrorDisplay:
         """Leave the last state as plain lines."""
         if self._live is not None:
             self._live.stop()
-        for flow in self._shown:
-            self._line(flow)
+        if self._printed is not self._shown:
+            for flow in self._shown:
+                self._line(flow)
 
     def show(self, flows: Sequence[FlowProgress]) -> None:
         """Show the state of all flows."""
@@ -64,7 +66,7 @@ class MirrorDisplay:
             return
         now = self._clock()
         if changed or self._shown_at_s is None or now - self._shown_at_s >= _PLAIN_INTERVAL_S:
-            self._shown_at_s = now
+            self._shown_at_s, self._printed = now, flows
             for flow in flows:
                 self._line(flow)
 

@@ -22,7 +22,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"klamm mirror: {options.properties}: no such file\n")
         return 2
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kafka").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # kafka-python has a line for each attempt to reach a broker; what it means for the mirror is told by the mirror.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     if not options.plan:
         try:
             os.environ["JAVA_HOME"] = str(require_java())

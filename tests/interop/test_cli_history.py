@@ -139,6 +139,32 @@ def test_a_resource_may_be_named_as_klamm_configs_names_it(
     assert capsys.readouterr().out.endswith("TOPIC:orders: 3 config(s) reverted.\n")
 
 
+def test_configs_that_went_with_their_topic_come_back_to_one_of_its_name(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given: a topic with two configs, deleted and created anew with another one
+    server = ["--bootstrap-server", broker.bootstrap_servers]
+    make_changes(broker)
+    moment = datetime.now(UTC).isoformat()
+    time.sleep(0.01)
+    assert main(["topics", *server, "--delete", "--topic", "orders"]) == 0
+    assert main(["topics", *server, "--create", "--topic", "orders", "--config", "max.message.bytes=99999"]) == 0
+    capsys.readouterr()
+    # when
+    assert main(["configs", "history", *server, "--topic", "orders", "--limit", "3"]) == 0
+    assert main(["configs", "revert", *server, "--topic", "orders", "--to", moment]) == 0
+    # then
+    told = capsys.readouterr().out
+    assert "retention.ms: 2000 -> unset" in told
+    assert "segment.ms: 5000 -> unset" in told
+    assert told.splitlines()[-4:] == [
+        "  - max.message.bytes: 99999 -> unset",
+        "  + retention.ms: unset -> 2000",
+        "  + segment.ms: unset -> 5000",
+        "TOPIC:orders: 3 config(s) reverted.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [

@@ -74,7 +74,7 @@ def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> 
     """Return what brings a resource back to how it was at a time.
 
     Only what was changed after ``to_ms`` is touched, and only what would differ; what happened to a topic of the same
-    name that was deleted since counts as its history too.
+    name that was deleted since counts as its history too, and so does its deletion.
 
     Args:
         history: All lines since then, the newest first, as ``read_config_history`` returns them.

@@ -173,9 +173,14 @@ class ConfigService:
         self._tell(decision)
         return self._rows(decision, current={}, author=author)
 
-    def drop_topic(self, name: str) -> None:
-        """Forget a topic with its configs; the store drops them along with the topic."""
+    def drop_topic(self, name: str, *, author: Author = BROKER_ITSELF) -> list[Change]:
+        """Forget a topic with its configs, which the store drops along with it; returns what the history tells."""
+        current = self._image.current(ResourceType.TOPIC, name)
+        changes = tuple(ConfigChange(name=key, value=None) for key in current)
+        decision = Decision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
+        rows = self._rows(decision, current=current, author=author)
         self._image.drop_topic(name)
+        return [row for row in rows if isinstance(row, PutHistory)]
 
     def describe_new_topic(self, configs: Mapping[str, str], *, node_id: int) -> tuple[DescribedConfig, ...]:
         """Describe a topic for the answer to CreateTopics, sorted by name, without synonyms."""

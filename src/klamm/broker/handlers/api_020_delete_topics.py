@@ -143,7 +143,7 @@ async def _delete_if_allowed(topic: Topic, context: RequestContext, quota: Mutat
             )
             await policies.check(DELETE_TOPIC, details)
         quota.charge(len(topic.partitions))
-        return context.services.topics.begin_delete(topic)
+        return context.services.topics.begin_delete(topic, author=context.author)
 
 
 def _result(name: str | None, topic_id: UUID, error: ApiError) -> Result:

@@ -162,7 +162,7 @@ class TopicCatalog:
         """
         await self.begin_delete(topic)
 
-    def begin_delete(self, topic: Topic) -> asyncio.Future[None]:
+    def begin_delete(self, topic: Topic, *, author: Author = BROKER_ITSELF) -> asyncio.Future[None]:
         """Delete a topic in memory; the future is done when that is durable and its logs are put away.
 
         Raises:
@@ -172,10 +172,10 @@ class TopicCatalog:
         if self._by_id.get(topic.topic_id) is None:
             raise UnknownTopicOrPartitionError
         self._forget(topic)
-        self._configs.drop_topic(topic.name)
+        history = self._configs.drop_topic(topic.name, author=author)
         for listener in self._deletion_listeners:
             listener(topic.topic_id)
-        commit = self._store.submit([DropTopic(topic_id=topic.topic_id)])
+        commit = self._store.submit([*history, DropTopic(topic_id=topic.topic_id)])
         return _followed(commit, lambda: self._logs.delete_topic(topic.topic_id))
 
     async def grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> None:

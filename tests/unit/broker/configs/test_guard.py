@@ -31,10 +31,10 @@ TOPIC = ResourceType.TOPIC
 class SlowGuard:
     """Takes a turn of the event loop for each verdict; ``meanwhile`` runs during the first one."""
 
-    def __init__(self, meanwhile: Callable[[], None] = lambda: None, *, refuses: str | None = None) -> None:
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None, *, refuses: str | None = None) -> None:
         self.lock = asyncio.Lock()
         self.seen: list[tuple[str, dict[str, str]]] = []
-        self._meanwhile: Callable[[], None] | None = meanwhile
+        self._meanwhile: Callable[[], object] | None = meanwhile
         self._refuses = refuses
 
     def turn(self) -> asyncio.Lock:

@@ -12,7 +12,7 @@ from klamm.broker.author import Author
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
-from klamm.storage.changes import PutConfig
+from klamm.storage.changes import PutConfig, PutHistory
 from tests.support.configs import (
     ANNA,
     APPEND,
@@ -394,8 +394,12 @@ def test_a_topic_comes_with_its_configs_and_goes_with_them() -> None:
     assert PutConfig(resource_type=2, resource_name="new", name="flush.ms", value="77") in rows
     assert service.topic_config("new")["flush.ms"] == 77
     assert service.resource_names(TOPIC) == ["new"]
-    service.drop_topic("new")
+    (told,) = service.drop_topic("new", author=ANNA)
+    assert isinstance(told, PutHistory)
+    assert (told.resource, told.name, told.old, told.new) == ("TOPIC:new", "flush.ms", "77", None)
+    assert told.principal == ANNA.principal
     assert service.topic_config("new")["flush.ms"] == 2**63 - 1
+    assert service.drop_topic("new") == []
     service.create_topic("new", {})
     assert service.topic_config("new")["flush.ms"] == 2**63 - 1
 

@@ -14,10 +14,13 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from tests.support.dynamic_clients import SILENT
 from tests.support.frame_proxy import FrameProxy
-from tests.support.security import PASSWORDS, log_in, sasl_settings
+from tests.support.security import PASSWORDS, Certificates, log_in, sasl_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from klamm.clients import ConfigUpdate
 
 TOPIC = "over-sasl"
 
@@ -85,6 +88,30 @@ def test_each_user_gets_the_configs_of_that_user(produce: Callable[[str, str], N
             produce(proxy.bootstrap_servers, user)
             proxy.wait_for(lambda proxy=proxy: bool(proxy.produced_acks()))  # type: ignore[misc]
             assert (user, proxy.produced_acks()) == (user, [acks])
+
+
+@pytest.mark.parametrize("trust", ["authority", "anybody"])
+def test_a_client_that_trusts_anybody_is_told_over_tls_as_one_that_checks(tmp_path: Path, trust: str) -> None:
+    """K649-69."""
+    # given
+    certificates = Certificates.create(tmp_path)
+    certificates.issue("broker", "/O=klamm/CN=broker")
+    tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificates.directory / "broker.pem")}
+    trusts = {
+        "authority": {"ssl.ca.location": str(certificates.authority)},
+        "anybody": {"enable.ssl.certificate.verification": False},
+    }
+    updates: list[ConfigUpdate] = []
+    with klamm.Broker(listen="SSL://127.0.0.1:0", config=tls) as running:
+        servers, authority = running.bootstrap_servers, str(certificates.authority)
+        with AdminClient(servers, security_protocol="SSL", ssl_cafile=authority, timeout_ms=60_000) as admin:
+            everybody = ClientConfigEntity.of_user(None)
+            admin.alter_client_configs({everybody: [ClientConfigOp("acks", "0")]}).all().result()
+        # when
+        properties = {"bootstrap.servers": servers, "security.protocol": "ssl", "acks": 1, **trusts[trust]}
+        confluent.Producer(properties, on_dynamic_config_change=updates.append, logger=SILENT).close()
+    # then
+    assert [change.new for update in updates for change in update.changes] == ["0"]
 
 
 def test_nobody_reads_what_is_meant_for_somebody_else(broker: klamm.Broker) -> None:

@@ -61,7 +61,7 @@ def connect(
     """Begin to ask for the dynamic configs of a client; None when its login cannot be used twice."""
     try:
         settings = connection_settings(properties)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         logger.warning("Dynamic configs are off for client %s: %s", client_id(properties), error)
         return None
     connection = OwnConnection(

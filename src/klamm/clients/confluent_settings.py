@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "ssl.crl.location": "ssl_crlfile",
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
+_VERIFICATION: Final = "enable.ssl.certificate.verification"
 SWITCH: Final = "enable.dynamic.config"
 _TRUE: Final = frozenset({"true", "t", "1"})
 DEFAULT_CLIENT_ID: Final = "rdkafka"
@@ -51,6 +53,7 @@ def connection_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: A way of logging in that only librdkafka knows.
+        OSError: A certificate cannot be read.
     """
     unusable = [name for name in properties if name.startswith(_UNUSABLE) and name not in _USABLE]
     if unusable:
@@ -64,7 +67,18 @@ def connection_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
         settings["security_protocol"] = str(settings["security_protocol"]).upper()
     if str(properties.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         settings["ssl_check_hostname"] = False
+    if "SSL" in settings.get("security_protocol", "") and not is_true(properties, _VERIFICATION, default="true"):
+        settings["ssl_context"] = _trusting(settings)
     return settings
+
+
+def _trusting(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return what takes any certificate, as the application told librdkafka to; with its own one if it has one."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if "ssl_certfile" in settings:
+        context.load_cert_chain(settings["ssl_certfile"], settings.get("ssl_keyfile"), settings.get("ssl_password"))
+    return context
 
 
 def client_id(properties: Mapping[str, Any]) -> str:
@@ -82,6 +96,6 @@ def backoff_s(properties: Mapping[str, Any]) -> float:
     return int(properties.get("retry.backoff.ms", DEFAULT_BACKOFF_MS)) / 1000
 
 
-def is_true(properties: Mapping[str, Any], name: str) -> bool:
+def is_true(properties: Mapping[str, Any], name: str, *, default: str = "false") -> bool:
     """Tell whether a switch is on; librdkafka takes words as well."""
-    return str(properties.get(name, "false")).lower() in _TRUE
+    return str(properties.get(name, default)).lower() in _TRUE

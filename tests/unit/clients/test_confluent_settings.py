@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
 
 from klamm.clients.confluent_settings import (
@@ -46,6 +48,15 @@ def test_servers_login_and_certificates_are_translated() -> None:
 def test_a_login_that_only_librdkafka_knows_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         connection_settings({"bootstrap.servers": "a:1", name: "x"})
+
+
+def test_who_trusts_any_certificate_does_so_on_every_connection() -> None:
+    own = {"bootstrap.servers": "a:1", "security.protocol": "ssl", "enable.ssl.certificate.verification": "false"}
+    context = connection_settings(own)["ssl_context"]
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
+    assert "ssl_context" not in connection_settings(own | {"enable.ssl.certificate.verification": True})
+    with pytest.raises(FileNotFoundError):
+        connection_settings(own | {"ssl.certificate.location": "missing.pem"})
 
 
 def test_what_is_not_said_is_as_with_the_java_client() -> None:

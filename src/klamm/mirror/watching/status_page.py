@@ -35,7 +35,7 @@ h1 { font-size: 1.3rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2re
 h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
 p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .RUNNING { color: var(--good); }
 .WAITING, .STARTING { color: var(--wait); } .FAILED, .STOPPED { color: var(--bad); }
-table { min-width: 44rem; } table.topics, table.refused { min-width: 0; }
+table { min-width: 44rem; } table.topics, table.refused, table.groups { min-width: 0; }
 th, td { padding: .25rem .8rem .25rem 0; } th { font-weight: 600; white-space: nowrap; }
 td { overflow-wrap: anywhere; min-width: 7rem; } td.number, td.lag, td.state { min-width: 0; white-space: nowrap; }
 tr:has(+ tr.reason) td { border-bottom: 0; padding-bottom: 0; } tr.reason td { color: var(--soft); padding-top: 0; }
@@ -45,7 +45,8 @@ td.lag { width: 11rem; padding-top: .55rem; }
 .block:not(:has(input:checked)) .rest { display: none; }
 .block label { display: inline-block; margin: .3rem 0; }
 #away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
-@media (max-width: 42rem) { .extra { display: none; } td.lag { width: 4rem; } table.topics td { min-width: 0; } }
+@media (max-width: 42rem) { .extra { display: none; } td.lag { width: 4rem; }
+  table.topics td, table.groups td { min-width: 0; } table.groups th { white-space: normal; } }
 """
 _SCRIPT: Final = """
 const away = document.getElementById("away");
@@ -253,9 +254,10 @@ def _groups(flow: str, groups: FlowGroups) -> list[str]:
         *_table(
             f"groups-{flow}",
             '<th>Group</th><th>Topic on the target</th><th class="number">Partition</th>'
-            '<th class="number">Offset on the source</th><th class="number">Translated</th>',
+            '<th class="number extra">Offset on the source</th><th class="number">Translated</th>',
             rows,
             of=len(groups.offsets) + len(groups.skipped),
+            kind="groups",
         ),
     ]
 
@@ -271,7 +273,7 @@ def _group_row(row: GroupOffset) -> str:
     reason = f'<tr class="reason"><td colspan="5">{escape(why)}</td></tr>' if why else ""
     return (
         f'<tr><td>{escape(row.group)}</td><td>{escape(row.remote_topic)}</td><td class="number">{row.partition}</td>'
-        f'<td class="number">{row.source_offset:,}</td><td class="number">{translated}</td></tr>{reason}'
+        f'<td class="number extra">{row.source_offset:,}</td><td class="number">{translated}</td></tr>{reason}'
     )
 
 

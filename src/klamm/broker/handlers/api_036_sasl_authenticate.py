@@ -30,7 +30,7 @@ async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> S
     answer = _NOT_HERE if login is None else login.authenticate(bytes(request.auth_bytes))
     return SaslAuthenticateResponse(
         error_code=answer.error_code,
-        error_message=answer.error_message,
+        error_message=answer.error_message or "",  # where all is well Kafka has no null here
         auth_bytes=answer.auth_bytes,
         session_lifetime_ms=answer.session_lifetime_ms,
     )

@@ -131,7 +131,7 @@ def _describe_credentials(
     asked = Counter(user.name for user in request.users or [])
     names = asked or Counter(context.services.credentials.users)
     return DescribeUserScramCredentialsResponse(
-        error_message=None,
+        error_message="",
         results=[_credentials_of(name, context, is_duplicate=count > 1) for name, count in names.items()],
     )
 
@@ -152,7 +152,7 @@ def _credentials_of(name: str, context: RequestContext, *, is_duplicate: bool) -
         )
     return CredentialsResult(
         user=name,
-        error_message=None,
+        error_message="",
         credential_infos=[
             DescribeUserScramCredentialsResponse.CredentialInfo(mechanism=mechanism, iterations=iterations)
             for mechanism, iterations in found

@@ -46,7 +46,7 @@ def test_versions_0_to_2_are_served() -> None:
 def test_a_right_token_opens_the_connection(version: int) -> None:
     context = begun(version=version)
     told = answer(b"\x00alice\x00secret", context)
-    assert (told.error_code, told.error_message, told.auth_bytes) == (ErrorCode.NONE, None, b"")
+    assert (told.error_code, told.error_message, told.auth_bytes) == (ErrorCode.NONE, "", b"")
     assert context.session.login is not None
     assert context.session.login.principal == "User:alice"
 

@@ -242,7 +242,7 @@ def test_scram_on_the_same_key_is_answered_as_scram(broker: Broker) -> None:
         assert read == request
         response = broker.runner.run(handle(read, broker.context()))
         assert isinstance(response, DescribeUserScramCredentialsResponse)
-        assert response.error_code == ErrorCode.NONE
+        assert (response.error_code, response.error_message) == (ErrorCode.NONE, "")
         answers.append([(result.user, result.error_code) for result in response.results])
     assert answers == [[], [("alice", ErrorCode.RESOURCE_NOT_FOUND), ("bob", ErrorCode.DUPLICATE_RESOURCE)]]
 

@@ -10,7 +10,7 @@ from klamm.properties import SettingsError, split_address, with_prefix
 from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -21,21 +21,26 @@ Positions = int | dict[str, dict[int, int]]
 
 _KAFKA: Final = "kafka."
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_READING: Final = frozenset(
-    {
-        "subscribe",
-        "startingoffsets",
-        "endingoffsets",
-        "maxrecordsperpartition",
-        "maxoffsetspertrigger",
-        "failondataloss",
-        "failonmissingtopic",
-        "schema",
-        "path",
-    }
+_READING: Final = (
+    "subscribe",
+    "startingOffsets",
+    "endingOffsets",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "failOnDataLoss",
+    "failOnMissingTopic",
 )
-"""In lower case, as Spark hands options over; the last two are Spark's own."""
-_SPARKS: Final = frozenset({"schema", "path", "checkpointlocation", "queryname"})
+_WITHOUT_EFFECT: Final = (
+    "includeHeaders",
+    "minPartitions",
+    "groupIdPrefix",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+)
+"""Of Spark's own source; nothing that is read depends on them."""
+_SPARKS: Final = ("schema", "path", "checkpointLocation", "queryName")
+"""Spark's own, which it hands over as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         SettingsError: An option that is missing, unknown, or has a value that cannot be.
     """
     given = {name.lower(): value for name, value in options.items()}
-    refuse_unknown(given, _READING)
+    refuse_unknown(given, _READING, _WITHOUT_EFFECT)
     topics = tuple(dict.fromkeys(name.strip() for name in given.get("subscribe", "").split(",") if name.strip()))
     if not topics:
         raise SettingsError("subscribe: expected the names of topics, comma separated")
@@ -74,7 +79,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise SettingsError("endingOffsets: a stream has no end; leave it out, or read a batch")
     starting = _positions("startingOffsets", given.get("startingoffsets", "latest" if streaming else "earliest"))
     ending = _positions("endingOffsets", given.get("endingoffsets", "latest"))
-    if ending == EARLIEST:
+    for name, positions in (("startingOffsets", starting), ("endingOffsets", ending)):
+        _refuse_others(name, positions, topics)
+    if ending == EARLIEST or (isinstance(ending, dict) and any(EARLIEST in by.values() for by in ending.values())):
         raise SettingsError("endingOffsets=earliest: expected latest, or JSON of offsets by topic and partition")
     if not streaming and starting == LATEST:
         raise SettingsError("startingOffsets=latest: a batch would be empty; expected earliest, or JSON of offsets")
@@ -106,23 +113,35 @@ def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
     for server in servers:
         if split_address(server) is None:
             raise SettingsError(f"kafka.bootstrap.servers={server}: expected host:port")
-    return ConnectionSettings.of(servers, kafka, "klamm-kafka")
+    milliseconds("request.timeout.ms", kafka, 30_000, at_least=1)
+    try:
+        return ConnectionSettings.of(servers, kafka, "klamm-kafka")
+    except SettingsError as error:
+        raise SettingsError(f"{_KAFKA}{error}") from error
 
 
-def refuse_unknown(given: Mapping[str, str], known: frozenset[str]) -> None:
+def refuse_unknown(given: Mapping[str, str], known: Sequence[str], without_effect: Sequence[str] = ()) -> None:
     """Refuse options that nobody reads.
 
     Args:
-        given: in lower case.
-        known: those that are read, and those of Spark's own.
+        given: in lower case, as Spark hands options over.
+        known: those that are read.
+        without_effect: those that may be there as well.
 
     Raises:
         SettingsError: Names them, and what is known.
     """
-    unknown = sorted(name for name in given if name not in known and not name.startswith(_KAFKA))
+    allowed = {name.lower() for name in (*known, *without_effect, *_SPARKS)}
+    unknown = sorted(name for name in given if name not in allowed and not name.startswith(_KAFKA))
     if unknown:
-        allowed = ", ".join(sorted(known - _SPARKS))
-        raise SettingsError(f"{', '.join(unknown)}: no option of klamm-kafka; it knows {allowed} and kafka.*")
+        raise SettingsError(f"{', '.join(unknown)}: no option of klamm-kafka; it knows {', '.join(known)} and kafka.*")
+
+
+def _refuse_others(name: str, positions: Positions, topics: Sequence[str]) -> None:
+    """Refuse offsets of topics that are not read: their name is misspelt."""
+    others = sorted(positions.keys() - set(topics)) if isinstance(positions, dict) else []
+    if others:
+        raise SettingsError(f"{name}: {', '.join(others)}: not among subscribe={','.join(topics)}")
 
 
 def _positions(name: str, text: str) -> Positions:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from klamm.wire.transport import ConnectionSettings
 
 _KAFKA: Final = "kafka."
-_WRITING: Final = frozenset({"topic", "exactlyonce", "checkpointlocation", "queryname", "path"})
-"""In lower case, as Spark hands options over; the last three are Spark's own."""
+_WRITING: Final = ("topic", "exactlyOnce")
 _ID_PREFIX: Final = "klamm-kafka"
 _TRANSACTION_TIMEOUT_MS: Final = 300_000
 _DELIVERY_TIMEOUT_MS: Final = 120_000

@@ -76,7 +76,7 @@ def test_a_stream_is_written_exactly_once_and_a_batch_is_not() -> None:
         ({"kafka.acks": "1"}, "kafka.acks=1: expected all"),
         ({"kafka.compression.type": "rar"}, "kafka.compression.type=rar: expected one of none, gzip"),
         ({"kafka.transaction.timeout.ms": "0"}, "kafka.transaction.timeout.ms=0: expected milliseconds"),
-        ({"subscribe": "t"}, "subscribe: no option of klamm-kafka; it knows exactlyonce, topic and"),
+        ({"subscribe": "t"}, "subscribe: no option of klamm-kafka; it knows topic, exactlyOnce and"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(wrong: dict[str, str], said: str) -> None:

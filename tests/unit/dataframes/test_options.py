@@ -38,7 +38,11 @@ def test_names_may_come_in_any_case_and_offsets_as_json() -> None:
         ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition=0: expected a number"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss=maybe: expected true or false"),
         ({"kafka.isolation.level": "clean"}, "kafka.isolation.level=clean: expected read_committed"),
-        ({"subscripe": "orders"}, "subscripe: no option of klamm-kafka; it knows endingoffsets"),
+        ({"subscripe": "orders"}, "subscripe: no option of klamm-kafka; it knows subscribe, startingOffsets"),
+        ({"startingOffsets": '{"order":{"0":1}}'}, "startingOffsets: order: not among subscribe=orders,payments"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets=earliest"),
+        ({"kafka.request.timeout.ms": "soon"}, "kafka.request.timeout.ms=soon: expected milliseconds"),
+        ({"kafka.security.protocol": "X"}, "kafka.security.protocol=X: expected one of PLAINTEXT"),
         ({"kafka.security.protocol": "PIGEON"}, "security.protocol=PIGEON"),
     ],
 )
@@ -50,3 +54,9 @@ def test_what_cannot_be_is_named_with_what_may_be(wrong: dict[str, str], said: s
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(SettingsError, match="a stream has no end"):
         read_options(NEEDED | {"endingOffsets": "latest"}, streaming=True)
+
+
+def test_options_of_sparks_own_source_that_change_nothing_are_taken() -> None:
+    """A query moves from one source to the other by its format's name."""
+    more = {"includeHeaders": "true", "minPartitions": "4", "groupIdPrefix": "x", "kafkaConsumer.pollTimeoutMs": "512"}
+    assert read_options(NEEDED | more, streaming=False) == read_options(NEEDED, streaming=False)

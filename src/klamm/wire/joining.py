@@ -47,14 +47,15 @@ def in_groups(fetched: Iterable[FetchedBatch], *, join_up_to: int) -> Iterator[S
     try:
         for each in fetched:
             added = len(each.batch.buffer)
-            if group and not (_is_joinable(each) and size + added <= join_up_to and _follows(each, group[-1])):
+            is_joinable = _is_joinable(each)
+            if group and not (is_joinable and size + added <= join_up_to and _follows(each, group[-1])):
                 yield group
                 group, size = [], 0
-            group.append(each)
-            size += added
-            if not _is_joinable(each):
-                yield group
-                group, size = [], 0
+            if is_joinable:
+                group.append(each)
+                size += added
+            else:
+                yield [each]
     except CorruptBatchError:
         if group:
             yield group

@@ -97,7 +97,7 @@ def test_a_client_that_trusts_anybody_is_told_over_tls_as_one_that_checks(tmp_pa
     certificates = Certificates.create(tmp_path)
     certificates.issue("broker", "/O=klamm/CN=broker")
     tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificates.directory / "broker.pem")}
-    trusts = {
+    trusts: dict[str, dict[str, Any]] = {
         "authority": {"ssl.ca.location": str(certificates.authority)},
         "anybody": {"enable.ssl.certificate.verification": False},
     }

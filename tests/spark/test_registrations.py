@@ -32,7 +32,7 @@ from tests.support.klamm import KlammBroker
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -286,42 +286,10 @@ class EnoughError(Exception):
     """Ends a report that would follow for ever."""
 
 
-def test_a_report_that_follows_goes_on_where_the_last_one_was(spark: SparkSession, tmp_path: Path) -> None:
-    """K649-39."""
-    with KlammBroker() as broker:
-        servers = broker.bootstrap_servers
-
-        def register(client_id: str) -> None:
-            KafkaProducer(bootstrap_servers=servers, client_id=client_id, acks=1, enable_idempotence=False).close()
-
-        def follow(until: int) -> list[Report]:
-            """Return the reports up to one that knows so many clients, in its windows too."""
-            seen: list[Report] = []
-
-            def publish(report: Report) -> None:
-                seen.append(report)
-                if report.clients == sum(one.clients for one in report.windows) == until:
-                    raise EnoughError
-
-            job = Job(servers, {}, {}, scope=Scope(window="1000 days"))
-            with pytest.raises(EnoughError):
-                job.follow(publish, Following(every_s=0.5, checkpoint=tmp_path / "kept"))
-            return seen
-
-        # given
-        register("app-1")
-        follow(1)
-        # when
-        register("app-2")
-        reports = follow(2)
-    # then
-    assert (reports[0].clients, reports[0].records) == (1, 1), "what the run before knew is told at once"
-    assert (reports[-1].clients, reports[-1].records) == (2, 2), "and nothing is read twice"
-
-
-def test_a_report_that_follows_outlives_a_restart_of_the_broker(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_a_report_that_follows_goes_on_where_the_last_one_was_and_outlives_a_restart_of_the_broker(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """K649-39."""
     with KlammBroker() as broker:
         servers = broker.bootstrap_servers
 
@@ -334,17 +302,30 @@ def test_a_report_that_follows_outlives_a_restart_of_the_broker(
                 broker.start()
                 register("app-2")
 
-        def publish(report: Report) -> None:
-            if report.clients == sum(one.clients for one in report.windows) == 2:
-                raise EnoughError
-            broker.stop()
+        def follow(until: int, then: Callable[[], object]) -> list[Report]:
+            """Return the reports up to one that knows so many clients, in its windows too; others are followed up."""
+            seen: list[Report] = []
+
+            def publish(report: Report) -> None:
+                seen.append(report)
+                if report.clients == sum(one.clients for one in report.windows) == until:
+                    raise EnoughError
+                then()
+
+            job = Job(servers, {}, {}, scope=Scope(window="1000 days"))
+            with pytest.raises(EnoughError):
+                job.follow(publish, Following(every_s=0.5, checkpoint=tmp_path / "kept"))
+            return seen
 
         # given
         register("app-1")
+        follow(1, then=lambda: None)
+        # when
         monkeypatch.setattr(restarting.logger, "warning", come_back)
-        # when, then
-        with pytest.raises(EnoughError):
-            Job(servers, {}, {}, scope=Scope(window="1000 days")).follow(publish, Following(every_s=0.5))
+        reports = follow(2, then=broker.stop)
+    # then
+    assert (reports[0].clients, reports[0].records) == (1, 1), "what the run before knew is told at once"
+    assert (reports[-1].clients, reports[-1].records) == (2, 2), "and nothing is read twice"
 
 
 def test_a_checkpoint_serves_one_report(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from klamm.mirror.flow_settings import FlowSettings, parse_flow
 from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.key_reader import KeyReader
 from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, parse_bool, parse_list, parse_seconds
+from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.properties import SettingsError, split_address
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     flows = tuple(parse_flow(properties, *pair) for pair in pairs if _is_enabled(properties, *pair))
     heartbeats = tuple(found for pair in pairs if (found := _heartbeats(properties, *pair)) is not None)
     warnings = [*_deprecated(properties), *(f"{flow.name}: {warning}" for flow in flows for warning in flow.warnings)]
+    warnings += _circles(flows)
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
         nothing = f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true"
@@ -237,6 +239,17 @@ def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[Flow
     if without_meaning:
         notes.append(f"Client properties that mean nothing to klamm's clients, ignored: {', '.join(without_meaning)}")
     return tuple(notes)
+
+
+def _circles(flows: Sequence[FlowSettings]) -> list[str]:
+    """Return warnings about pairs of flows between which nothing tells where a record came from."""
+    nameless = {flow.name: flow for flow in flows if isinstance(flow.policy, IdentityReplicationPolicy)}
+    return [
+        f"{name} and {back} both keep the names of topics (IdentityReplicationPolicy): records of a topic that both "
+        "mirror go round for ever; give each its own topics"
+        for name, flow in nameless.items()
+        if (back := f"{flow.target.alias}->{flow.source.alias}") in nameless and name < back
+    ]
 
 
 def _deprecated(properties: Mapping[str, str]) -> tuple[str, ...]:

@@ -246,6 +246,15 @@ def test_a_cluster_named_twice_is_one_and_none_is_mirrored_to_itself() -> None:
     assert parsed.notes == ("A->A.enabled has no effect: a cluster is not mirrored to itself",)
 
 
+def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> None:
+    """K894-33: there is no protection against cycles but for heartbeats."""
+    identity = "replication.policy.class=IdentityReplicationPolicy\n"
+    assert settings(identity).warnings == ()
+    assert settings("B->A.enabled=true\n").warnings == ()
+    (warning,) = settings(identity + "B->A.enabled=true\n").warnings
+    assert warning.startswith("A->B and B->A both keep the names of topics (IdentityReplicationPolicy): records of a")
+
+
 def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
     """K894-27."""
     parsed = settings(

@@ -81,6 +81,7 @@ from klamm.admin.types import (
 )
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.filters import EntityFilter, FilterComponent, MatchType
+from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError
 from klamm.security.acls import Acl, AclFilter, AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.security.scram import ScramMechanism
 
@@ -117,10 +118,12 @@ __all__ = [
     "ElectionType",
     "EntityFilter",
     "EntityType",
+    "ErrorCode",
     "FilterComponent",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
+    "KafkaApiError",
     "ListGroupOffsetsResult",
     "ListOffsetsResult",
     "ListedOffset",
@@ -143,6 +146,7 @@ __all__ = [
     "TopicDescription",
     "TopicListing",
     "TopicPartition",
+    "UnsupportedVersionError",
     "UserScramCredentialDeletion",
     "UserScramCredentialUpsertion",
 ]

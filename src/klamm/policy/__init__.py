@@ -24,6 +24,10 @@ from klamm.policy.details import (
 from klamm.policy.errors import PolicyFailedError, PolicyLoadError, PolicyTimeoutError
 from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
 
+# The names that KIP-108 has, for who writes a policy after it.
+InvalidRequestException = InvalidRequestError
+PolicyViolationException = PolicyViolationError
+
 __all__ = [
     "AlterConfigDetails",
     "AlterConfigPolicy",
@@ -33,11 +37,13 @@ __all__ = [
     "DeleteTopicDetails",
     "DeleteTopicPolicy",
     "InvalidRequestError",
+    "InvalidRequestException",
     "Policy",
     "PolicyFailedError",
     "PolicyLoadError",
     "PolicyTimeoutError",
     "PolicyViolationError",
+    "PolicyViolationException",
     "RequestMetadata",
     "TopicDetails",
 ]

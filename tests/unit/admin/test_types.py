@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from klamm import admin
 from klamm.admin import AlterConfigOp, ConfigEntry, ConfigSource, NewPartitions, NewTopic, OffsetAndMetadata, OpType
 
 
@@ -43,3 +44,8 @@ def test_what_java_takes_by_position_may_stand_so_here() -> None:
     assert NewTopic("a", 3, 1) == NewTopic(name="a", num_partitions=3, replication_factor=1)
     assert NewPartitions(6) == NewPartitions.increase_to(6) == NewPartitions(total_count=6)
     assert OffsetAndMetadata(5) == OffsetAndMetadata(offset=5)
+
+
+def test_what_a_broker_answers_can_be_caught_by_names_of_the_admin() -> None:
+    assert issubclass(admin.UnsupportedVersionError, admin.KafkaApiError)
+    assert admin.UnsupportedVersionError.error_code is admin.ErrorCode.UNSUPPORTED_VERSION

@@ -6,7 +6,14 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from klamm.policy import RequestMetadata, TopicDetails
+from klamm.policy import (
+    InvalidRequestError,
+    InvalidRequestException,
+    PolicyViolationError,
+    PolicyViolationException,
+    RequestMetadata,
+    TopicDetails,
+)
 
 
 def test_details_are_built_in_the_order_of_the_kip() -> None:
@@ -16,6 +23,11 @@ def test_details_are_built_in_the_order_of_the_kip() -> None:
     assert details.replicas_assignments is None
     assert details.configs == {"retention.ms": "5"}
     assert RequestMetadata is TopicDetails
+
+
+def test_refusals_have_the_names_of_the_kip_too() -> None:
+    """K108-03"""
+    assert (InvalidRequestException, PolicyViolationException) == (InvalidRequestError, PolicyViolationError)
 
 
 def test_a_policy_cannot_change_the_request() -> None:

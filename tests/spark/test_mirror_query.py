@@ -112,3 +112,17 @@ def test_what_can_not_be_is_refused_before_anything_starts(spark: SparkSession) 
     with pytest.raises(SettingsError, match=r"A\.bootstrap\.servers: expected host:port"):
         start(spark, {"clusters": "A,B", "A->B.enabled": "true"})
     assert mirror_threads() == before
+
+
+def test_a_checkpoint_directory_that_can_not_be_written_is_refused(
+    spark: SparkSession, broker: KlammBroker, tmp_path: Path
+) -> None:
+    # given
+    before = mirror_threads()
+    (tmp_path / "file").write_text("no directory")
+    there = f"klamm.checkpoint.dir = {tmp_path}/file/checkpoint\n{NO_HEARTBEATS}"
+    asked = properties(broker.bootstrap_servers, broker.bootstrap_servers, there, topics="nothing")
+    # then
+    with pytest.raises(SettingsError, match=r"does not start the query with the checkpoint directory .*/checkpoint: "):
+        start(spark, parse_properties(asked))
+    assert mirror_threads() == before

@@ -32,6 +32,32 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 """Keys that a MirrorMaker 2 file may hold, and why they change nothing here; told once at start."""
 
+READ_IN_CASE: Final = frozenset(
+    {
+        "admin.timeout.ms",
+        "checkpoints.topic.replication.factor",
+        "config.properties.blacklist",
+        "config.properties.exclude",
+        "emit.checkpoints.interval.seconds",
+        "emit.heartbeats.interval.seconds",
+        "group.filter.class",
+        "groups",
+        "groups.blacklist",
+        "groups.exclude",
+        "heartbeats.topic.replication.factor",
+        "offset-syncs.topic.location",
+        "offset-syncs.topic.replication.factor",
+        "refresh.groups.enabled",
+        "refresh.groups.interval.seconds",
+        "sync.group.offsets.interval.seconds",
+        "topics",
+        "topics.blacklist",
+        "topics.exclude",
+        "transaction.boundary.interval.ms",
+    }
+)
+"""Keys that are only looked at when another one switches on what they are about."""
+
 DEPRECATED: Final[Mapping[str, str]] = {
     "use.incremental.alter.configs": (
         "it goes away in a later major version; topic configs are then always written with IncrementalAlterConfigs"

@@ -13,7 +13,7 @@ from klamm.mirror.client_settings import SECURITY_PREFIXES, check_clients
 from klamm.mirror.flow_settings import FlowSettings, parse_flow
 from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.key_reader import KeyReader
-from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, parse_bool, parse_list, parse_seconds
+from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, READ_IN_CASE, parse_bool, parse_list, parse_seconds
 from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.properties import SettingsError, split_address
 
@@ -219,7 +219,7 @@ class _Recorded(dict[str, str]):
 
 def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[FlowSettings]) -> tuple[str, ...]:
     """Return notes that name the keys that nobody asked for: they may be misspelt, or of no use here."""
-    known = properties.asked | ACCEPTED_WITHOUT_EFFECT.keys() | DEPRECATED.keys()
+    known = properties.asked | ACCEPTED_WITHOUT_EFFECT.keys() | DEPRECATED.keys() | READ_IN_CASE
     open_prefixes = (*_OPEN_PREFIXES, *(f"{alias}." for alias in aliases))
 
     def is_known(key: str) -> bool:

@@ -266,6 +266,12 @@ def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
         "klamm.on.source.loss=stop\ntransaction.boundary=poll\noffset-syncs.topic.replication.factor=1\n"
     )
     assert parsed.notes == ()
+    switched_off = settings(
+        "emit.heartbeats.enabled=false\nheartbeats.topic.replication.factor=1\nemit.offset-syncs.enabled=false\n"
+        "offset-syncs.topic.location=target\nemit.checkpoints.enabled=false\ngroups=a\nrefresh.groups.enabled=false\n"
+        "checkpoints.topic.replication.factor=1\nsync.group.offsets.interval.seconds=5\n"
+    )
+    assert switched_off.notes == ()
 
 
 def test_every_pair_of_clusters_has_heartbeats_unless_they_are_switched_off() -> None:

@@ -7,7 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from klamm.java import require_java
@@ -62,11 +64,23 @@ def start_session(properties: Mapping[str, str], directory: Path) -> SparkSessio
         directory: a private one that lives as long as the session.
 
     Raises:
-        SettingsError: speculation is on: two copies of a task would write records twice.
+        SettingsError: Spark does not start as it is asked to; or speculation is on: two copies of a task would write
+            records twice.
     """
-    session = _submitted_session(properties) if _GATEWAY in os.environ else _own_session(properties, directory)
+    try:
+        session = _submitted_session(properties) if _GATEWAY in os.environ else _own_session(properties, directory)
+    except (PySparkException, Py4JError) as error:
+        asked = ", ".join(f"{key}={value}" for key, value in properties.items() if key == MASTER)
+        raise SettingsError(f"Spark does not start{asked and f' with {asked}'}: {first_line(error)}") from error
     check_session(session)
     return session
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of Spark's says, without the stack of the JVM."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()).partition("\n")[0]
+    return str(error).partition("\n")[0]
 
 
 def _submitted_session(properties: Mapping[str, str]) -> SparkSession:

@@ -7,7 +7,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.spark.session import channel_addresses, slots
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from klamm.mirror.spark.session import channel_addresses, first_line, slots
 from klamm.mirror.spark.shipping import ship
 from klamm.mirror.spark.source import FORMAT, MirrorSource
 from klamm.properties import SettingsError
@@ -56,14 +59,22 @@ class MirrorStream:
         self.count_slots()
 
     def start(self) -> StreamingQuery:
-        """Start the query."""
+        """Start the query.
+
+        Raises:
+            SettingsError: it does not start, as when the checkpoint directory can not be written.
+        """
         host, port = self._coordinator.server.address
         reader = self._spark.readStream.format(FORMAT).options(
             host=host, port=str(port), token=self._coordinator.server.token
         )
         # Progress comes by the side channel while a lease runs; its rows are counted by Spark and go nowhere.
         writer = reader.load().writeStream.format("noop").option("checkpointLocation", self._checkpoint)
-        self._query = writer.queryName("klamm-mirror").start()
+        try:
+            self._query = writer.queryName("klamm-mirror").start()
+        except (PySparkException, Py4JError) as error:
+            said = f"Spark does not start the query with the checkpoint directory {self._checkpoint}"
+            raise SettingsError(f"{said}: {first_line(error)}") from error
         return self._query
 
     def count_slots(self) -> None:

@@ -1,0 +1,23 @@
+"""What is said when Spark does not start: a line, not the stacks of Python and of the JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+
+from klamm.mirror.spark import session
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_master_that_spark_does_not_know_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PySparkRuntimeError("The JVM ended.\n  at org.apache.spark.SparkContext\n", messageParameters={})
+
+    monkeypatch.setattr(session, "_own_session", refuse)
+    with pytest.raises(SettingsError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
+        session.start_session({"spark.master": "foo", "spark.app.name": "x"}, tmp_path)

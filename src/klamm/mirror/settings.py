@@ -30,7 +30,7 @@ _OPEN_PREFIXES: Final = (*SECURITY_PREFIXES, "spark.", "config.providers")
 """What begins so goes to clients, providers or Spark, who know their own keys."""
 _OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
 """What begins so behind ``A->B.`` goes to clients; at top level MirrorMaker passes it over, and so does klamm."""
-_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\.(?P<key>.+)")
+_LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +98,8 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         SettingsError: a value is wrong, an address is missing, or there is nothing to do: no flow is enabled, and no
             heartbeats.
     """
-    properties = _Recorded(properties)
     aliases = tuple(dict.fromkeys(parse_list(properties.get("clusters", ""))))
+    properties = _Recorded(properties, aliases)
     if not aliases:
         raise SettingsError("clusters: expected the aliases of the clusters, such as clusters=A,B")
     for alias in target_aliases:
@@ -114,7 +114,10 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     ]
     flows = tuple(parse_flow(properties, *pair) for pair in pairs if _is_enabled(properties, *pair))
     heartbeats = tuple(found for pair in pairs if (found := _heartbeats(properties, *pair)) is not None)
-    warnings = [*_deprecated(properties), *(f"{flow.name}: {warning}" for flow in flows for warning in flow.warnings)]
+    warnings = [
+        *_deprecated(properties, aliases),
+        *(f"{flow.name}: {warning}" for flow in flows for warning in flow.warnings),
+    ]
     warnings += _circles(flows)
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
@@ -162,10 +165,19 @@ def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings
 
 def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
     for key in properties:
-        if (flow := _FLOW_KEY.fullmatch(key)) is not None:
-            for alias in (flow["source"], flow["target"]):
-                if alias not in aliases:
-                    raise SettingsError(f"{key}: {alias} is not one of clusters={','.join(aliases)}")
+        if _flow_key(key, aliases) is None and (flow := _LIKE_FLOW_KEY.fullmatch(key)) is not None:
+            unknown = next((alias for alias in flow.groups() if alias not in aliases), flow["target"])
+            raise SettingsError(f"{key}: {unknown} is not one of clusters={','.join(aliases)}")
+
+
+def _flow_key(key: str, aliases: Sequence[str]) -> tuple[str, str, str] | None:
+    """Return source, target and the rest of ``A->B.k``, None for another key; aliases may hold dots."""
+    source, _, rest = key.partition("->")
+    targets = [alias for alias in aliases if rest.startswith(f"{alias}.")]
+    if source not in aliases or not targets:
+        return None
+    target = max(targets, key=len)
+    return source, target, rest[len(target) + 1 :]
 
 
 def _is_enabled(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> bool:
@@ -180,16 +192,20 @@ def _heartbeats(
     return parse_heartbeats(reader, source.alias, target, client_settings.of_flow(properties, source, target))
 
 
-def _plain_key(key: str) -> str:
-    flow = _FLOW_KEY.fullmatch(key)
-    return flow["key"] if flow is not None else key
+def _plain_key(key: str, aliases: Sequence[str]) -> str:
+    flow = _flow_key(key, aliases)
+    return key if flow is None else flow[2]
 
 
 def _without_effect(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
-    found = ((key, ACCEPTED_WITHOUT_EFFECT.get(_of_worker(_plain_key(key), aliases))) for key in properties)
+    found = ((key, ACCEPTED_WITHOUT_EFFECT.get(_of_worker(_plain_key(key, aliases), aliases))) for key in properties)
     return (
         *(f"{key} has no effect: {reason}" for key, reason in found if reason is not None),
-        *(f"{key} has no effect: a cluster is not mirrored to itself" for key in properties if _is_of_itself(key)),
+        *(
+            f"{key} has no effect: a cluster is not mirrored to itself"
+            for key in properties
+            if _is_of_itself(key, aliases)
+        ),
     )
 
 
@@ -198,22 +214,23 @@ def _of_worker(key: str, aliases: Sequence[str]) -> str:
     return next((key.removeprefix(f"{alias}.") for alias in aliases if key.startswith(f"{alias}.")), key)
 
 
-def _is_of_itself(key: str) -> bool:
-    flow = _FLOW_KEY.fullmatch(key)
-    return flow is not None and flow["source"] == flow["target"]
+def _is_of_itself(key: str, aliases: Sequence[str]) -> bool:
+    flow = _flow_key(key, aliases)
+    return flow is not None and flow[0] == flow[1]
 
 
 class _Recorded(dict[str, str]):
     """What a file says, and what was asked of it."""
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], aliases: Sequence[str]) -> None:
         super().__init__(properties)
-        self.asked: set[str] = set()
+        self._aliases = aliases
+        self.asked = {"clusters"}
         """Keys without the flow before them."""
 
     def get(self, key: str, default: Any = None, /) -> Any:
         """Return the value, and remember that the key is known."""
-        self.asked.add(_plain_key(key))
+        self.asked.add(_plain_key(key, self._aliases))
         return super().get(key, default)
 
 
@@ -223,15 +240,15 @@ def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[Flow
     open_prefixes = (*_OPEN_PREFIXES, *(f"{alias}." for alias in aliases))
 
     def is_known(key: str) -> bool:
-        plain = _plain_key(key)
+        plain = _plain_key(key, aliases)
         of_client = plain != key and plain.startswith(_OF_CLIENTS)
-        return plain in known or of_client or plain.startswith(open_prefixes) or _is_of_itself(key)
+        return plain in known or of_client or plain.startswith(open_prefixes) or _is_of_itself(key, aliases)
 
     unknown = [key for key in properties if not is_known(key)]
     without_meaning = [
         key
         for key in client_settings.without_meaning(flows)
-        if not {key, _plain_key(key), _of_worker(key, aliases)} & known
+        if not {key, _plain_key(key, aliases), _of_worker(key, aliases)} & known
     ]
     notes = []
     if unknown:
@@ -243,15 +260,25 @@ def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[Flow
 
 def _circles(flows: Sequence[FlowSettings]) -> list[str]:
     """Return warnings about pairs of flows between which nothing tells where a record came from."""
-    nameless = {flow.name: flow for flow in flows if isinstance(flow.policy, IdentityReplicationPolicy)}
-    return [
-        f"{name} and {back} both keep the names of topics (IdentityReplicationPolicy): records of a topic that both "
-        "mirror go round for ever; give each its own topics"
-        for name, flow in nameless.items()
-        if (back := f"{flow.target.alias}->{flow.source.alias}") in nameless and name < back
-    ]
+    by_name = {flow.name: flow for flow in flows}
+    out = []
+    for name, flow in by_name.items():
+        back = by_name.get(f"{flow.target.alias}->{flow.source.alias}")
+        if back is None or name > back.name:
+            continue
+        if isinstance(flow.policy, IdentityReplicationPolicy) and isinstance(back.policy, IdentityReplicationPolicy):
+            why = "both keep the names of topics (IdentityReplicationPolicy)"
+        elif (
+            separator := getattr(flow.policy, "separator", "")
+        ) and separator in flow.source.alias + flow.target.alias:
+            why = f"name topics by aliases that hold the separator {separator}, so that no name tells its origin"
+        else:
+            continue
+        out.append(f"{name} and {back.name} {why}: records of a topic that both mirror go round for ever; give each "
+                   "its own topics")  # fmt: skip
+    return out
 
 
-def _deprecated(properties: Mapping[str, str]) -> tuple[str, ...]:
-    found = ((key, DEPRECATED.get(_plain_key(key))) for key in properties)
+def _deprecated(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
+    found = ((key, DEPRECATED.get(_plain_key(key, aliases))) for key in properties)
     return tuple(f"{key} is deprecated: {reason}" for key, reason in found if reason is not None)

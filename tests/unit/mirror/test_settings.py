@@ -246,6 +246,20 @@ def test_a_cluster_named_twice_is_one_and_none_is_mirrored_to_itself() -> None:
     assert parsed.notes == ("A->A.enabled has no effect: a cluster is not mirrored to itself",)
 
 
+def test_aliases_may_hold_dots_and_begin_like_others() -> None:
+    """K894-26: as in MirrorMaker, which looks for keys that begin with an alias."""
+    parsed = parse_settings(
+        parse_properties(
+            "clusters=eu, eu.west, us-east\neu.bootstrap.servers=a:1\neu.west.bootstrap.servers=b:1\n"
+            "us-east.bootstrap.servers=c:1\neu->eu.west.enabled=true\neu.west->us-east.enabled=true\n"
+            "eu->eu.west.topics=x\neu->eu.west.use.incremental.alter.configs=never\n"
+        )
+    )
+    assert [flow.name for flow in parsed.flows] == ["eu->eu.west", "eu.west->us-east"]
+    assert [flow.selection.includes("x") and flow.selection.includes("y") for flow in parsed.flows] == [False, True]
+    assert (parsed.notes, len(parsed.warnings)) == ((), 1)
+
+
 def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> None:
     """K894-33: there is no protection against cycles but for heartbeats."""
     identity = "replication.policy.class=IdentityReplicationPolicy\n"
@@ -253,6 +267,9 @@ def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> Non
     assert settings("B->A.enabled=true\n").warnings == ()
     (warning,) = settings(identity + "B->A.enabled=true\n").warnings
     assert warning.startswith("A->B and B->A both keep the names of topics (IdentityReplicationPolicy): records of a")
+    dotted = {"clusters": "eu.a,b", "eu.a.bootstrap.servers": "a:1", "b.bootstrap.servers": "b:1"}
+    (warning,) = parse_settings({**dotted, "eu.a->b.enabled": "true", "b->eu.a.enabled": "true"}).warnings
+    assert "name topics by aliases that hold the separator ." in warning
 
 
 def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:

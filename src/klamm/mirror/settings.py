@@ -14,7 +14,7 @@ from klamm.mirror.flow_settings import FlowSettings, parse_flow
 from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.key_reader import KeyReader
 from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, READ_IN_CASE, parse_bool, parse_list, parse_seconds
-from klamm.mirror.naming import IdentityReplicationPolicy
+from klamm.mirror.naming import DefaultReplicationPolicy, IdentityReplicationPolicy
 from klamm.properties import SettingsError, split_address
 
 if TYPE_CHECKING:
@@ -266,12 +266,11 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
         back = by_name.get(f"{flow.target.alias}->{flow.source.alias}")
         if back is None or name > back.name:
             continue
+        aliases = flow.source.alias + flow.target.alias
         if isinstance(flow.policy, IdentityReplicationPolicy) and isinstance(back.policy, IdentityReplicationPolicy):
             why = "both keep the names of topics (IdentityReplicationPolicy)"
-        elif (
-            separator := getattr(flow.policy, "separator", "")
-        ) and separator in flow.source.alias + flow.target.alias:
-            why = f"name topics by aliases that hold the separator {separator}, so that no name tells its origin"
+        elif type(flow.policy) is DefaultReplicationPolicy and flow.policy.separator in aliases:
+            why = f"name topics by aliases with the separator {flow.policy.separator}, so that no name tells its origin"
         else:
             continue
         out.append(f"{name} and {back.name} {why}: records of a topic that both mirror go round for ever; give each "

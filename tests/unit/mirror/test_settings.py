@@ -269,7 +269,7 @@ def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> Non
     assert warning.startswith("A->B and B->A both keep the names of topics (IdentityReplicationPolicy): records of a")
     dotted = {"clusters": "eu.a,b", "eu.a.bootstrap.servers": "a:1", "b.bootstrap.servers": "b:1"}
     (warning,) = parse_settings({**dotted, "eu.a->b.enabled": "true", "b->eu.a.enabled": "true"}).warnings
-    assert "name topics by aliases that hold the separator ." in warning
+    assert "name topics by aliases with the separator ., so that no name tells its origin" in warning
 
 
 def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:

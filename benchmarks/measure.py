@@ -63,8 +63,14 @@ class Plan:
 def alternate(
     sides: Mapping[str, Callable[[], Mapping[str, float]]], *, benchmark: str, plan: Plan, rounds: int
 ) -> Iterator[Measurement]:
-    """Run every side once per round; each round begins with another side, so that no one always runs on a warm disk."""
+    """Run every side once per round; each round begins with another side, so that no one always runs on a warm disk.
+
+    Raises:
+        SystemExit: none of the sides asked for is one of this benchmark's.
+    """
     names = [name for name in sides if not plan.sides or name in plan.sides]
+    if not names:
+        raise SystemExit(f"--sides {' '.join(map(repr, plan.sides))}: {benchmark} has {', '.join(map(repr, sides))}")
     for number in range(rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:

@@ -34,7 +34,12 @@ def copy_settings(
     transactions = None
     if shards:
         transactions = TransactionSettings(
-            id_prefix=f"{alias}-mm2-klamm-{alias}", shards=shards, shard=shard, interval_s=interval_s, timeout_ms=60_000
+            id_prefix=f"{alias}-mm2-klamm-{alias}",
+            shards=shards,
+            shard=shard,
+            interval_s=interval_s,
+            shortest_s=min(interval_s, 0.02),
+            timeout_ms=60_000,
         )
     return CopySettings(
         flow=f"{alias}->B",

@@ -24,6 +24,7 @@ _BOUNDARY_MS: Final = "transaction.boundary.interval.ms"
 _DEFAULT_SHARDS: Final = 4
 """A round of transactions costs the target's brokers for each id; these are enough for some hundred MB/s."""
 _DEFAULT_INTERVAL_MS: Final = 200
+_SHORTEST_MS: Final = 20
 
 
 class WorkerSupport(StrEnum):
@@ -57,6 +58,8 @@ class ExactlyOnce:
     shards: int
     interval: timedelta
     """How long a transaction takes records before it is committed."""
+    shortest: timedelta
+    """After which it is committed if all that the source has is in it."""
     timeout: timedelta
     """After which the target aborts a transaction that nobody ends (the producer's ``transaction.timeout.ms``)."""
 
@@ -126,10 +129,10 @@ def _check(*, own: bool, required: bool, support: WorkerSupport, isolation: Isol
 
 
 def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperties) -> ExactlyOnce:
-    interval_ms = _DEFAULT_INTERVAL_MS
+    interval_ms, shortest_ms = _DEFAULT_INTERVAL_MS, _SHORTEST_MS
     boundary = _choice(reader, _BOUNDARY, Boundary.POLL)
     if boundary is Boundary.INTERVAL:
-        interval_ms = reader.integer(_BOUNDARY_MS, interval_ms, at_least=1)
+        interval_ms = shortest_ms = reader.integer(_BOUNDARY_MS, interval_ms, at_least=1)
     key = "transaction.timeout.ms"
     timeout_ms = keys.parse_int(producer.origins.get(key, key), producer.get(key, "60000"), at_least=1)
     group = reader.text("group.id", f"{source_alias}-mm2", worker=True)
@@ -137,6 +140,7 @@ def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperti
         id_prefix=f"{group}-klamm-{source_alias}",
         shards=reader.integer(_SHARDS, _DEFAULT_SHARDS, at_least=1),
         interval=timedelta(milliseconds=interval_ms),
+        shortest=timedelta(milliseconds=shortest_ms),
         timeout=timedelta(milliseconds=timeout_ms),
     )
 

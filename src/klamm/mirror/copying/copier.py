@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import select
 import time
 from dataclasses import dataclass, replace
@@ -151,7 +152,7 @@ class Copier:
                 self._fetcher.send(now)
             if now >= self._not_before:
                 self._producer.send(now)
-            self._poll()
+            self._poll(_IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now))
             self._fetcher.sweep(now)
             self._producer.sweep(now)
             if now >= self._positions_due:
@@ -238,7 +239,7 @@ class Copier:
         self._copies[topic, partition] = copy
         self._fetcher.add((topic, partition), self._source.topic_id(topic))
 
-    def _poll(self) -> None:
+    def _poll(self, due_in_s: float) -> None:
         connections = {c.fileno(): c for c in (*self._source.connections(), *self._target.connections())}
         if not connections:
             time.sleep(_IDLE_WAIT_S)
@@ -246,7 +247,7 @@ class Copier:
         poll = select.poll()
         for descriptor, connection in connections.items():
             poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
-        for descriptor, events in poll.poll(_IDLE_WAIT_S * 1000):
+        for descriptor, events in poll.poll(math.ceil(min(due_in_s, _IDLE_WAIT_S) * 1000)):
             connections[descriptor].drive(events)
 
     def _acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:

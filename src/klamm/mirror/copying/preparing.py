@@ -56,6 +56,7 @@ def _transaction_settings(flow: FlowSettings) -> TransactionSettings | None:
         shards=flow.exactly_once.shards,
         shard=0,
         interval_s=flow.exactly_once.interval.total_seconds(),
+        shortest_s=flow.exactly_once.shortest.total_seconds(),
         timeout_ms=int(flow.exactly_once.timeout.total_seconds() * 1000),
     )
 

@@ -7,6 +7,7 @@ decided before positions are read. So a position that is read is the end of what
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
@@ -58,6 +59,8 @@ class TransactionSettings:
     shard: int
     interval_s: float
     """How long a transaction takes records before it is committed."""
+    shortest_s: float
+    """After which it is committed if all that the source has is in it: nobody waits for records that may not come."""
     timeout_ms: int
     """After which the target aborts a transaction that nobody ends."""
 
@@ -113,7 +116,7 @@ class ShardTransactions:
         self._phase = _Phase.IDLE
         self._added: set[TopicPartition] = set()
         self._sequences: dict[int, int] = {}
-        self._close_at = 0.0
+        self._close_at = self._close_from = 0.0
         self._positions_due = 0.0
         self._offsets: dict[TopicPartition, int] = {}
         self._batches: dict[int, bytearray] = {}
@@ -139,6 +142,11 @@ class ShardTransactions:
     def is_idle(self) -> bool:
         """Tell whether no transaction is open."""
         return self._phase is _Phase.IDLE
+
+    def due_in_s(self, now: float) -> float:
+        """Return how many seconds there are until a transaction may be ended; infinity: it depends on others."""
+        is_early = self._phase is _Phase.OPEN and now < self._close_from
+        return self._close_from - now if is_early else math.inf
 
     def fence(self) -> None:
         """Become the only writer of the shard, if we are not yet."""
@@ -217,9 +225,10 @@ class ShardTransactions:
         """
         if self._phase is _Phase.IDLE and not ending and self._is_wanted(copies, active, now):
             self._close_at = now + self._settings.interval_s
+            self._close_from = now + self._settings.shortest_s
             self._phase = _Phase.OPEN
         if self._phase is _Phase.OPEN:
-            if ending or now >= self._close_at:
+            if ending or now >= self._close_at or (now >= self._close_from and not busy and _has_all(copies)):
                 self._phase = _Phase.CLOSING
                 self._close_at = now + _CLOSING_S
             else:
@@ -325,6 +334,11 @@ def _remote(copy: PartitionCopy) -> TopicPartition:
 
 def _source(copy: PartitionCopy) -> TopicPartition:
     return copy.partition_id.topic, copy.partition_id.partition
+
+
+def _has_all(copies: Iterable[PartitionCopy]) -> bool:
+    """Tell whether all that the source was known to hold is fetched and sent."""
+    return all(copy.is_caught_up and not copy.pending for copy in copies)
 
 
 def _moved(copies: Iterable[PartitionCopy]) -> dict[TopicPartition, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 TOPIC = "mm2-offsets.A.internal"
 POOL = BufferPool(max_free_bytes=1 << 20)
-SETTINGS = TransactionSettings(id_prefix="A-mm2-klamm-A", shards=4, shard=1, interval_s=1.0, timeout_ms=60_000)
+SETTINGS = TransactionSettings(
+    id_prefix="A-mm2-klamm-A", shards=4, shard=1, interval_s=1.0, shortest_s=0.1, timeout_ms=60_000
+)
 
 
 class Target:
@@ -123,6 +126,16 @@ class Shard:
         memory.data[: len(data)] = data
         copy.take(memoryview(memory.data)[: len(data)], memory, None)
 
+    def expect_more(self) -> None:
+        """Let the source have more than was fetched."""
+        for copy in self.copies:
+            copy.fetched(end_offset=copy.fetch_offset + 1)
+
+    def expect_nothing(self) -> None:
+        """Let all that the source has be fetched."""
+        for copy in self.copies:
+            copy.fetched(end_offset=copy.fetch_offset)
+
     def send(self, partition: int = 0) -> Outgoing:
         copy = self.copies[partition]
         assert self.transactions.admits(copy)
@@ -146,6 +159,7 @@ def shard(target: Target) -> Shard:
 def test_records_and_their_position_are_committed_together(shard: Shard, target: Target) -> None:
     """K894-39: the position stands in the transaction of the records, and offset syncs wait for its end."""
     shard.fetch()
+    shard.expect_more()
     assert not shard.transactions.admits(shard.copies[0]), "nothing goes out before its partition is added"
     shard.drive(10.0)
     sent = shard.send()
@@ -159,6 +173,27 @@ def test_records_and_their_position_are_committed_together(shard: Shard, target:
     assert shard.copies[0].committed_offset == 3
     assert shard.heard == [100]
     assert shard.transactions.is_idle
+
+
+def test_who_has_all_that_there_is_commits_soon(shard: Shard, target: Target) -> None:
+    # given
+    shard.fetch()
+    shard.expect_nothing()
+    shard.drive(10.0)
+    assert shard.transactions.due_in_s(10.04) == pytest.approx(0.06)
+    sent = shard.send()
+    shard.drive(10.2, busy=True)
+    assert shard.transactions.due_in_s(10.2) == math.inf
+    assert target.asked == ["add A.t-0"], "not while something is on its way"
+    shard.acknowledge(sent, 100)
+    shard.expect_more()
+    shard.drive(10.3)
+    assert target.asked == ["add A.t-0"], "nor when the next fetch brings more"
+    # when
+    shard.expect_nothing()
+    shard.drive(10.4)
+    # then
+    assert target.asked == ["add A.t-0", "write", "commit"]
 
 
 def test_a_partition_that_has_records_later_is_added_when_it_has(shard: Shard, target: Target) -> None:

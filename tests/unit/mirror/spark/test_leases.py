@@ -69,7 +69,9 @@ def test_a_group_travels_as_json() -> None:
 
 
 def in_transactions(given: Share, shards: int) -> Share:
-    transactions = TransactionSettings(id_prefix="p", shards=shards, shard=0, interval_s=1.0, timeout_ms=9)
+    transactions = TransactionSettings(
+        id_prefix="p", shards=shards, shard=0, interval_s=1.0, shortest_s=0.1, timeout_ms=9
+    )
     return replace(given, settings=replace(given.settings, transactions=transactions))
 
 

@@ -35,8 +35,8 @@ class MirrorDisplay:
         self._live: Live | None = None
         self._shown_at_s: float | None = None
         self._shown: Sequence[FlowProgress] = ()
-        self._printed: Sequence[FlowProgress] = ()
-        """What was shown as plain lines last."""
+        self._printed: list[str] = []
+        """The plain lines that were shown last."""
 
     def __enter__(self) -> Self:
         """Begin; log lines go above the live table."""
@@ -53,9 +53,8 @@ class MirrorDisplay:
         """Leave the last state as plain lines."""
         if self._live is not None:
             self._live.stop()
-        if self._printed is not self._shown:
-            for flow in self._shown:
-                self._line(flow)
+        if [describe(flow) for flow in self._shown] != self._printed:
+            self._lines(self._shown)
 
     def show(self, flows: Sequence[FlowProgress]) -> None:
         """Show the state of all flows."""
@@ -66,12 +65,13 @@ class MirrorDisplay:
             return
         now = self._clock()
         if changed or self._shown_at_s is None or now - self._shown_at_s >= _PLAIN_INTERVAL_S:
-            self._shown_at_s, self._printed = now, flows
-            for flow in flows:
-                self._line(flow)
+            self._shown_at_s = now
+            self._lines(flows)
 
-    def _line(self, flow: FlowProgress) -> None:
-        self._console.print(describe(flow), markup=False, soft_wrap=True)
+    def _lines(self, flows: Sequence[FlowProgress]) -> None:
+        self._printed = [describe(flow) for flow in flows]
+        for line in self._printed:
+            self._console.print(line, markup=False, soft_wrap=True)
 
 
 def _tables(flows: Sequence[FlowProgress]) -> Group:

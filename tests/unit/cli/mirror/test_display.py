@@ -59,7 +59,7 @@ def test_lines_come_now_and_then_and_once_more_at_the_end() -> None:
 
 
 def test_a_change_of_state_is_told_at_once() -> None:
-    lines = printed([(1.0, flows()), (1.1, flows(FlowState.WAITING))])
+    lines = printed([(1.0, flows()), (1.1, flows(FlowState.WAITING)), (1.2, flows(FlowState.WAITING))])
     assert [line.split()[1].rstrip(":") for line in lines] == ["RUNNING", "WAITING"], "and not once more at the end"
 
 

@@ -27,6 +27,7 @@ from klamm.registrations.report import (
     VersionWindow,
     run_report,
 )
+from klamm.registrations.spark import compatibility
 from klamm.registrations.spark.job import COLUMNS, Job, report_over
 from tests.support.klamm import KlammBroker
 from tests.support.processes import free_port
@@ -280,6 +281,39 @@ def test_versions_are_counted_by_windows_of_time(spark: SparkSession) -> None:
         VersionWindow(start_ms=1_000, software="klamm", version="1.0", clients=2),
         VersionWindow(start_ms=2_000, software="klamm", version="2.0", clients=1),
     )
+
+
+def test_the_newest_version_is_the_one_that_came_last_whatever_clocks_said(spark: SparkSession) -> None:
+    key, value, *_ = record(0, "alice", "app1", "klamm/1.0", "acks")
+    _, second, *_ = record(1, "alice", "app1", "klamm/0.9")
+    rows = records(spark, (key, value, 0, 0, at(9_000)), (key, second, 0, 1, at(1_000)))
+    report = summarise(rows, scope=Scope(config="acks"))
+    assert report.reach == (Reach(config="acks", following=0, clients=1),)
+
+
+def test_a_clock_that_was_ahead_does_not_make_what_follows_late(spark: SparkSession, tmp_path: Path) -> None:
+    # given
+    now = datetime.datetime.now(datetime.UTC)
+    counts: dict[datetime.datetime, int] = {}
+
+    def take(rows: DataFrame, _: int) -> None:
+        counts.update({row.start: row.clients for row in rows.collect()})
+
+    def register(offset: int, client_id: str, when: datetime.datetime) -> None:
+        key, value, partition, offset, _ = record(offset, "alice", client_id, "klamm/1.0", "acks")
+        written = records(spark, (key, value, partition, offset, when))
+        written.write.mode("append").parquet(str(tmp_path / "topic"))
+        topic = spark.readStream.schema(COLUMNS).parquet(str(tmp_path / "topic"))
+        rows = compatibility.windows_of_stream(compatibility.parsed(topic), "1000 days", "1 day")
+        stream = rows.writeStream.outputMode("update").foreachBatch(take)
+        stream = stream.option("checkpointLocation", str(tmp_path / "kept")).trigger(availableNow=True)
+        assert stream.start().awaitTermination(120)
+
+    # when
+    register(0, "app1", now + datetime.timedelta(days=3_000))
+    register(1, "app2", now)
+    # then
+    assert list(counts.values()) == [2], "both in the window of today"
 
 
 class EnoughError(Exception):

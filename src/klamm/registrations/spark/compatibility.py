@@ -35,7 +35,8 @@ def parsed(records: DataFrame) -> DataFrame:
     """Read records: ``partition, offset, timestamp, user, client_id, client_information, supported_configs``.
 
     A tombstone has no client information. A record that is none of ours has no user and no client id; it is kept to be
-    counted. No list of configs means that its client registered none: it supports nothing that we know of.
+    counted. No list of configs means that its client registered none: it supports nothing that we know of. A time that
+    has not come yet is taken for now.
     """
     key = sf.from_json(sf.col("key").cast("string"), KEY_SCHEMA)
     value = sf.from_json(sf.col("value").cast("string"), VALUE_SCHEMA)
@@ -49,7 +50,8 @@ def parsed(records: DataFrame) -> DataFrame:
     return read.select(
         "partition",
         "offset",
-        sf.coalesce("timestamp", sf.timestamp_millis(sf.lit(0))).alias("timestamp"),
+        # A record of a clock that was ahead would make a stream take all that follows for late.
+        sf.least(sf.coalesce("timestamp", sf.timestamp_millis(sf.lit(0))), sf.current_timestamp()).alias("timestamp"),
         sf.when(is_ours, sf.col("k.user")).alias("user"),
         sf.when(is_ours, sf.col("k.client-id")).alias("client_id"),
         sf.when(is_ours, sf.col("v.client_information")).alias("client_information"),
@@ -81,10 +83,10 @@ def of_user(table: DataFrame, user: str | None) -> DataFrame:
 def clients(rows: DataFrame) -> DataFrame:
     """Return one row per ``<user, client-id>``: ``user, client_id, versions, seen, records``.
 
-    ``versions`` are the software versions that stand, as ``timestamp, software, version, supported_configs``, so that
-    the newest is the greatest: a tombstone takes back what came before it, lists of one version are added up. ``seen``
-    is when which version was registered, also what was taken back since. The row with neither user nor client id counts
-    records not ours.
+    ``versions`` are the software versions that stand, as ``offset, timestamp, software, version, supported_configs``,
+    so that the newest is the greatest, whatever clocks said: a tombstone takes back what came before it, lists of one
+    version are added up. ``seen`` is when which version was registered, also what was taken back since. The row with
+    neither user nor client id counts records not ours.
     """
     one = sf.struct("offset", "timestamp", "start", *_WHAT)
     grouped = rows.groupBy(*ENTITY).agg(
@@ -108,6 +110,7 @@ def _versions() -> Column:
         lists = sf.filter(sf.transform(rows, lambda row: row["supported_configs"]), lambda configs: configs.isNotNull())
         known = sf.when(sf.size(lists) > 0, sf.array_distinct(sf.flatten(lists)))
         return sf.struct(
+            sf.array_max(sf.transform(rows, lambda row: row["offset"])).alias("offset"),
             sf.array_max(sf.transform(rows, lambda row: row["timestamp"])).alias("timestamp"),
             software(name).alias("software"),
             version(name).alias("version"),
@@ -148,6 +151,7 @@ def with_sightings(of_clients: DataFrame, sightings: DataFrame) -> DataFrame:
         sightings: ``user, client_id, software, version, seen_ms``; few enough for the memory of a task.
     """
     one = sf.struct(
+        sf.lit(-1).cast("long").alias("offset"),
         sf.timestamp_millis("seen_ms").alias("timestamp"),
         "software",
         "version",
@@ -233,7 +237,7 @@ def _each(configs: Sequence[str]) -> Column:
 def newest(of_clients: DataFrame) -> DataFrame:
     """Return the newest software version of each client: ``user, client_id, software, version, supported_configs``.
 
-    Of several that were registered in the same millisecond, the one with the greatest name.
+    Of several that were only seen in the same millisecond, the one with the greatest name.
     """
     return (
         of_clients.select("user", "client_id", sf.array_max("versions").alias("one"))

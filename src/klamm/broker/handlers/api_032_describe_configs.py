@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import require_config_right
+from klamm.configs.describe import select_keys
 from klamm.configs.kinds import ResourceType
 from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long
 from klamm.protocol.api import Api, ApiKey
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 
 _ToWire: TypeAlias = "Callable[[int, DescribedConfig], DescribeConfigsResponse.DescribeConfigsResourceResult]"
 
+_Found: TypeAlias = "dict[tuple[int, str, tuple[str, ...]], tuple[DescribedConfig, ...]]"
+"""What was described for a request, by type, name and keys; by none of them, all."""
+
 API: Final = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4)
 
 _TYPES: Final = frozenset(ResourceType)
+_OF_BROKERS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
@@ -118,21 +123,30 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
     configs = context.services.configs
     while True:
         times_loaded = configs.times_loaded
-        results = [_describe(resource, context) async for resource in context.time_slice.over(request.resources)]
+        found: _Found = {}
+        results = [_describe(resource, context, found) async for resource in context.time_slice.over(request.resources)]
         if await configs.settle() and configs.times_loaded == times_loaded:
             return DescribeConfigsAnswer(results, to_wire)
         # A commit failed and what was read did not last: what is there now did.
 
 
-def _describe(resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext) -> _Result:
-    kind = resource.resource_type
+def _describe(
+    resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext, found: _Found
+) -> _Result:
+    """Describe a resource; one that a request names a thousand times, in five bytes each, is described once."""
+    kind, name = resource.resource_type, _spelling(resource.resource_type, resource.resource_name)
     try:
         require_config_right(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
-        configs = context.services.configs.describe(
-            kind, resource.resource_name, resource.configuration_keys, node_id=context.node_id
-        )
+        everything = found.get((kind, name, ()))
+        if everything is None:
+            everything = context.services.configs.describe(kind, resource.resource_name, None, node_id=context.node_id)
+            found[kind, name, ()] = everything
     except KafkaApiError as error:
         return _refused(resource, error.error_code, error.error_message)
+    keys = tuple(resource.configuration_keys or ())
+    configs = found.get((kind, name, keys))
+    if configs is None:
+        configs = found[kind, name, keys] = select_keys(everything, keys)
     head = DescribeConfigsResponse.DescribeConfigsResult(
         error_code=ErrorCode.NONE,
         error_message="",
@@ -141,6 +155,13 @@ def _describe(resource: DescribeConfigsRequest.DescribeConfigsResource, context:
         configs=[],
     )
     return _Result(head, configs)
+
+
+def _spelling(kind: int, name: str) -> str:
+    """Return the one spelling of a name: a broker's id may have zeros before it."""
+    if kind in _OF_BROKERS and name.isascii() and name.isdigit():
+        return name.lstrip("0") or "0"
+    return name
 
 
 def _refused(

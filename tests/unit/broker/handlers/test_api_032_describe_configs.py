@@ -14,7 +14,10 @@ from klamm.storage.changes import PutConfig
 from tests.support.configs import ANNA, SET, MemoryConfigStore, make_context, make_service, operation, topic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from klamm.broker.configs.service import ConfigService
+    from klamm.configs.describe import DescribedConfig
 
 Resource = DescribeConfigsRequest.DescribeConfigsResource
 
@@ -175,3 +178,33 @@ def test_a_value_in_the_properties_that_fits_no_response_fails_its_resource_alon
     assert "advertised.listeners has more than 32767 bytes" in (long.error_message or "")
     assert [(result.error_code, len(result.configs)) for result in (topic_, short)] == [(0, 1), (0, 1)]
     assert answer.error_codes() == (-1, 0, 0)
+
+
+def test_a_resource_that_a_request_names_again_and_again_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = make_service()
+    asked: list[str] = []
+    described = service.describe
+
+    def counted(
+        resource_type: int, resource_name: str, keys: Sequence[str] | None, *, node_id: int
+    ) -> tuple[DescribedConfig, ...]:
+        asked.append(resource_name)
+        return described(resource_type, resource_name, keys, node_id=node_id)
+
+    monkeypatch.setattr(service, "describe", counted)
+    names = ["1", "01", "1", "001"] * 50
+    results = describe(
+        *(Resource(resource_type=4, resource_name=name, configuration_keys=None) for name in names), service=service
+    )
+    assert asked == ["1"]
+    assert [result.resource_name for result in results] == names
+    assert {len(result.configs) for result in results} == {316}
+    # other keys and other resources are others
+    describe(
+        Resource(resource_type=4, resource_name="1", configuration_keys=["log.roll.ms"]),
+        Resource(resource_type=4, resource_name="1", configuration_keys=[]),
+        Resource(resource_type=4, resource_name="", configuration_keys=None),
+        Resource(resource_type=2, resource_name="t", configuration_keys=None),
+        service=service,
+    )
+    assert asked[1:] == ["1", "", "t"]

@@ -94,6 +94,20 @@ def test_a_topic_is_found_by_its_id_and_an_unknown_id_is_echoed(client: WireClie
     assert (answer.error_code, answer.topic_id, answer.name) == (UNKNOWN_TOPIC_ID, unknown, None)
 
 
+def test_a_topic_that_is_asked_for_many_times_is_told_of_once(client: WireClient) -> None:
+    topic_id = create(client, "many-times")
+    topics = [
+        MetadataRequest.MetadataRequestTopic(name=name, topic_id=by_id)
+        for name, by_id in (("many-times", UUID(int=0)), ("no-such", UUID(int=0)), (None, topic_id)) * 3
+    ]
+    answer = client.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False), MetadataResponse, 12)
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        ("many-times", NONE),
+        ("no-such", UNKNOWN_TOPIC),
+        ("many-times", NONE),
+    ]
+
+
 def test_names_that_differ_only_in_dots_and_underscores_collide(client: WireClient) -> None:
     create(client, "col.lide")
     topic = CreateTopicsRequest.CreatableTopic(name="col_lide", num_partitions=1, replication_factor=1)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 COUNT: Final = 20_000
 MOST_S: Final = 0.05
-"""Of processor time. A slice is 5 ms; what has to happen at once, for all or none, comes to less than 20, and to twice as
-much where others share the core."""
+"""Of processor time. A slice is 5 ms; what has to happen at once, for all or none, comes to less than 20, and to twice
+as much where others share the core."""
 TRIES: Final = 3
 """The processor's time is not the same from one time to the next either."""
 ELSEWHERE: Final = (

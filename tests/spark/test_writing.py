@@ -182,7 +182,7 @@ def test_a_stream_that_is_killed_in_the_middle_writes_each_record_once(
     produce(servers, "orders", [(at % 2, Seen(b"k", value % at, (), NOON_MS)) for at in range(4000)])
     command: list[str | Path] = [sys.executable, EXAMPLE, servers, "orders", "public", tmp_path / "checkpoint"]
     # when
-    with _killed_at_the_end(command, tmp_path / "log", MASKED_PER_ROUND="50"):
+    with _killed_at_the_end(command, tmp_path / "log", MASKED_PER_ROUND="100"):
         read(servers, "public", {0: 50, 1: 50}, timeout_s=180)
     before = sum(map(len, read(servers, "public", {0: 0, 1: 0}).values()))
     with _killed_at_the_end(command, tmp_path / "log"):

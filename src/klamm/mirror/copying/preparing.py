@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _BUFFER_BYTES: Final = 64 * _MIB
-_JOIN_UP_TO: Final = 128 * 1024
+_JOIN_UP_TO: Final = 512 * 1024
 
 
 def copy_settings(flow: FlowSettings) -> CopySettings:

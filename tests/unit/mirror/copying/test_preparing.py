@@ -16,8 +16,8 @@ def join_up_to(line: str) -> int:
 
 @pytest.mark.parametrize("key", ["B.producer.batch.size", "A->B.producer.override.batch.size"])
 def test_small_batches_are_joined_up_to_the_producers_batch_size(key: str) -> None:
-    assert join_up_to("") == 128 * 1024
-    assert join_up_to(f"{key}=524288\n") == 524_288
+    assert join_up_to("") == 512 * 1024
+    assert join_up_to(f"{key}=131072\n") == 131_072
     assert join_up_to(f"{key}=0\n") == 0
 
 

@@ -131,11 +131,20 @@ def check_clients(clients: Mapping[str, ClientProperties], aliases: Mapping[str,
         side, _, role = name.partition(".")
         try:
             Security.of(client)
-            for key, least in {"request.timeout.ms": 1, **_NUMBERS[role]}.items():
-                if key in client:
-                    parse_int(key, client[key], at_least=least)
         except SettingsError as error:
             raise SettingsError(_with_origin(str(error), client, aliases[side])) from error
+        for key in _NUMBERS[role]:
+            number(client, role, key, default=0)
+
+
+def number(client: ClientProperties, role: str, key: str, default: int) -> int:
+    """Return a whole number out of the properties of a client of some role.
+
+    Raises:
+        SettingsError: no number, or too small; names the key as it stands in the file.
+    """
+    value = client.get(key)
+    return default if value is None else parse_int(client.origins[key], value, at_least=_NUMBERS[role][key])
 
 
 def _with_origin(message: str, client: ClientProperties, alias: str) -> str:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.client_settings import number
 from klamm.mirror.copying.partition_copy import PartitionId
 from klamm.mirror.copying.settings import CopySettings
 from klamm.mirror.copying.sync_writer import SyncSettings
 from klamm.mirror.copying.transactions import TransactionSettings
-from klamm.mirror.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation, parse_int
+from klamm.mirror.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation
 from klamm.wire.fetch_frames import FetchLimits
 from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from klamm.mirror.client_settings import ClientProperties
     from klamm.mirror.control import Assignment
     from klamm.mirror.flow_settings import FlowSettings
 
 _MIB: Final = 1024 * 1024
 _BUFFER_BYTES: Final = 64 * _MIB
 _JOIN_UP_TO: Final = 512 * 1024
+_MAX_WAIT_MS: Final = 250
 
 
 def copy_settings(flow: FlowSettings) -> CopySettings:
@@ -41,7 +42,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         start_at_latest=flow.auto_offset_reset is OffsetReset.LATEST,
         fetch_limits=_fetch_limits(consumer),
         buffer_bytes=_BUFFER_BYTES,
-        join_up_to=_number(producer, "producer", "batch.size", _JOIN_UP_TO, 0),
+        join_up_to=number(producer, "producer", "batch.size", _JOIN_UP_TO),
         syncs=_sync_settings(flow),
         transactions=_transaction_settings(flow),
         continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
@@ -74,21 +75,13 @@ def _sync_settings(flow: FlowSettings) -> SyncSettings | None:
     )
 
 
-def _fetch_limits(consumer: Mapping[str, str]) -> FetchLimits:
-    def number(key: str, default: int, at_least: int) -> int:
-        return _number(consumer, "consumer", key, default, at_least)
-
+def _fetch_limits(consumer: ClientProperties) -> FetchLimits:
     return FetchLimits(
-        max_bytes=number("fetch.max.bytes", 8 * _MIB, 1),
-        partition_max_bytes=number("max.partition.fetch.bytes", 2 * _MIB, 1),
-        min_bytes=number("fetch.min.bytes", 1, 1),
-        max_wait_ms=min(number("fetch.max.wait.ms", 250, 0), 250),
+        max_bytes=number(consumer, "consumer", "fetch.max.bytes", 8 * _MIB),
+        partition_max_bytes=number(consumer, "consumer", "max.partition.fetch.bytes", 2 * _MIB),
+        min_bytes=number(consumer, "consumer", "fetch.min.bytes", 1),
+        max_wait_ms=min(number(consumer, "consumer", "fetch.max.wait.ms", _MAX_WAIT_MS), _MAX_WAIT_MS),
     )
-
-
-def _number(client: Mapping[str, str], name: str, key: str, default: int, at_least: int) -> int:
-    value = client.get(key)
-    return default if value is None else parse_int(f"{name}.{key}", value, at_least=at_least)
 
 
 def partitions_of(assignment: Assignment) -> tuple[PartitionId, ...]:

@@ -26,3 +26,6 @@ def test_another_batch_size_is_refused_by_its_key(value: str) -> None:
     settings = parse_settings(parse_properties(f"{BASE}B.producer.batch.size={value}\n"))
     with pytest.raises(SettingsError, match=f"^B.producer.batch.size={value}: expected a whole number from 0"):
         settings.check_clients()
+    (flow,) = settings.flows
+    with pytest.raises(SettingsError, match=f"^B.producer.batch.size={value}: expected a whole number from 0"):
+        copy_settings(flow)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import Heartbeat
-from klamm.mirror.internal_topics import create_internal_topic
+from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.model import AdminRefusedError, ClusterAwayError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.protocol.errors import ProtocolError
@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
-_IS_KNOWN_AFTER_S: Final = 10.0
-"""A topic that was just created is not known to every broker at once."""
 
 
 class RecordWriter(Protocol):
@@ -110,7 +108,7 @@ class Heartbeats:
                 f"{HEARTBEATS_TOPIC} could not be created with heartbeats.topic.replication.factor={factor}: {refused}",
             )
         self._topic_exists = True
-        self._is_known_at = self._now() + _IS_KNOWN_AFTER_S
+        self._is_known_at = self._now() + KNOWN_AFTER_S
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:

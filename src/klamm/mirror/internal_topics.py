@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from klamm.mirror.model import MirrorAdmin
 
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"
+KNOWN_AFTER_S: Final = 10.0
+"""A topic that was just created is not known to every broker at once; until then nobody is told that it is missing."""
 
 
 def create_internal_topic(

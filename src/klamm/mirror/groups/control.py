@@ -13,7 +13,7 @@ from klamm.mirror.copying.ages import RecentAges
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
-from klamm.mirror.internal_topics import create_internal_topic
+from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.model import AdminRefusedError, GroupState
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TURN_S: Final = 0.2
-_TOPICS_ARE_KNOWN_AFTER_S: Final = 10.0
-"""A topic that was just created is not known to every broker at once."""
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
 _HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
@@ -95,7 +93,7 @@ class GroupControl:
         self._told: dict[tuple[str, str], frozenset[str]] = {}
         """Reasons by group and kind, as they were told."""
         self._problem = ""
-        self._topics_are_known_at = clock() + _TOPICS_ARE_KNOWN_AFTER_S
+        self._topics_are_known_at = clock() + KNOWN_AFTER_S
 
     def run(self, stop: threading.Event) -> None:
         """Go round until ``stop``."""

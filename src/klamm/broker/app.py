@@ -235,6 +235,7 @@ class BrokerApp:
     def _on_failed_commit(self, error: StorageError) -> None:
         logger.error("Metadata could not be written, nothing of it is applied: %s", error)
         services = self._services
+        topic = services.topics.get(REGISTRATIONS_TOPIC)
         services.configs.load()
         services.topics.load()
         services.client_configs.load()
@@ -244,6 +245,8 @@ class BrokerApp:
         services.transactions.reload()
         services.authorizer.load()
         services.credentials.load()
+        if services.topics.get(REGISTRATIONS_TOPIC) != topic:  # it is not deleted after all, or was not made
+            self._registrations.replay()
 
 
 def _tls_renewal(
@@ -299,13 +302,14 @@ def _open_registrations(topics: TopicCatalog, logs: LogManager, cluster: Cluster
         )
     )
     registrations.replay()
+    topics.on_deleted(lambda topic: registrations.replay() if topic.name == REGISTRATIONS_TOPIC else None)
     return registrations
 
 
 async def _start_groups(store: MetadataStore, configs: ConfigService, topics: TopicCatalog) -> GroupCoordinator:
     groups = GroupCoordinator(store, configs.broker_value, topics, now=asyncio.get_running_loop().time, wall_ms=now_ms)
     await groups.start()
-    topics.on_deleted(groups.forget_topic)
+    topics.on_deleted(lambda topic: groups.forget_topic(topic.topic_id))
     return groups
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,10 @@ from klamm.storage.changes import PutSetting
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata import MetadataStore
 from klamm.storage.schema import connect_sqlite
+from tests.support.failing_disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine
     from pathlib import Path
 
     from klamm.storage.schema import Database
@@ -34,34 +34,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 def note(done: list[int], number: int, _: asyncio.Future[None]) -> None:
     done.append(number)
-
-
-class FailingDatabase:
-    """A real connection whose next commits fail as often as ``disk.failures`` says."""
-
-    def __init__(self, path: Path, disk: Disk) -> None:
-        self._real = connect_sqlite(path)
-        self._disk = disk
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Iterable[Sequence[Any]]:
-        if sql == "COMMIT" and self._disk.failures > 0:
-            self._disk.failures -= 1
-            raise sqlite3.OperationalError("disk I/O error")
-        return self._real.execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
-        return self._real.executemany(sql, parameters)
-
-    def close(self) -> None:
-        self._real.close()
-
-
-class Disk:
-    def __init__(self) -> None:
-        self.failures = 0
-
-    def connect(self, path: Path) -> Database:
-        return FailingDatabase(path, self)
 
 
 def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from klamm.client_configs.registrations import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from uuid import UUID
 
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.entities import ClientConfigEntity
@@ -59,7 +58,6 @@ class RegistrationLog:
         self._max_bytes = max_bytes
         self._bytes: dict[ClientConfigEntity, int] = {}
         self._bytes_total = 0
-        self._topic_id: UUID | None = None
         self._lists: dict[ClientConfigEntity, dict[str, set[frozenset[str]]]] = {}
         self._image: dict[ClientConfigEntity, dict[str, tuple[str, ...]]] = {}
         self._is_full = False
@@ -71,18 +69,11 @@ class RegistrationLog:
         """The supported keys by client information, per ``<user, client-id>``."""
         return self._image
 
-    def follow(self, topic_id: UUID | None) -> None:
-        """Forget what is not in the topic any more: whoever deletes it wants to see who registers from now on.
-
-        Args:
-            topic_id: Of the topic as it is now; None: there is none.
-        """
-        before, self._topic_id = self._topic_id, topic_id
-        if before is not None and before != topic_id:
-            self.replay()
-
     def replay(self) -> None:
-        """Take the image from the records; a record that cannot be read is passed over and logged."""
+        """Take the image from the records; a record that cannot be read is passed over and logged.
+
+        At start, and when the topic was deleted: whoever does that wants to see who registers from now on.
+        """
         self._lists.clear()
         self._image.clear()
         self._bytes.clear()
@@ -113,6 +104,7 @@ class RegistrationLog:
         except BaseException:
             self._forget(registered)
             raise
+        self._learn(registered)  # the topic may have been deleted while this one waited for it
 
     def _learn(self, registered: Registration) -> bool:
         """Take a registration into the image; returns whether it was new."""

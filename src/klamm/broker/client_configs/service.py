@@ -21,7 +21,6 @@ from klamm.storage.changes import PutClientConfig, PutHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from uuid import UUID
 
     from klamm.broker.client_configs.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
@@ -88,10 +87,6 @@ class ClientConfigService:
     def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
         """The supported keys by client information, per ``<user, client-id>``."""
         return self._registrations.image
-
-    def follow_registrations(self, topic_id: UUID | None) -> None:
-        """Take notice when somebody deleted the topic of the registrations; see ``RegistrationLog.follow``."""
-        self._registrations.follow(topic_id)
 
     async def register(self, registered: Registration) -> None:
         """Remember which configs an application can take.

@@ -15,7 +15,7 @@ from klamm.broker.attempt import attempt
 from klamm.broker.route import Route
 from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster, require_cluster
 from klamm.client_configs.filters import parse_filter
-from klamm.client_configs.registrations import TOPIC, client_information, registration
+from klamm.client_configs.registrations import client_information, registration
 from klamm.client_configs.resolution import asking_entity
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
@@ -56,8 +56,6 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
         return _describe_credentials(request, context)
 
     async def step() -> list[Entry]:
-        topic = context.services.topics.get(TOPIC)
-        context.services.client_configs.follow_registrations(None if topic is None else topic.topic_id)
         if request.resolve_entity:
             return [await _resolve(request, context)]
         require_cluster(context, AclOperation.DESCRIBE_CONFIGS)

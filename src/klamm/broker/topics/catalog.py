@@ -63,7 +63,7 @@ class TopicCatalog:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._by_folded_name: dict[str, set[str]] = {}
-        self._deletion_listeners: list[Callable[[UUID], None]] = []
+        self._deletion_listeners: list[Callable[[Topic], None]] = []
         self.load()
 
     def load(self) -> None:
@@ -102,8 +102,8 @@ class TopicCatalog:
 
     # -- changing
 
-    def on_deleted(self, listener: Callable[[UUID], None]) -> None:
-        """Call ``listener`` with the id of every topic that is deleted, at once."""
+    def on_deleted(self, listener: Callable[[Topic], None]) -> None:
+        """Call ``listener`` with every topic that is deleted, at once; it is not in the catalog any more."""
         self._deletion_listeners.append(listener)
 
     async def create(
@@ -174,7 +174,7 @@ class TopicCatalog:
         self._forget(topic)
         history = self._configs.drop_topic(topic.name, author=author)
         for listener in self._deletion_listeners:
-            listener(topic.topic_id)
+            listener(topic)
         commit = self._store.submit([*history, DropTopic(topic_id=topic.topic_id)])
         return _followed(commit, lambda: self._logs.delete_topic(topic.topic_id))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from uuid import UUID
 
 import pytest
 
@@ -16,7 +15,6 @@ from klamm.protocol.errors import StorageError
 from tests.support.registrations import MemoryRecords
 
 APP1 = ClientConfigEntity.of_client("alice", "app1")
-FIRST_TOPIC, SECOND_TOPIC = UUID(int=1), UUID(int=2)
 
 
 def register(log: RegistrationLog, information: str, *supported: str, entity: ClientConfigEntity = APP1) -> None:
@@ -180,18 +178,14 @@ def test_long_names_do_not_fill_memory_and_disk_either() -> None:
 def test_who_deletes_the_topic_sees_who_registers_from_then_on() -> None:
     records = MemoryRecords()
     log = RegistrationLog(records)
-    log.follow(None)
     register(log, "a/1", "acks")
-    log.follow(FIRST_TOPIC)
-    log.follow(FIRST_TOPIC)
     assert log.image == {APP1: {"a/1": ("acks",)}}
     # when
     records.records.clear()
-    log.follow(None)
+    log.replay()
     # then
     assert log.image == {}
     register(log, "a/1", "acks")
-    log.follow(SECOND_TOPIC)
     assert log.image == {APP1: {"a/1": ("acks",)}}
     assert len(records.records) == 1
 
@@ -199,22 +193,43 @@ def test_who_deletes_the_topic_sees_who_registers_from_then_on() -> None:
 def test_a_topic_that_others_made_anew_counts_as_it_is() -> None:
     records = MemoryRecords()
     log = RegistrationLog(records)
-    log.follow(FIRST_TOPIC)
     register(log, "a/1", "acks")
     del records.records[:]
     register(log, "a/2", "acks")
-    log.follow(SECOND_TOPIC)
+    log.replay()
     assert log.image == {APP1: {"a/2": ("acks",)}}
 
 
 def test_a_topic_that_goes_while_a_registration_fails_leaves_nothing_behind() -> None:
     class Vanishing(MemoryRecords):
         async def append(self, key: bytes, value: bytes) -> None:
-            log.follow(None)
+            log.replay()
             raise StorageError("No space left on device")
 
     log = RegistrationLog(Vanishing())
-    log.follow(FIRST_TOPIC)
     with pytest.raises(StorageError):
         register(log, "a/1", "acks")
     assert log.image == {}
+
+
+def test_who_waits_to_register_while_the_topic_goes_is_in_the_next_one_and_known() -> None:
+    class Vanishing(MemoryRecords):
+        async def append(self, key: bytes, value: bytes) -> None:
+            if not goes.is_set():  # the first one: its topic is made and deleted
+                await asyncio.sleep(0)
+                goes.set()
+                log.replay()
+                raise StorageError("The topic has no log")
+            await super().append(key, value)
+
+    async def run() -> None:
+        both = (log.register(registration(APP1, f"a/{number}", ["acks"])) for number in (1, 2))
+        outcomes = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StorageError, type(None)]
+
+    goes = asyncio.Event()
+    records = Vanishing()
+    log = RegistrationLog(records)
+    asyncio.run(run())
+    assert log.image == {APP1: {"a/2": ("acks",)}}
+    assert len(records.records) == 1

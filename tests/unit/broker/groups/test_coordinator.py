@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -34,14 +33,13 @@ from klamm.protocol.errors import ErrorCode
 from klamm.storage.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata import MetadataStore
-from klamm.storage.schema import connect_sqlite
+from tests.support.failing_disk import Disk
 from tests.support.groups import attempt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Sequence
     from pathlib import Path
 
-    from klamm.storage.schema import Database
 
 CONFIG = {
     "group.min.session.timeout.ms": 6_000,
@@ -86,34 +84,6 @@ class Clock:
 
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + round(self.now() * 1000)
-
-
-class Disk:
-    """Real SQLite whose next commits fail as often as told, or wait as long as told."""
-
-    def __init__(self) -> None:
-        self.failures = 0
-
-    def connect(self, path: Path) -> Database:
-        return DiskConnection(path, self)
-
-
-class DiskConnection:
-    def __init__(self, path: Path, disk: Disk) -> None:
-        self._real = connect_sqlite(path)
-        self._disk = disk
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Iterable[Sequence[Any]]:
-        if sql == "COMMIT" and self._disk.failures > 0:
-            self._disk.failures -= 1
-            raise sqlite3.OperationalError("disk I/O error")
-        return self._real.execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
-        return self._real.executemany(sql, parameters)
-
-    def close(self) -> None:
-        self._real.close()
 
 
 class Scene:

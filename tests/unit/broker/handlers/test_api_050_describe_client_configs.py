@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
 
 import pytest
 
@@ -18,7 +17,6 @@ from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.security.credentials import ScramCredentials
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.planning import AlterEntry, AlterOp
-from klamm.client_configs.registrations import TOPIC
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
@@ -42,12 +40,12 @@ class Broker:
 
     def __init__(self, store: MetadataStore) -> None:
         self.records = MemoryRecords()
-        self.topics: dict[str, Any] = {}
+        self.registrations = RegistrationLog(self.records)
         self.runner = asyncio.Runner()
         self.store = store
         self.credentials = ScramCredentials(store, now_ms=lambda: 0)
         self.service = ClientConfigService(
-            store=store, registrations=RegistrationLog(self.records), limits=BrokerLimits, now_ms=lambda: 0
+            store=store, registrations=self.registrations, limits=BrokerLimits, now_ms=lambda: 0
         )
 
     def set(self, user: str, key: str, value: str, client_id: str | None = None) -> None:
@@ -83,9 +81,7 @@ class Broker:
     def context(self, session: Session | None = None, client_id: str | None = None) -> RequestContext:
         services = cast(
             "Any",
-            SimpleNamespace(
-                topics=self.topics, client_configs=self.service, authorizer=AllowAll(), credentials=self.credentials
-            ),
+            SimpleNamespace(client_configs=self.service, authorizer=AllowAll(), credentials=self.credentials),
         )
         return RequestContext(
             services=services,
@@ -259,11 +255,10 @@ def test_bytes_that_are_neither_close_the_connection(data: bytes) -> None:
 def test_who_registered_is_forgotten_with_the_topic(broker: Broker) -> None:
     # given
     broker.ask(supported=["acks"], resolve=True)
-    broker.topics[TOPIC] = SimpleNamespace(topic_id=UUID(int=1))
     assert [entry.entity[1].entity_name for entry in broker.ask(*ALL_CLIENTS).entries or []] == ["header-client"]
     # when
-    del broker.topics[TOPIC]
     broker.records.records.clear()
+    broker.registrations.replay()
     # then
     assert broker.ask(*ALL_CLIENTS).entries == []
     broker.ask(supported=["acks"], resolve=True)

@@ -1,0 +1,48 @@
+"""Real SQLite whose commits can fail: what a metadata store does when the disk refuses."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from klamm.storage.schema import connect_sqlite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from klamm.storage.schema import Database
+
+
+class FailingDatabase:
+    """A real connection whose next commits fail as often as ``disk.failures`` says."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._real = connect_sqlite(path)
+        self._disk = disk
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Iterable[Sequence[Any]]:
+        """Execute, or refuse to commit."""
+        if sql == "COMMIT" and self._disk.failures > 0:
+            self._disk.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._real.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
+        """Execute for each."""
+        return self._real.executemany(sql, parameters)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._real.close()
+
+
+class Disk:
+    """Counts down the commits that are still to fail; ``connect`` is for ``MetadataStore.open``."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def connect(self, path: Path) -> Database:
+        """Open a connection."""
+        return FailingDatabase(path, self)

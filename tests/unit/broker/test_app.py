@@ -1,0 +1,94 @@
+"""A broker put together: what its parts tell each other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.broker.app import BrokerApp
+from klamm.broker.cluster import Node
+from klamm.broker.settings import parse_arguments
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.registrations import TOPIC, registration
+from klamm.protocol.errors import StorageError
+from klamm.storage.metadata import MetadataStore
+from tests.support.failing_disk import Disk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+    from pathlib import Path
+
+    from klamm.broker.services import Services
+
+APP1 = ClientConfigEntity.of_client("alice", "app1")
+APP2 = ClientConfigEntity.of_client("alice", "app2")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """Of the broker's metadata."""
+    disk = Disk()
+    monkeypatch.setattr(MetadataStore, "open", partial(MetadataStore.open, connect=disk.connect))
+    return disk
+
+
+@asynccontextmanager
+async def running(data_dir: Path) -> AsyncIterator[Services]:
+    """Run a broker that nobody can connect to."""
+    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir)])
+    node = Node(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
+    app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
+    try:
+        yield app._services
+    finally:
+        await app.stop()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 20))
+
+
+async def register(services: Services, *entities: ClientConfigEntity) -> None:
+    for entity in entities:
+        await services.client_configs.register(registration(entity, "a/1", ["acks"]))
+
+
+async def delete_topic(services: Services, name: str) -> None:
+    topic = services.topics.get(name)
+    assert topic is not None
+    await services.topics.delete(topic)
+
+
+def test_registrations_go_with_their_topic_and_with_no_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as services:
+            await register(services, APP1, APP2)
+            await services.topics.create("other", [[0]], configs={})
+            await delete_topic(services, "other")
+            assert set(services.client_configs.registered) == {APP1, APP2}
+            # when
+            await delete_topic(services, TOPIC)
+            # then
+            assert set(services.client_configs.registered) == set()
+            await register(services, APP2)
+            assert set(services.client_configs.registered) == {APP2}
+        async with running(tmp_path) as services:
+            assert set(services.client_configs.registered) == {APP2}
+
+    run(main())
+
+
+def test_registrations_stay_when_their_topic_could_not_be_deleted(tmp_path: Path, disk: Disk) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as services:
+            await register(services, APP1, APP2)
+            disk.failures = 1
+            with pytest.raises(StorageError):
+                await delete_topic(services, TOPIC)
+            assert set(services.client_configs.registered) == {APP1, APP2}
+
+    run(main())

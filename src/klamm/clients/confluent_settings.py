@@ -44,7 +44,8 @@ def split_properties(
 
 def takes_dynamic_configs(properties: dict[str, Any], argument: bool) -> bool:
     """Take KIP-649's own switch out of the properties, where librdkafka does not know it; either may switch it off."""
-    is_on = str(properties.pop(SWITCH, "true")).lower() in _TRUE
+    is_on = is_true(properties, SWITCH, default="true")
+    properties.pop(SWITCH, None)
     return is_on and argument
 
 

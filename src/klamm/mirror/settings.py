@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping, Sequence
 
-NO_FLOW: Final = "no flow is enabled: expected a key such as A->B.enabled=true"
 METRICS_LISTEN: Final = "klamm.metrics.listen"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
@@ -66,6 +65,16 @@ class MirrorSettings:
     """Keys that have no effect here, with the reason; to be logged once."""
     warnings: tuple[str, ...] = ()
     """Deprecated keys that the file sets."""
+
+    def require_flows(self) -> tuple[FlowSettings, ...]:
+        """Return the flows, for who can do nothing without one.
+
+        Raises:
+            SettingsError: none is enabled.
+        """
+        if not self.flows:
+            raise SettingsError("no flow is enabled: expected a key such as A->B.enabled=true")
+        return self.flows
 
     def check_clients(self) -> None:
         """Open what clients need, such as the stores of their certificates, and refuse what they can not honour.

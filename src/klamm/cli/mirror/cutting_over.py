@@ -12,7 +12,7 @@ from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.running import both_sides
 from klamm.mirror.providers import resolve
-from klamm.mirror.settings import NO_FLOW, parse_settings
+from klamm.mirror.settings import parse_settings
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
     try:
         settings = parse_settings(resolve(read_properties(options.properties)))
-        return _run(_flow(settings.flows, options.flow), options)
+        return _run(_flow(settings.require_flows(), options.flow), options)
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror cutover: {options.properties}: {error}\n")
         return _USAGE
@@ -43,8 +43,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
-    if not flows:
-        raise SettingsError(NO_FLOW)
     names = ", ".join(flow.name for flow in flows)
     found = [flow for flow in flows if wanted in (None, flow.name)]
     if not found:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.on_target.sights import FlowSight
     from klamm.mirror.settings import MirrorSettings
 
@@ -53,10 +54,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _wanted(options: argparse.Namespace) -> list[Wanted]:
     if options.properties is not None:
-        settings = parse_settings(resolve(read_properties(options.properties)), target_aliases=options.clusters or ())
-        if not settings.flows:
-            raise SettingsError(f"{options.properties}: no flow is enabled")
-        return [Wanted(flow=flow, ask_source=not options.target_only) for flow in settings.flows]
+        flows = _flows_of_file(options.properties, options.clusters or ())
+        return [Wanted(flow=flow, ask_source=not options.target_only) for flow in flows]
     client = {} if options.command_config is None else read_properties(Path(options.command_config))
     aliases = [options.source] if options.source else _aliases(options, client)
     return [
@@ -68,6 +67,14 @@ def _wanted(options: argparse.Namespace) -> list[Wanted]:
         )
         for alias in aliases
     ]
+
+
+def _flows_of_file(file: Path, clusters: Sequence[str]) -> tuple[FlowSettings, ...]:
+    properties = read_properties(file)
+    try:
+        return parse_settings(resolve(properties), target_aliases=clusters).require_flows()
+    except SettingsError as error:
+        raise SettingsError(f"{file}: {error}") from error
 
 
 def _aliases(options: argparse.Namespace, client: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.dataframes.errors import ReadingError
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.providers import resolve
-from klamm.mirror.settings import NO_FLOW, parse_settings
+from klamm.mirror.settings import parse_settings
 from klamm.properties import SettingsError, read_properties
 from klamm.verification.flows import verify_flow
 
@@ -32,19 +32,14 @@ def main(arguments: Sequence[str]) -> int:
     try:
         wanted = re.compile(options.topics)
         settings = parse_settings(resolve(read_properties(options.properties)), target_aliases=options.clusters)
-        return _flows(settings.flows, wanted, read_records=not options.offsets_only)
+        flows, read_records = settings.require_flows(), not options.offsets_only
+        return max(_flow(flow, wanted, read_records=read_records) for flow in flows)
     except re.error as error:
         sys.stderr.write(f"klamm mirror verify: --topics {options.topics}: expected a regular expression: {error}\n")
         return _USAGE
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror verify: {options.properties}: {error}\n")
         return _USAGE
-
-
-def _flows(flows: Sequence[FlowSettings], wanted: re.Pattern[str], *, read_records: bool) -> int:
-    if not flows:
-        raise SettingsError(NO_FLOW)
-    return max(_flow(flow, wanted, read_records=read_records) for flow in flows)
 
 
 def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) -> int:

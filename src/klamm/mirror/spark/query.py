@@ -15,10 +15,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from klamm.mirror.control_loops import ControlLoops
 from klamm.mirror.progress import FlowState
 from klamm.mirror.providers import resolve
-from klamm.mirror.settings import NO_FLOW, parse_settings
+from klamm.mirror.settings import parse_settings
 from klamm.mirror.spark.session import check_session
 from klamm.mirror.spark.stream import MirrorStream
-from klamm.properties import SettingsError, read_properties
+from klamm.properties import read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,8 +93,7 @@ def start(spark: SparkSession, properties: Mapping[str, str] | str | Path, clust
     """
     keys = dict(properties) if not isinstance(properties, str | Path) else read_properties(Path(properties))
     settings = parse_settings(resolve(keys), target_aliases=clusters)
-    if not settings.flows:
-        raise SettingsError(NO_FLOW)
+    settings.require_flows()
     settings.check_clients()
     check_session(spark)
     settings.tell(logger)

@@ -10,26 +10,39 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
-
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import Codec, RecordBatch, TimestampType, decode_records, encode_batch, iter_batches
+from klamm.protocol.records import (
+    Codec,
+    RecordBatch,
+    TimestampType,
+    decode_records,
+    encode_batch,
+    iter_batches,
+    write_crc,
+)
 from klamm.protocol.records import verify_crc as crc_is_right
+from klamm.protocol.records.layout import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_AT,
+    CODEC_MASK,
+    FLAGS_AT,
+    INT16,
+    INT32,
+    LEADER_EPOCH_AT,
+    MAGIC,
+    MAGIC_AT,
+    PRODUCER,
+    PRODUCER_AT,
+    TRANSACTIONAL,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from klamm.protocol.records import Record
 
-_MAGIC: Final = 2
-_BATCH_LENGTH_AT: Final = 8
-_LEADER_EPOCH_AT: Final = 12
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
-_PRODUCER_AT: Final = 43
-_CODEC_BITS: Final = 0x07
-_TRANSACTIONAL_BIT: Final = 0x10
-_PRODUCER: Final = struct.Struct(">qhi")
+_OPEN_OFFSET: Final = bytes(BATCH_LENGTH_AT)
+_OPEN_LEADER_EPOCH: Final = INT32.pack(-1)
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
 
@@ -110,7 +123,7 @@ def _is_abort_marker(batch: RecordBatch) -> bool:
 
 
 def _treatment(batch: RecordBatch, fetch_offset: int, left_out: set[int]) -> Treatment:
-    if batch.magic != _MAGIC:
+    if batch.magic != MAGIC:
         return Treatment.REBUILD
     if batch.is_control or batch.record_count == 0 or (batch.is_transactional and batch.producer_id in left_out):
         return Treatment.DROP
@@ -130,13 +143,12 @@ def stamp(
     Of the attributes only the codec stays: the source's transaction is not ours, and by a delete horizon the target
     would drop tombstones by the source's clock. Timestamps of records are not touched by either.
     """
-    (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_AT)
-    view[:_BATCH_LENGTH_AT] = bytes(_BATCH_LENGTH_AT)
-    struct.pack_into(">i", view, _LEADER_EPOCH_AT, -1)
-    kept = attributes & _CODEC_BITS
-    struct.pack_into(">h", view, _ATTRIBUTES_AT, kept | _TRANSACTIONAL_BIT if transactional else kept)
-    _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
-    struct.pack_into(">I", view, _CRC_AT, crc32c(view[_ATTRIBUTES_AT:]))
+    view[:BATCH_LENGTH_AT] = _OPEN_OFFSET
+    view[LEADER_EPOCH_AT:MAGIC_AT] = _OPEN_LEADER_EPOCH
+    kept = view[FLAGS_AT] & CODEC_MASK
+    INT16.pack_into(view, ATTRIBUTES_AT, kept | TRANSACTIONAL if transactional else kept)
+    PRODUCER.pack_into(view, PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    write_crc(view)
 
 
 def rebuild(batch: RecordBatch, fetch_offset: int) -> tuple[memoryview, tuple[int, ...]]:

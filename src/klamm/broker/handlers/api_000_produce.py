@@ -37,6 +37,7 @@ from klamm.protocol.errors import (
 )
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Codec
+from klamm.protocol.records.layout import CODEC_MASK, FLAGS_AT
 from klamm.security.acls import AclOperation
 from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError
 
@@ -56,8 +57,6 @@ _LEADERS_SINCE: Final = 10
 _ABORTABLE_SINCE: Final = 11
 _ADDS_SINCE: Final = 12
 _TOPIC_IDS_SINCE: Final = 13
-_ATTRIBUTES_AT: Final = 22
-_CODEC_MASK: Final = 0x07
 _ACKS: Final = frozenset({-1, 0, 1})
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
@@ -210,7 +209,7 @@ async def _flush(
 
 
 def _codec(records: memoryview) -> int:
-    return records[_ATTRIBUTES_AT] & _CODEC_MASK if len(records) > _ATTRIBUTES_AT else Codec.NONE
+    return records[FLAGS_AT] & CODEC_MASK if len(records) > FLAGS_AT else Codec.NONE
 
 
 def _refused(index: int, error: KafkaApiError) -> ProduceResponse.PartitionProduceResponse:

@@ -6,9 +6,8 @@ which the producer has its transaction open already is not asked about again.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
 from klamm.broker.transactions.errors import (
@@ -19,6 +18,7 @@ from klamm.broker.transactions.errors import (
 from klamm.broker.transactions.model import ProducerIdentity, TransactionPartition
 from klamm.protocol.errors import ErrorCode, InvalidProducerEpochError, InvalidTxnStateError, KafkaApiError
 from klamm.protocol.records import BATCH_OVERHEAD
+from klamm.protocol.records.layout import FLAGS_AT, PRODUCER, PRODUCER_AT, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from klamm.broker.time_slice import TimeSlice
     from klamm.broker.transactions.coordinator import TransactionCoordinator
     from klamm.storage.log import PartitionLog
-
-_PRODUCER_AT: Final = 43
-_PRODUCER: Final = struct.Struct(">qh")
-_ATTRIBUTES_AT: Final = 22
-_TRANSACTIONAL: Final = 0x10
 
 
 class NotEnoughReplicasError(KafkaApiError):
@@ -71,7 +66,7 @@ class ClientAbility:
 
 def is_transactional(records: memoryview) -> bool:
     """Tell whether a batch says that it is part of a transaction."""
-    return len(records) > _ATTRIBUTES_AT and bool(records[_ATTRIBUTES_AT] & _TRANSACTIONAL)
+    return len(records) > FLAGS_AT and bool(records[FLAGS_AT] & TRANSACTIONAL)
 
 
 class ProduceAdmission:
@@ -132,4 +127,4 @@ def _producer(records: memoryview) -> ProducerIdentity | None:
     """Return who wrote a batch; None when it is not transactional, or no batch."""
     if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
-    return ProducerIdentity(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
+    return ProducerIdentity(*PRODUCER.unpack_from(records, PRODUCER_AT)[:2])

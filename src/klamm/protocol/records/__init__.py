@@ -6,8 +6,6 @@ Pure: bytes in, bytes out. The broker's logs and the mirror share it.
 from __future__ import annotations
 
 from klamm.protocol.records.batch import (
-    BATCH_OVERHEAD,
-    LOG_OVERHEAD,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -17,11 +15,13 @@ from klamm.protocol.records.batch import (
     patch_header,
     patched_header,
     verify_crc,
+    write_crc,
 )
 from klamm.protocol.records.codecs import Codec, compress, decompress
 from klamm.protocol.records.control import ControlRecord, ControlType, decode_marker, encode_marker
 from klamm.protocol.records.decoding import decode_records, read_headers, read_varint
 from klamm.protocol.records.encoding import encode_batch, varint
+from klamm.protocol.records.layout import BATCH_OVERHEAD, LOG_OVERHEAD
 from klamm.protocol.records.record import Record, TimestampType
 
 __all__ = [
@@ -50,4 +50,5 @@ __all__ = [
     "read_varint",
     "varint",
     "verify_crc",
+    "write_crc",
 ]

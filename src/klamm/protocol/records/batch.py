@@ -1,13 +1,6 @@
 """The header of a record batch: read, checked and stamped in place; the records behind it stay as they are.
 
-Layout of magic 2 (Kafka's DefaultRecordBatch), big-endian::
-
-    base_offset q | batch_length i | partition_leader_epoch i | magic b | crc I |
-    attributes h | last_offset_delta i | base_timestamp q | max_timestamp q |
-    producer_id q | producer_epoch h | base_sequence i | record_count i | records
-
-``batch_length`` counts what follows it; ``crc`` (CRC32C) covers what follows it, so that base offset and leader
-epoch can be stamped without touching it. Message sets of magic 0 and 1 share the first five fields' places.
+``klamm.protocol.records.layout`` tells where each field lies.
 """
 
 from __future__ import annotations
@@ -19,6 +12,23 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from crc32c import crc32c
 
 from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records.layout import (
+    ATTRIBUTES_AT,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CONTROL,
+    CRC,
+    CRC_AT,
+    DELETE_HORIZON,
+    HEADER,
+    INT64,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+    OFFSET_AND_LENGTH,
+    TIMESTAMP_TYPE,
+    TRANSACTIONAL,
+)
 from klamm.protocol.records.record import TimestampType
 
 if TYPE_CHECKING:
@@ -26,33 +36,14 @@ if TYPE_CHECKING:
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-LOG_OVERHEAD: Final = 12
-"""Bytes of ``base_offset`` and ``batch_length``."""
-BATCH_OVERHEAD: Final = 61
-"""Bytes of the header of magic 2."""
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
-MAGIC: Final = 2
-_MAGIC_AT: Final = 16
-_CRC_AT: Final = 17
-_CRC_FROM: Final = 21
-_LEGACY_CRC_AT: Final = 12
 _LEGACY_OVERHEAD: Final = 26
 """Bytes of the smallest message of magic 0: with a null key and a null value."""
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_LENGTH: Final = struct.Struct(">qi")
 _LEGACY: Final = struct.Struct(">qiIbb")
-_INT64: Final = struct.Struct(">q")
-_CRC: Final = struct.Struct(">I")
-
-_CODEC_MASK: Final = 0x07
-_TIMESTAMP_TYPE: Final = 0x08
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
-_DELETE_HORIZON: Final = 0x40
 
 
 class RecordBatch:
@@ -99,7 +90,7 @@ class RecordBatch:
             buffer: Exactly the bytes of the batch, magic 0 to 2; ``iter_batches`` sees to that.
         """
         self.buffer = buffer
-        if buffer[_MAGIC_AT] == MAGIC:
+        if buffer[MAGIC_AT] == MAGIC:
             (
                 self.base_offset,
                 self.batch_length,
@@ -114,7 +105,7 @@ class RecordBatch:
                 self.producer_epoch,
                 self.base_sequence,
                 self.record_count,
-            ) = _HEADER.unpack_from(buffer)
+            ) = HEADER.unpack_from(buffer)
         else:
             self._read_legacy(buffer)
 
@@ -122,7 +113,7 @@ class RecordBatch:
         self.base_offset, self.batch_length, self.crc, self.magic, self.attributes = _LEGACY.unpack_from(buffer)
         self.partition_leader_epoch = -1
         self.last_offset_delta = 0
-        self.base_timestamp = _INT64.unpack_from(buffer, _LEGACY.size)[0] if self.magic == 1 else NO_TIMESTAMP
+        self.base_timestamp = INT64.unpack_from(buffer, _LEGACY.size)[0] if self.magic == 1 else NO_TIMESTAMP
         self.max_timestamp = self.base_timestamp
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
@@ -149,27 +140,27 @@ class RecordBatch:
     @property
     def codec(self) -> int:
         """Bits 0-2: a ``Codec``, or a number that is none."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> TimestampType:
         """Bit 3; magic 0 has no timestamps and says CREATE_TIME."""
-        return TimestampType.LOG_APPEND_TIME if self.attributes & _TIMESTAMP_TYPE else TimestampType.CREATE_TIME
+        return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE else TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
         """Bit 4."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Bit 5: commit and abort markers, not for consumers."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
         """Bit 6: ``base_timestamp`` says when tombstones may go (KIP-534)."""
-        return bool(self.attributes & _DELETE_HORIZON)
+        return bool(self.attributes & DELETE_HORIZON)
 
     def __repr__(self) -> str:
         """Show what identifies a batch in a log line."""
@@ -194,12 +185,12 @@ def iter_batches(buffer: Buffer, *, allow_partial_tail: bool = False) -> Iterato
     position = 0
     while position < end:
         left = end - position
-        if left <= _MAGIC_AT:
+        if left <= MAGIC_AT:
             if allow_partial_tail:
                 return
             raise CorruptBatchError(f"{left} bytes cannot hold a record batch")
-        size = LOG_OVERHEAD + _LENGTH.unpack_from(view, position)[1]
-        _check_size(size, view[position + _MAGIC_AT])
+        size = LOG_OVERHEAD + OFFSET_AND_LENGTH.unpack_from(view, position)[1]
+        _check_size(size, view[position + MAGIC_AT])
         if size > left:
             if allow_partial_tail:
                 return
@@ -219,8 +210,8 @@ def _check_size(size: int, magic: int) -> None:
 def verify_crc(batch: RecordBatch) -> bool:
     """Tell whether the checksum matches (CRC32C; CRC32 for magic 0 and 1)."""
     if batch.magic == MAGIC:
-        return bool(crc32c(batch.buffer[_CRC_FROM:]) == batch.crc)
-    return zlib.crc32(batch.buffer[_MAGIC_AT:]) == batch.crc
+        return bool(crc32c(batch.buffer[ATTRIBUTES_AT:]) == batch.crc)
+    return zlib.crc32(batch.buffer[MAGIC_AT:]) == batch.crc
 
 
 def patched_header(
@@ -241,7 +232,7 @@ def patched_header(
     """
     covered = (attributes, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence)
     header = bytearray(
-        _HEADER.pack(
+        HEADER.pack(
             batch.base_offset if base_offset is None else base_offset,
             batch.batch_length,
             batch.partition_leader_epoch if partition_leader_epoch is None else partition_leader_epoch,
@@ -258,9 +249,18 @@ def patched_header(
         )
     )
     if any(value is not None for value in covered):
-        crc = crc32c(batch.buffer[BATCH_OVERHEAD:], crc32c(header[_CRC_FROM:]))
-        _CRC.pack_into(header, _CRC_AT, crc)
+        crc = crc32c(batch.buffer[BATCH_OVERHEAD:], crc32c(header[ATTRIBUTES_AT:]))
+        CRC.pack_into(header, CRC_AT, crc)
     return bytes(header)
+
+
+def write_crc(batch: memoryview) -> None:
+    """Compute the checksum of a batch of magic 2 anew, in place.
+
+    Args:
+        batch: Exactly the bytes of the batch.
+    """
+    CRC.pack_into(batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
 
 
 def patch_header(

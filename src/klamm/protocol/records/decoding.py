@@ -10,8 +10,9 @@ import struct
 from typing import Final
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records.batch import BATCH_OVERHEAD, MAGIC, NO_TIMESTAMP, RecordBatch, iter_batches
+from klamm.protocol.records.batch import NO_TIMESTAMP, RecordBatch, iter_batches
 from klamm.protocol.records.codecs import Codec, decompress
+from klamm.protocol.records.layout import BATCH_OVERHEAD, MAGIC
 from klamm.protocol.records.record import Record, RecordHeaders, TimestampType
 
 _INT32: Final = struct.Struct(">i")

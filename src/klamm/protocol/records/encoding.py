@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.protocol.records.batch import (
+from klamm.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, write_crc
+from klamm.protocol.records.codecs import Codec, compress
+from klamm.protocol.records.layout import (
     BATCH_OVERHEAD,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
     LOG_OVERHEAD,
     MAGIC,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    RecordBatch,
-    patched_header,
+    TIMESTAMP_TYPE,
+    TRANSACTIONAL,
 )
-from klamm.protocol.records.codecs import Codec, compress
 from klamm.protocol.records.record import Record, TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MAGIC_AT: Final = 16
+_NO_CRC_YET: Final = 0
 _NULL: Final = b"\x01"
 _VARINT_MORE: Final = 0x80
 
@@ -72,27 +72,30 @@ def encode_batch(
     max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = log_append_time
-    batch = bytearray(BATCH_OVERHEAD) + packed
-    batch[_MAGIC_AT] = MAGIC
-    header = RecordBatch(memoryview(batch))
-    header.batch_length = len(batch) - LOG_OVERHEAD
-    header.last_offset_delta = last - first
-    header.record_count = len(records)
-    batch[:BATCH_OVERHEAD] = patched_header(
-        header,
-        base_offset=first,
-        partition_leader_epoch=partition_leader_epoch,
-        attributes=codec
-        | timestamp_type << 3
-        | is_transactional << 4
-        | is_control << 5
-        | (delete_horizon is not None) << 6,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
+    attributes = (
+        codec
+        | (timestamp_type is TimestampType.LOG_APPEND_TIME and TIMESTAMP_TYPE)
+        | (is_transactional and TRANSACTIONAL)
+        | (is_control and CONTROL)
+        | (delete_horizon is not None and DELETE_HORIZON)
     )
+    header = HEADER.pack(
+        first,
+        BATCH_OVERHEAD - LOG_OVERHEAD + len(packed),
+        partition_leader_epoch,
+        MAGIC,
+        _NO_CRC_YET,
+        attributes,
+        last - first,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch = bytearray(header) + packed
+    write_crc(memoryview(batch))
     return batch
 
 

@@ -7,13 +7,12 @@ Batches stay as they came; only base offset, leader epoch and, with LogAppendTim
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
 from klamm.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, TimestampType, patched_header
-from klamm.protocol.records.batch import BATCH_OVERHEAD
+from klamm.protocol.records.layout import BATCH_OVERHEAD, PREFIX
 from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.checkpoints import EpochStart, write_topic_id
 from klamm.storage.log.files import fsync_path
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from klamm.storage.log.files import FilePool
     from klamm.storage.log.producers import ProducerStates
 
-_PREFIX: Final = struct.Struct(">qii")
-"""Base offset, batch length, leader epoch: what is stamped outside the checksum."""
 _SPREAD: Final = 2_654_435_761
 """A factor that spreads neighbouring offsets over all numbers."""
 
@@ -206,8 +203,8 @@ class PartitionLog:
             )
             rest = batch.buffer[BATCH_OVERHEAD:]
         else:
-            prefix = _PREFIX.pack(base_offset, batch.batch_length, self.leader_epoch)
-            rest = batch.buffer[_PREFIX.size :]
+            prefix = PREFIX.pack(base_offset, batch.batch_length, self.leader_epoch)
+            rest = batch.buffer[PREFIX.size :]
         last_offset = base_offset + batch.last_offset_delta
         if segment.size and self._should_roll(segment, batch.size, last_offset, max_timestamp, now_ms):
             segment = self.roll()

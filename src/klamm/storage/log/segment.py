@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.records import LOG_OVERHEAD, NO_TIMESTAMP, RecordBatch, iter_batches
+from klamm.protocol.records.layout import HEADER
 from klamm.storage.log.aborted import SUFFIX, AbortedIndex
 from klamm.storage.log.files import LogFile
 from klamm.storage.log.index import OffsetIndex, TimeIndex
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from klamm.storage.log.files import Buffer, FilePool
 
 _WALK_BYTES: Final = 8192
-_HEAD: Final = struct.Struct(">qiibIhiqqqhii")
-"""The header of a batch; its fields are named in ``klamm.protocol.records.batch``."""
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 DELETED: Final = ".deleted"
 """What the names of files end with that are no part of the log any more."""
@@ -192,15 +190,15 @@ class LogSegment:
     def walk(self, position: int) -> Iterator[BatchHead]:
         """Walk over the batch headers from ``position`` (where a batch begins) to the end, reading little else."""
         chunk, start = b"", position
-        while self.size - position >= _HEAD.size:
-            if position + _HEAD.size > start + len(chunk):
+        while self.size - position >= HEADER.size:
+            if position + HEADER.size > start + len(chunk):
                 chunk, start = self.file.read(_WALK_BYTES, position), position
-                if len(chunk) < _HEAD.size:
+                if len(chunk) < HEADER.size:
                     return
-            fields = _HEAD.unpack_from(chunk, position - start)
+            fields = HEADER.unpack_from(chunk, position - start)
             base_offset, length, epoch, _, _, attributes, delta, _, max_timestamp = fields[:9]
             size = LOG_OVERHEAD + length
-            if size < _HEAD.size:
+            if size < HEADER.size:
                 return
             yield BatchHead(
                 position, size, base_offset, base_offset + delta, epoch, attributes, max_timestamp, *fields[9:12]
@@ -244,6 +242,6 @@ class LogSegment:
         if len(head) < LOG_OVERHEAD:
             return None
         size = LOG_OVERHEAD + int.from_bytes(head[8:], "big", signed=True)
-        if not _HEAD.size <= size <= self.size - position:
+        if not HEADER.size <= size <= self.size - position:
             return None
         return next(iter_batches(self.file.read(size, position), allow_partial_tail=True), None)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import LOG_OVERHEAD, ControlType, RecordBatch, encode_marker
+from klamm.protocol.records.layout import INT32, LAST_OFFSET_DELTA_AT, OFFSET_AND_LENGTH
 from klamm.storage.log.aborted import AbortedTransaction, entry_for, overlapping
 from klamm.storage.log.appending import WAITING_ENDS
 from klamm.storage.log.producers import NO_OFFSET
 
 if TYPE_CHECKING:
     from klamm.storage.log.partition import PartitionLog
-
-_LENGTH: Final = struct.Struct(">qi")
-_DELTA_AT: Final = 23
-_DELTA: Final = struct.Struct(">i")
 
 
 def append_marker(
@@ -90,7 +86,7 @@ def _below(data: bytes, end_offset: int) -> bytes:
     """Cut batches that begin at or behind an offset."""
     position = 0
     while position < len(data):
-        base_offset, length = _LENGTH.unpack_from(data, position)
+        base_offset, length = OFFSET_AND_LENGTH.unpack_from(data, position)
         if base_offset >= end_offset:
             return data[:position]
         position += LOG_OVERHEAD + length
@@ -102,7 +98,7 @@ def _end_of(data: bytes) -> int:
     position = last = 0
     while position < len(data):
         last = position
-        position += LOG_OVERHEAD + _LENGTH.unpack_from(data, position)[1]
-    base_offset: int = _LENGTH.unpack_from(data, last)[0]
-    delta: int = _DELTA.unpack_from(data, last + _DELTA_AT)[0]
+        position += LOG_OVERHEAD + OFFSET_AND_LENGTH.unpack_from(data, position)[1]
+    base_offset: int = OFFSET_AND_LENGTH.unpack_from(data, last)[0]
+    delta: int = INT32.unpack_from(data, last + LAST_OFFSET_DELTA_AT)[0]
     return base_offset + delta + 1

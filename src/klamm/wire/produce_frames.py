@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.messages.produce import ProduceRequest
+from klamm.protocol.primitives import write_uvarint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +86,5 @@ def _count(count: int, flexible: bool) -> bytes:
 
 def _uvarint(value: int) -> bytes:
     out = bytearray()
-    while value >> 7:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+    write_uvarint(out, value)
     return bytes(out)

@@ -65,10 +65,7 @@ def split_list(trimmed: str) -> tuple[str, ...]:
 
 def parse_java_int(text: str) -> int | None:
     """Read a number as Java's ``Integer.parseInt`` does (signs and leading zeros pass); None when it is none."""
-    if _INTEGER.fullmatch(text) is None:
-        return None
-    number = int(text)
-    return number if -(1 << 31) <= number < (1 << 31) else None
+    return _integer(text, ConfigType.INT)
 
 
 def format_value(value: ConfigValue) -> str:
@@ -92,13 +89,18 @@ def java_text(value: object) -> str:
 
 
 def _parse_integer(name: str, text: str, trimmed: str, config_type: ConfigType) -> int:
+    number = _integer(trimmed, config_type)
+    if number is None:
+        raise invalid_value(name, text, f"Not a number of type {config_type.name}")
+    return number
+
+
+def _integer(text: str, config_type: ConfigType) -> int | None:
     # The length guard keeps int() away from megabytes of digits; leading zeros beyond it are nobody's number.
-    if len(trimmed) <= 1000 and _INTEGER.fullmatch(trimmed) is not None:  # noqa: PLR2004
-        number = int(trimmed)
-        limit = 1 << _BITS[config_type]
-        if -limit <= number < limit:
-            return number
-    raise invalid_value(name, text, f"Not a number of type {config_type.name}")
+    if len(text) > 1000 or _INTEGER.fullmatch(text) is None:  # noqa: PLR2004
+        return None
+    number, limit = int(text), 1 << _BITS[config_type]
+    return number if -limit <= number < limit else None
 
 
 def _parse_double(name: str, text: str, trimmed: str) -> float:

@@ -113,7 +113,17 @@ def test_error_messages_show_lists_and_null_as_java_does() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("1", 1), ("+1", 1), ("01", 1), ("-1", -1), ("x", None), ("", None), (" 1", None), ("9" * 11, None)],
+    [
+        ("1", 1),
+        ("+1", 1),
+        ("01", 1),
+        ("-1", -1),
+        ("x", None),
+        ("", None),
+        (" 1", None),
+        ("9" * 11, None),
+        pytest.param("9" * 5000, None, id="5000 digits"),
+    ],
 )
 def test_names_of_brokers_are_read_as_java_ints(text: str, number: int | None) -> None:
     assert parse_java_int(text) == number

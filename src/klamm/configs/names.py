@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
+from klamm.configs.kinds import ResourceType
 from klamm.configs.values import parse_java_int
 from klamm.protocol.errors import InvalidRequestError, InvalidTopicError
 
 MAX_TOPIC_NAME_LENGTH = 249
 
+_OF_BROKERS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -29,6 +32,13 @@ def check_topic_name(name: str) -> None:
         reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     if reason is not None:
         raise InvalidTopicError(f"Topic name is invalid: {reason}")
+
+
+def identity_of(resource_type: int, name: str) -> tuple[int, str]:
+    """Return what a resource is compared by: the broker ``01`` is the broker ``1``, of loggers too."""
+    if resource_type in _OF_BROKERS and (node_id := parse_java_int(name)) is not None:
+        name = str(node_id)
+    return resource_type, name
 
 
 def parse_node_id(name: str, *, what: str = "Node") -> int:

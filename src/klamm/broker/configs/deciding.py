@@ -11,7 +11,7 @@ from klamm.broker.configs.logger_levels import plan_logger_levels
 from klamm.configs.brokers import BrokerSchema, is_store_of_listener
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.kinds import ConfigOperation, ResourceType
-from klamm.configs.names import parse_node_id
+from klamm.configs.names import identity_of, parse_node_id
 from klamm.configs.operations import (
     AlterOperation,
     ConfigChange,
@@ -23,7 +23,6 @@ from klamm.configs.operations import (
     plan_legacy_alter,
 )
 from klamm.configs.topics import TopicSchema
-from klamm.configs.values import parse_java_int
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -62,6 +61,11 @@ class ResourceAlteration:
     """The operations of IncrementalAlterConfigs; None when ``replacement`` counts."""
     replacement: LegacyConfigs = ()
     """Everything that the legacy AlterConfigs leaves set."""
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """What the resource is compared by."""
+        return identity_of(self.resource_type, self.resource_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,12 +196,3 @@ def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[Resour
         size += 1 + len(operations)
     if begin < len(alterations):
         yield alterations[begin:]
-
-
-def identity_of(alteration: ResourceAlteration) -> tuple[int, str]:
-    """Return what a resource is compared by: the broker ``01`` is the broker ``1``."""
-    name = alteration.resource_name
-    if alteration.resource_type == ResourceType.BROKER:
-        node_id = parse_java_int(name)
-        name = name if node_id is None else str(node_id)
-    return alteration.resource_type, name

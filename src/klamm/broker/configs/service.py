@@ -17,7 +17,6 @@ from klamm.broker.configs.deciding import (
     LegacyConfigs,
     LoggerLevels,
     ResourceAlteration,
-    identity_of,
     parts,
 )
 from klamm.broker.configs.describing import describe_resource
@@ -202,12 +201,12 @@ class ConfigService:
         Returns:
             For each alteration in order: None when it succeeded, or why it did not.
         """
-        copies = Counter(await TimeSlice().listed(map(identity_of, alterations)))
+        copies = Counter(await TimeSlice().listed(alteration.identity for alteration in alterations))
         begun: list[tuple[_Errors, asyncio.Future[None] | None]] = []
         for part in parts(alterations):
             if begun:
                 await asyncio.sleep(0)
-            repeated = [copies[identity_of(alteration)] > 1 for alteration in part]
+            repeated = [copies[alteration.identity] > 1 for alteration in part]
             begun.append(await self._begin(part, repeated, node_id, author, validate_only=validate_only))
         return tuple([error for one in begun for error in await _ended(*one)])
 

@@ -15,6 +15,7 @@ from klamm.broker.route import Route
 from klamm.broker.security.checks import require_config_right
 from klamm.configs.describe import select_keys
 from klamm.configs.kinds import ResourceType
+from klamm.configs.names import identity_of
 from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
@@ -36,7 +37,6 @@ _Found: TypeAlias = "dict[tuple[int, str, tuple[str, ...]], tuple[DescribedConfi
 API: Final = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4)
 
 _TYPES: Final = frozenset(ResourceType)
-_OF_BROKERS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
@@ -134,7 +134,7 @@ def _describe(
     resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext, found: _Found
 ) -> _Result:
     """Describe a resource; one that a request names a thousand times, in five bytes each, is described once."""
-    kind, name = resource.resource_type, _spelling(resource.resource_type, resource.resource_name)
+    kind, name = identity_of(resource.resource_type, resource.resource_name)
     try:
         require_config_right(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
         everything = found.get((kind, name, ()))
@@ -155,13 +155,6 @@ def _describe(
         configs=[],
     )
     return _Result(head, configs)
-
-
-def _spelling(kind: int, name: str) -> str:
-    """Return the one spelling of a name: a broker's id may have zeros before it."""
-    if kind in _OF_BROKERS and name.isascii() and name.isdigit():
-        return name.lstrip("0") or "0"
-    return name
 
 
 def _refused(

@@ -193,6 +193,9 @@ def test_a_broker_twice_is_the_same_broker_however_its_id_is_written() -> None:
     flush = operation("log.flush.interval.messages", SET, "5")
     outcomes = alter(make_service(), alteration(BROKER, "1", flush), alteration(BROKER, "01", flush))
     assert [code for code, _ in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+    debug = operation("klamm", SET, "DEBUG")
+    outcomes = alter(make_service(), *(alteration(LOGGER, name, debug) for name in ("1", "+1")))
+    assert [code for code, _ in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
 
 
 def test_an_unknown_operation_fails_its_resource_alone() -> None:

@@ -6,13 +6,12 @@ with the rights, the checks and the line in the history that any change has.
 
 from __future__ import annotations
 
-import argparse
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import rollout_key
@@ -20,6 +19,7 @@ from klamm.storage.errors import DataDirectoryError
 from klamm.storage.history import plan_revert, read_config_history
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from klamm.storage.changes import PutHistory
@@ -65,19 +65,11 @@ def _parser(prog: str, action: str) -> ToolParser:
     parser.add_value("--client", metavar="ID", help="the client id of this user; without it the user itself")
     parser.add_switch("--client-defaults", help="the default client id of this user")
     if action == "revert":
-        parser.add_value("--to", type=_moment_ms, required=True, metavar="TIME", help="as 2026-01-31T12:00:00Z")
+        parser.add_value("--to", type=moment_ms, required=True, metavar="TIME", help=TO_HELP)
         parser.add_switch("--validate-only", help="say what would change, and change nothing")
     else:
         parser.add_value("--limit", type=int, metavar="N", help=f"so many changes at most (default {_SHOWN_LINES})")
     return parser
-
-
-def _moment_ms(text: str) -> int:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a time as 2026-01-31T12:00:00Z") from error
-    return round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _entity(options: argparse.Namespace) -> ClientConfigEntity:
@@ -95,7 +87,7 @@ def _history(options: argparse.Namespace) -> int:
 
 def _document(line: PutHistory) -> dict[str, Any]:
     return {
-        "at": _moment(line.at_ms),
+        "at": shown_moment(line.at_ms),
         "name": line.name,
         "old": line.old,
         "new": line.new,
@@ -105,17 +97,13 @@ def _document(line: PutHistory) -> dict[str, Any]:
 
 
 def _line(line: PutHistory) -> str:
-    return f"{_moment(line.at_ms)}  {line.principal}  {_change(line.name, line.old, line.new)}"
+    return f"{shown_moment(line.at_ms)}  {line.principal}  {_change(line.name, line.old, line.new)}"
 
 
 def _change(name: str, old: str | None, new: str | None) -> str:
     if old is None:
         return f"+ {name}={new}"
     return f"- {name} (was {old})" if new is None else f"~ {name}: {old} -> {new}"
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _revert(options: argparse.Namespace) -> int:
@@ -152,6 +140,6 @@ def _planned(one: Reversal) -> dict[str, str | None]:
 
 def _said(reversals: Sequence[Reversal], options: argparse.Namespace) -> list[str]:
     if not reversals:
-        return [f"Nothing to change: {_entity(options)} is as it was at {_moment(options.to)}."]
+        return [f"Nothing to change: {_entity(options)} is as it was at {shown_moment(options.to)}."]
     done = "Would change" if options.validate_only else "Changed"
     return [*(_change(one.name, one.replaces, one.value) for one in reversals), f"{done}: {len(reversals)}."]

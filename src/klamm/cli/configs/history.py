@@ -8,13 +8,14 @@ passwords do not: nothing is kept that they could be made of.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from argparse import ArgumentTypeError
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.configs.kinds import ResourceType
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource
@@ -70,9 +71,7 @@ def parser(action: str) -> ToolParser:
         at_most = whole_number(ALL_LINES, lowest=1)
         found.add_argument("--limit", type=at_most, default=100, metavar="N", help="lines at most (default 100)")
     else:
-        found.add_value(
-            "--to", metavar="TIME", required=True, help="ISO 8601, e.g. 2026-11-21T09:30:00Z; UTC without a zone"
-        )
+        found.add_value("--to", metavar="TIME", required=True, help=TO_HELP)
         found.add_switch("--validate-only", help="check with the broker and change nothing")
     return found
 
@@ -123,7 +122,7 @@ def _history(options: argparse.Namespace) -> int:
     lines = _read(options, _as_in_history(options.resource), limit=options.limit)
     document = [
         {
-            "at": _time(line.at_ms),
+            "at": shown_moment(line.at_ms),
             "resource": line.resource,
             "name": line.name,
             "old": line.old,
@@ -252,22 +251,15 @@ def _as_in_history(text: str | None) -> str | None:
 
 def _to_ms(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise SettingsError(f"--to {text}: expected a time as in ISO 8601, e.g. 2026-11-21T09:30:00Z") from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return moment_ms(text)
+    except ArgumentTypeError as error:
+        raise SettingsError(f"--to {error}") from error
 
 
 def _sentence(line: PutHistory) -> str:
     client = f" ({line.client_id})" if line.client_id else ""
     change = f"{_shown(line.old)} -> {_shown(line.new)}"
-    return f"{_time(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}"
+    return f"{shown_moment(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}"
 
 
 def _change(reversal: Reversal) -> str:

@@ -47,38 +47,11 @@ _AS_IT_IS: Final[Mapping[str, tuple[str, ...]]] = {
 class ClientProperties(dict[str, str]):
     """The properties of one client, and the key of the file that each comes from."""
 
-    def __init__(self, properties: Mapping[str, str], origins: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], origins: Mapping[str, str], passed_over: Iterable[str]) -> None:
         super().__init__(properties)
         self.origins = dict(origins)
-
-    @classmethod
-    def collect(cls, properties: Mapping[str, str], prefixes: Iterable[str]) -> ClientProperties:
-        """Take what stands under some prefixes of a file, the later over the earlier."""
-        out = cls({}, {})
-        for prefix in prefixes:
-            out.take(with_prefix(properties, prefix), prefix)
-        return out
-
-    def take(self, properties: Mapping[str, str], prefix: str) -> None:
-        """Put properties over those of before."""
-        self.update(properties)
-        self.origins |= {key: prefix + key for key in properties}
-
-    def over(self, other: ClientProperties) -> ClientProperties:
-        """Return these properties over others."""
-        return ClientProperties({**other, **self}, {**other.origins, **self.origins})
-
-
-def of_cluster(properties: Mapping[str, str], alias: str) -> dict[str, ClientProperties]:
-    """Return the client properties of a cluster by role: ``<alias>.<role>.k`` over ``<alias>.k`` over top level.
-
-    At top level only those of security count.
-    """
-    base = ClientProperties({}, {})
-    base.take({key: value for key, value in properties.items() if key.startswith(SECURITY_PREFIXES)}, "")
-    own = with_prefix(properties, f"{alias}.")
-    base.take({key: value for key, value in own.items() if key.partition(".")[0] not in ROLES}, f"{alias}.")
-    return {role: ClientProperties.collect(properties, [f"{alias}.{role}."]).over(base) for role in ROLES}
+        self.passed_over = frozenset(passed_over)
+        """Keys of the file that stand where only those of security count."""
 
 
 def of_flow(
@@ -86,17 +59,35 @@ def of_flow(
 ) -> dict[str, ClientProperties]:
     """Return client properties by ``source.consumer``, ``target.admin`` and so on.
 
-    ``A->B.source.consumer.k`` wins over ``<alias>.consumer.k``, that over ``<alias>.k``, that over top level.
+    Which place wins is as in MirrorMaker (Kafka's ``MirrorMakerConfig.connectorBaseConfig`` and
+    ``MirrorConnectorConfig``), for ``source.consumer`` of ``A->B``, the strongest first: ``A->B.source.consumer.k``,
+    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``. Of ``A.k``, ``k`` and
+    ``A->B.source.cluster.k`` only keys of security count. ``A->B.producer.override.k`` wins over all of it for
+    ``target.producer``; MirrorMaker asks nothing else of ``A->B`` about the producer of records.
     """
     flow = f"{source.alias}->{target.alias}."
-    out = {}
-    for side, cluster in (("source", source), ("target", target)):
-        for role, base in of_cluster(properties, cluster.alias).items():
-            prefixes = [f"{flow}{side}.cluster.", f"{flow}{role}.", f"{flow}{side}.{role}."]
-            if (side, role) == ("target", "producer"):
-                prefixes.append(f"{flow}producer.override.")
-            out[f"{side}.{role}"] = ClientProperties.collect(properties, prefixes).over(base)
-    return out
+    return {
+        f"{side}.{role}": _of_client(properties, flow, side, cluster.alias, role)
+        for side, cluster in (("source", source), ("target", target))
+        for role in ROLES
+    }
+
+
+def _of_client(properties: Mapping[str, str], flow: str, side: str, alias: str, role: Role) -> ClientProperties:
+    cluster = f"{flow}{side}.cluster."
+    places = [cluster, f"{flow}{role}.", "", f"{alias}.", f"{alias}.{role}.", f"{flow}{side}.{role}."]
+    if (side, role) == ("target", "producer"):
+        places.append(f"{flow}producer.override.")
+    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    passed_over: list[str] = []
+    for prefix in places:
+        for key, value in with_prefix(properties, prefix).items():
+            if prefix not in ("", f"{alias}.", cluster) or key.startswith(SECURITY_PREFIXES):
+                found[key], origins[key] = value, prefix + key
+            elif prefix and key.partition(".")[0] not in ROLES:
+                passed_over.append(prefix + key)
+    return ClientProperties(found, origins, passed_over)
 
 
 def without_meaning(flows: Iterable[FlowSettings]) -> tuple[str, ...]:
@@ -106,7 +97,7 @@ def without_meaning(flows: Iterable[FlowSettings]) -> tuple[str, ...]:
     for flow in flows:
         for name, client in flow.clients.items():
             role = name.partition(".")[2]
-            seen |= set(client.origins.values())
+            seen |= {*client.origins.values(), *client.passed_over}
             honoured |= {client.origins[key] for key, value in client.items() if _has_meaning(role, key, value)}
     return tuple(sorted(seen - honoured))
 

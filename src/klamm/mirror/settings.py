@@ -39,8 +39,6 @@ class ClusterSettings:
     alias: str
     bootstrap_servers: tuple[str, ...]
     """``host:port`` each."""
-    clients: Mapping[str, Mapping[str, str]]
-    """Client properties by role (producer, consumer, admin), precedence resolved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +165,7 @@ def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings
     for server in servers:
         if split_address(server) is None:
             raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is none")
-    return ClusterSettings(
-        alias=alias, bootstrap_servers=servers, clients=client_settings.of_cluster(properties, alias)
-    )
+    return ClusterSettings(alias=alias, bootstrap_servers=servers)
 
 
 def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.mirror.client_settings import ROLES
 from klamm.mirror.copying.preparing import copy_settings
 from klamm.mirror.keys import IncrementalAlterConfigs, IsolationLevel
 from klamm.mirror.model import ConfigEntry, OperationType
@@ -12,8 +13,10 @@ from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.mirror.plans import plan_config_operations
 from klamm.mirror.settings import MirrorSettings, parse_settings
 from klamm.properties import SettingsError, parse_properties
+from tests.support import client_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from klamm.mirror.flow_settings import FlowSettings
@@ -111,8 +114,8 @@ def test_client_keys_win_in_the_order_of_their_closeness() -> None:
         """
 sasl.mechanism = PLAIN
 A.sasl.mechanism = SCRAM-SHA-256
-A.fetch.max.bytes = 1
 A.consumer.fetch.max.bytes = 2
+A->B.consumer.fetch.max.bytes = 1
 A->B.source.consumer.fetch.min.bytes = 7
 B.producer.linger.ms = 1
 A->B.producer.override.linger.ms = 5
@@ -122,10 +125,39 @@ A->B.target.admin.request.timeout.ms = 9
     assert parsed.clients["source.consumer"]["sasl.mechanism"] == "SCRAM-SHA-256"
     assert parsed.clients["source.consumer"]["fetch.max.bytes"] == "2"
     assert parsed.clients["source.consumer"]["fetch.min.bytes"] == "7"
-    assert parsed.clients["source.admin"]["fetch.max.bytes"] == "1"
     assert parsed.clients["target.producer"]["sasl.mechanism"] == "PLAIN"
     assert parsed.clients["target.producer"]["linger.ms"] == "5"
     assert parsed.clients["target.admin"]["request.timeout.ms"] == "9"
+
+
+@pytest.mark.parametrize("client", [f"{side}.{role}" for side in client_keys.ALIASES for role in ROLES])
+@pytest.mark.parametrize("key", [client_keys.OF_SECURITY, client_keys.OTHER])
+def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> None:
+    """K894-27: its own classes are asked in the interop tests."""
+
+    def ask(file: Mapping[str, str]) -> str | None:
+        return parse_settings(file).flows[0].clients[client].get(key)
+
+    order = client_keys.strongest_first(client, key, ask)
+    if client != "target.producer":
+        assert order == client_keys.mirrormakers_order(client, key)
+        return
+    # One producer here is two of MirrorMaker, that of records and that of offset syncs.
+    override, *rest = order
+    assert tuple(rest) == client_keys.mirrormakers_order(client, key)
+    assert (
+        tuple(place for place in order if place in client_keys.ORDER_OF_RECORDS[key])
+        == (client_keys.ORDER_OF_RECORDS[key])
+    )
+    assert override == "A->B.producer.override."
+
+
+@pytest.mark.parametrize("key", ["A.fetch.max.bytes", "A->B.source.cluster.fetch.max.bytes"])
+def test_a_client_property_that_stands_where_only_those_of_security_count_is_told(key: str) -> None:
+    """K894-27."""
+    parsed = settings(f"{key}=1\n")
+    assert parsed.notes == (f"Client properties that mean nothing to klamm's clients, ignored: {key}",)
+    assert "fetch.max.bytes" not in parsed.flows[0].clients["source.consumer"]
 
 
 def test_keys_of_the_worker_may_stand_at_the_target() -> None:
@@ -216,7 +248,7 @@ def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_told() -
         ("A->B.target.admin.security.protocol=X", "A->B.target.admin.security.protocol=X: expected one of PLAINTEXT"),
         ("B.security.protocol=SASL_SSL", "B.sasl.mechanism=GSSAPI: expected one of PLAIN"),
         ("B.producer.request.timeout.ms=soon", "B.producer.request.timeout.ms=soon: expected a whole number from 1"),
-        ("A.fetch.max.wait.ms=-1", "A.fetch.max.wait.ms=-1: expected a whole number from 0"),
+        ("A.consumer.fetch.max.wait.ms=-1", "A.consumer.fetch.max.wait.ms=-1: expected a whole number from 0"),
         ("clusters=A,B,C\nC.bootstrap.servers=c:1\nC.security.protocol=X", "C.security.protocol=X: expected one of"),
     ],
 )

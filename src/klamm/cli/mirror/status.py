@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.mirror.status_text import lines
 from klamm.cli.output import complain, write
+from klamm.mirror.client_settings import ROLES
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.on_target.looking import Wanted, list_topics, look, source_aliases
 from klamm.mirror.on_target.sights import as_document
@@ -96,7 +97,12 @@ def _settings(alias: str, options: argparse.Namespace, client: Mapping[str, str]
     target = _TARGET if alias != _TARGET else f"{_TARGET}-cluster"
     return parse_settings(
         {
-            **{f"{cluster}.{key}": value for cluster in (alias, target) for key, value in client.items()},
+            **{
+                f"{cluster}.{role}.{key}": value
+                for cluster in (alias, target)
+                for role in ROLES
+                for key, value in client.items()
+            },
             "clusters": f"{alias},{target}",
             f"{alias}.bootstrap.servers": options.source_bootstrap_server or _NOWHERE,
             f"{target}.bootstrap.servers": options.bootstrap_server,

@@ -1,0 +1,85 @@
+"""MirrorMaker's own classes say which place of ``mm2.properties`` wins for the properties of clients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.support.client_keys import (
+    ALIASES,
+    OF_SECURITY,
+    ORDER_OF_RECORDS,
+    OTHER,
+    mirrormakers_order,
+    strongest_first,
+)
+from tests.support.mirrormaker import java_virtual_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PACKAGE = "org.apache.kafka.connect."
+ROLES = ("producer", "consumer", "admin")
+QUICK = {"plugin.discovery": "service_load"}
+"""Scanning the class path for plugins takes seconds."""
+
+
+class Oracle:
+    """What MirrorMaker makes of a file."""
+
+    def __init__(self, jvm: Any) -> None:
+        self._connect = jvm.org.apache.kafka.connect
+        self._java = jvm.java
+        self._plugins = self._connect.runtime.isolation.Plugins({**QUICK})
+        self._pair = self._connect.mirror.SourceAndTarget("A", "B")
+        self._connector = self._java.lang.Class.forName(f"{PACKAGE}mirror.MirrorSourceConnector")
+
+    def of_connector(self, client: str, key: str, file: Mapping[str, str]) -> str | None:
+        """Return a property of a client that the connector itself starts."""
+        settings = self._connect.mirror.MirrorSourceConfig(self._base(file))
+        side, role = client.split(".")
+        found = self._call("mirror.MirrorConnectorConfig", f"{side}{role.title()}Config", settings, "role")
+        return _text(found.get(key))
+
+    def of_records(self, key: str, file: Mapping[str, str]) -> str | None:
+        """Return a property of the producer of records."""
+        config = self._connect.mirror.MirrorMakerConfig({**file, **QUICK})
+        worker = self._connect.runtime.distributed.DistributedConfig(config.workerConfig(self._pair))
+        connector = self._connect.runtime.ConnectorConfig(self._plugins, self._base(file))
+        policy = self._connect.connector.policy.AllConnectorClientConfigOverridePolicy()
+        arguments = ("name", "id", worker, connector, self._connector, policy, "cluster")
+        return _text(self._call("runtime.Worker", "baseProducerConfigs", None, *arguments).get(key))
+
+    def _base(self, file: Mapping[str, str]) -> Any:
+        config = self._connect.mirror.MirrorMakerConfig({**file, **QUICK})
+        return config.connectorBaseConfig(self._pair, self._connector)
+
+    def _call(self, class_name: str, name: str, of: Any, *arguments: Any) -> Any:
+        """Call a method that only its package may call; of several the one that takes a text first."""
+        declared = self._java.lang.Class.forName(PACKAGE + class_name).getDeclaredMethods()
+        (method,) = [
+            each
+            for each in declared
+            if each.getName() == name and each.getParameterTypes()[0].getSimpleName() == "String"
+        ]
+        method.setAccessible(True)
+        given = self._java.util.ArrayList()
+        for argument in arguments:
+            given.add(argument)
+        return method.invoke(of, given.toArray())
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def test_properties_of_clients_win_as_in_mirrormaker(java: None) -> None:
+    """K894-27: the order that the unit tests hold klamm to."""
+    with java_virtual_machine() as jvm:
+        oracle = Oracle(jvm)
+        for key in (OF_SECURITY, OTHER):
+            for client in (f"{side}.{role}" for side in ALIASES for role in ROLES):
+                order = strongest_first(client, key, partial(oracle.of_connector, client, key))
+                assert order == mirrormakers_order(client, key), (client, key)
+            order = strongest_first("target.producer", key, partial(oracle.of_records, key))
+            assert order == ORDER_OF_RECORDS[key], key

@@ -3,9 +3,9 @@
 Usage: ``python scripts/with_tools.py [java] [maven] [chromium] -- COMMAND...``
 
 What is missing is installed by the system's package manager where that is permitted (as root, or with a sudo that asks
-for no password). Where it is not, Java missing ends the run with the command to type; Maven missing is only told:
-the tests against a real Apache Kafka then say themselves that they were skipped, and fail in CI. Chromium missing is
-told as well: the tests that look at pages are skipped, in CI too.
+for no password). Where it is not, Java missing ends the run with the command to type; Maven or Chromium missing is only
+told: the tests against a real Apache Kafka, or those that look at pages, then say themselves that they were skipped,
+and fail in CI.
 """
 
 from __future__ import annotations

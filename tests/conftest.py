@@ -65,10 +65,10 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium. Where there is none, tests that ask for it are skipped and named at the end, in CI too."""
+    """A headless Chromium is here, or every test that asks for it skips loudly."""
     program = find_browser()
     if program is None:
-        pytest.skip("needs a Chromium or Chrome: install chromium, or set CHROMIUM to the program")
+        skip_loudly("needs a Chromium or Chrome: install chromium, or set CHROMIUM to the program")
     with Browser(program) as running:
         yield running
 

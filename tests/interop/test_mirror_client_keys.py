@@ -10,6 +10,7 @@ from tests.support.client_keys import (
     OF_SECURITY,
     ORDER_OF_RECORDS,
     OTHER,
+    WORKERS_ORDER,
     mirrormakers_order,
     strongest_first,
 )
@@ -50,6 +51,11 @@ class Oracle:
         arguments = ("name", "id", worker, connector, self._connector, policy, "cluster")
         return _text(self._call("runtime.Worker", "baseProducerConfigs", None, *arguments).get(key))
 
+    def of_worker(self, key: str, file: Mapping[str, str]) -> str | None:
+        """Return a property of Connect's worker, None for what it would be without the file."""
+        ours = self._connect.mirror.MirrorMakerConfig({**file, **QUICK}).workerConfig(self._pair).get(key)
+        return ours if ours in file.values() else None
+
     def _base(self, file: Mapping[str, str]) -> Any:
         config = self._connect.mirror.MirrorMakerConfig({**file, **QUICK})
         return config.connectorBaseConfig(self._pair, self._connector)
@@ -83,3 +89,5 @@ def test_properties_of_clients_win_as_in_mirrormaker(java: None) -> None:
                 assert order == mirrormakers_order(client, key), (client, key)
             order = strongest_first("target.producer", key, partial(oracle.of_records, key))
             assert order == ORDER_OF_RECORDS[key], key
+        for key, expected in WORKERS_ORDER.items():
+            assert strongest_first("target.consumer", key, partial(oracle.of_worker, key)) == expected, key

@@ -56,3 +56,10 @@ ORDER_OF_RECORDS: Final = {
     OTHER: ("A->B.producer.override.", "B.producer."),
 }
 """Kafka 4.1's answer for the producer of records, which is that of Connect's worker."""
+WORKERS_ORDER: Final = {
+    "offset.storage.topic": ("", "B."),
+    "offset.storage.replication.factor": ("", "B."),
+    "offset.flush.interval.ms": ("B.",),
+    "group.id": ("B.",),
+}
+"""Kafka 4.1's answer for keys of Connect's worker."""

@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
+_FROM_TOP: Final = "offset.storage."
+"""Keys of Connect's worker that MirrorMaker takes from the top level of the file, rather than from ``B.``."""
+
+
 class KeyReader:
-    """Looks keys up by precedence: ``A->B.k``, then (for keys of the worker) ``B.k``, then ``k``."""
+    """Looks keys up by precedence: ``A->B.k``, then ``k``.
+
+    Keys of Connect's worker are looked up as ``MirrorMakerConfig.workerConfig`` does: ``B.k`` alone, but
+    ``offset.storage.*`` first at top level. Where it finds nothing, ``A->B.k`` and ``k`` count here, in this order.
+    """
 
     def __init__(self, properties: Mapping[str, str], source: str, target: str) -> None:
         self._properties = properties
@@ -27,7 +35,9 @@ class KeyReader:
 
     def find(self, key: str, *, worker: bool = False) -> tuple[str, str] | None:
         """Return the full key and its value, None when the file does not say."""
-        prefixes = (self._flow, self._target, "") if worker else (self._flow, "")
+        prefixes: tuple[str, ...] = (self._flow, "")
+        if worker:
+            prefixes = ("", self._target, self._flow) if key.startswith(_FROM_TOP) else (self._target, self._flow, "")
         for prefix in prefixes:
             if (value := self._properties.get(prefix + key)) is not None:
                 return prefix + key, value.strip()

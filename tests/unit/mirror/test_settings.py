@@ -7,6 +7,7 @@ import pytest
 
 from klamm.mirror.client_settings import ROLES
 from klamm.mirror.copying.preparing import copy_settings
+from klamm.mirror.key_reader import KeyReader
 from klamm.mirror.keys import IncrementalAlterConfigs, IsolationLevel
 from klamm.mirror.model import ConfigEntry, OperationType
 from klamm.mirror.naming import IdentityReplicationPolicy
@@ -164,6 +165,20 @@ def test_keys_of_the_worker_may_stand_at_the_target() -> None:
     assert flow("offset.storage.replication.factor=1\n").positions_replication_factor == 1
     assert flow("B.offset.storage.replication.factor=2\n").positions_replication_factor == 2
     assert flow("B.offset.storage.topic=mine\n").positions_topic == "mine"
+
+
+@pytest.mark.parametrize("key", client_keys.WORKERS_ORDER)
+def test_keys_of_the_worker_win_in_the_order_of_mirrormaker(key: str) -> None:
+    """K894-27: its own classes are asked in the interop tests."""
+
+    def ask(file: Mapping[str, str]) -> str | None:
+        found = KeyReader(file, "A", "B").find(key, worker=True)
+        return None if found is None else found[1]
+
+    kafkas = client_keys.WORKERS_ORDER[key]
+    order = client_keys.strongest_first("target.consumer", key, ask)
+    assert order[: len(kafkas)] == kafkas
+    assert set(order) == {"", "B.", "A->B."}
 
 
 def test_setting_the_excluded_configs_replaces_the_list() -> None:

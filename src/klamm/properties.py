@@ -30,17 +30,25 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a properties file in UTF-8.
+    """Read a properties file in UTF-8 or, where it is none, in Latin-1, which is what Kafka takes every file for.
+
+    What is valid UTF-8 is nearly always meant so: text in Latin-1 seldom has a valid sequence by chance. A value with
+    such letters is therefore not what Kafka makes of the same file; ``\\u`` escapes are the same to both.
 
     Raises:
         SettingsError: the file can not be read, or is not properties text.
     """
     try:
-        return parse_properties(path.read_text(encoding="utf-8"))
+        return parse_properties(_decode(path.read_bytes()))
     except OSError as error:
         raise SettingsError(f"{path}: can not be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: is not UTF-8 text: {error}") from error
+
+
+def _decode(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
 
 
 def with_prefix(properties: Mapping[str, str], prefix: str) -> dict[str, str]:

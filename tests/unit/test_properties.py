@@ -36,6 +36,22 @@ def test_a_bad_unicode_escape_is_refused() -> None:
         parse_properties("a=\\u00zz")
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"password=caf\xe9", "caf\u00e9"),
+        (b"password=caf\xc3\xa9", "caf\u00e9"),
+        (b"password=caf\xe9 \xc3\xa9", "caf\u00e9 \u00c3\u00a9"),
+        (b"password=caf\\u00e9", "caf\u00e9"),
+    ],
+    ids=["Latin-1, as Java", "UTF-8", "not all of it UTF-8", "escaped"],
+)
+def test_a_file_is_utf_8_or_else_latin_1(content: bytes, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_bytes(content)
+    assert read_properties(file) == {"password": expected}
+
+
 def test_a_file_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.properties: can not be read: No such file"):
         read_properties(tmp_path / "none.properties")

@@ -30,10 +30,10 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a properties file in UTF-8 or, where it is none, in Latin-1, which is what Kafka takes every file for.
+    r"""Read a properties file in UTF-8 or, where it is none, in Latin-1, which is what Kafka takes every file for.
 
     What is valid UTF-8 is nearly always meant so: text in Latin-1 seldom has a valid sequence by chance. A value with
-    such letters is therefore not what Kafka makes of the same file; ``\\u`` escapes are the same to both.
+    such letters is therefore not what Kafka makes of the same file; ``\u`` escapes are the same to both.
 
     Raises:
         SettingsError: the file can not be read, or is not properties text.

@@ -1,4 +1,4 @@
-"""Names that applications choose for themselves, as they may stand in a line for people."""
+"""Names and values that others choose, as they may stand in a line for people."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ MAX_SHOWN: Final = 64
 """Characters of a name: one that is longer makes a table nobody can read."""
 
 
-def printable(name: str) -> str:
-    """Return a name without what would move a terminal's cursor or begin a line, cut where it is too long.
+def escaped(text: str) -> str:
+    r"""Return a text without what would move a terminal's cursor or begin a line: ``\x1b`` and ``\n`` instead.
 
-    JSON and Parquet keep names as they are.
+    A backslash stays as it is, so that a pattern reads as it was written. JSON and YAML have texts as they are.
     """
-    plain = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name[:MAX_SHOWN])
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def printable(name: str) -> str:
+    """Return a name escaped, and cut where it is too long. JSON and Parquet keep names as they are."""
+    plain = escaped(name[:MAX_SHOWN])
     return plain if len(name) <= MAX_SHOWN else f"{plain}..."

@@ -13,7 +13,15 @@ import yaml
 
 import klamm
 from klamm import cli
-from klamm.admin import AdminClient, NewTopic
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OpType,
+    ResourceType,
+)
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from tests.support.wire import WireClient
 
@@ -370,3 +378,35 @@ def test_a_wrong_file_is_refused_by_its_name(run: Run, tmp_path: Path) -> None:
     )
     assert run("configs", "apply", str(tmp_path / "absent.yaml")) == 1
     assert "absent.yaml: cannot be read" in run.err
+
+
+# --- texts that others chose ---
+
+
+def test_values_are_escaped_for_people_and_exact_for_programs(run: Run, address: str) -> None:
+    # given
+    value = "a\x1b[2J\r\nb"
+    resource = ConfigResource(ResourceType.CLIENT_METRICS, "escaped")
+    with AdminClient(address) as admin:
+        operation = AlterConfigOp(ConfigEntry("metrics", value), OpType.SET)
+        admin.incremental_alter_configs({resource: [operation]}).all().result()
+    metrics = ("configs", "--describe", "--entity-type", "client-metrics", "--entity-name", "escaped")
+    # when
+    assert run(*metrics) == 0
+    # then
+    _, line = run.out.splitlines()
+    assert line.startswith("  metrics=a\\x1b[2J\\r\\nb sensitive=false")
+    assert "\x1b" not in run.out
+    # and
+    for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        assert run(*metrics, "-o", output) == 0
+        assert read(run.out)[0]["configs"][0]["value"] == value
+
+
+def test_names_of_users_are_escaped_for_people_and_exact_for_programs(run: Run) -> None:
+    user = "red\x1b[31m"
+    assert run("configs", "--alter", "--user", user, "--add-config", "producer_byte_rate=5,acks=all") == 0
+    assert run("configs", "--describe", "--user", user) == 0
+    assert run.out.count("user-principal 'red\\x1b[31m' are") == 2
+    assert run("configs", "--describe", "--user", user, "-o", "json") == 0
+    assert json.loads(run.out)[0]["entity"] == {"user": user}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.client_configs.printing import MAX_SHOWN, printable
+from klamm.client_configs.printing import MAX_SHOWN, escaped, printable
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,8 @@ from klamm.client_configs.printing import MAX_SHOWN, printable
 )
 def test_a_name_stays_in_its_line(name: str, shown: str) -> None:
     assert printable(name) == shown
+
+
+def test_a_value_is_escaped_and_never_cut() -> None:
+    assert escaped("RULE:^CN=(.*?)$\\d" + "x" * 100) == "RULE:^CN=(.*?)$\\d" + "x" * 100
+    assert escaped("a\tb\r\n\x1b[2J\x9b" + "x" * 100) == "a\\tb\\r\\n\\x1b[2J\\x9b" + "x" * 100

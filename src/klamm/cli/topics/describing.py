@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.admin import TopicPartition
 from klamm.cli.topics.names import format_topic_id
+from klamm.client_configs.printing import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -131,7 +132,7 @@ def _listed(brokers: tuple[int, ...] | None) -> str:
 
 
 def _text(value: str | None) -> str:
-    return "null" if value is None else value
+    return "null" if value is None else escaped(value)
 
 
 def document(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: Report) -> dict[str, Any] | None:

@@ -108,6 +108,21 @@ def _unicode(digits: str) -> str:
     return chr(int(digits, 16))
 
 
+def parse_int(key: str, value: str, *, at_least: int, at_most: int = 2**31 - 1) -> int:
+    """Parse a whole number within limits.
+
+    Raises:
+        SettingsError: no number, or outside.
+    """
+    try:
+        number = int(value.strip())
+    except ValueError:
+        number = at_least - 1
+    if not at_least <= number <= at_most:
+        raise SettingsError(f"{key}={value}: expected a whole number from {at_least} to {at_most}")
+    return number
+
+
 def split_address(text: str) -> tuple[str, int] | None:
     """Return host and port of ``host:port``, an IPv6 host without its brackets; None: it is no address."""
     host, _, port = text.strip().rpartition(":")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from klamm.mirror.keys import parse_int
-from klamm.properties import SettingsError, with_prefix
+from klamm.properties import SettingsError, parse_int, with_prefix
 from klamm.wire.security import Security
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.mirror import keys
 from klamm.mirror.filters import PatternList
-from klamm.properties import SettingsError, with_prefix
+from klamm.properties import SettingsError, parse_int, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -55,7 +55,7 @@ class KeyReader:
     def integer(self, key: str, default: int, *, at_least: int, worker: bool = False) -> int:
         """Return a whole number."""
         found = self.find(key, worker=worker)
-        return keys.parse_int(*found, at_least=at_least) if found else default
+        return parse_int(*found, at_least=at_least) if found else default
 
     def seconds(self, key: str, default: int) -> timedelta:
         """Return a number of seconds, at least 1."""

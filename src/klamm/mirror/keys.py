@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.properties import SettingsError
+from klamm.properties import parse_int as parse_int  # noqa: PLC0414 - parsed here like the rest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,21 +122,6 @@ def parse_bool(key: str, value: str) -> bool:
             return False
         case _:
             raise SettingsError(f"{key}={value}: expected true or false")
-
-
-def parse_int(key: str, value: str, *, at_least: int, at_most: int = 2**31 - 1) -> int:
-    """Parse a whole number within limits.
-
-    Raises:
-        SettingsError: no number, or outside.
-    """
-    try:
-        number = int(value.strip())
-    except ValueError:
-        number = at_least - 1
-    if not at_least <= number <= at_most:
-        raise SettingsError(f"{key}={value}: expected a whole number from {at_least} to {at_most}")
-    return number
 
 
 def parse_seconds(key: str, value: str) -> timedelta:

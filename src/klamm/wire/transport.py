@@ -7,12 +7,14 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from klamm.properties import parse_int
 from klamm.wire.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CONNECT_TIMEOUT_S: Final = 5.0
+_TIMEOUT: Final = "request.timeout.ms"
 _PLAINTEXT: Final = Security()
 _MAX_VIEWS: Final = 512
 """Fewer than IOV_MAX (1024) views per system call."""
@@ -150,13 +152,14 @@ class ConnectionSettings:
         """Read a client's properties.
 
         Raises:
-            SettingsError: security settings that the connections can not honour.
+            SettingsError: what the connections can not honour; names the property, its value and what is allowed.
         """
+        timeout = properties.get(_TIMEOUT, "30000")
         return cls(
             bootstrap_servers=bootstrap_servers,
             client_id=properties.get("client.id", client_id),
             security=Security.of(properties),
-            request_timeout_s=int(properties.get("request.timeout.ms", "30000")) / 1000,
+            request_timeout_s=parse_int(_TIMEOUT, timeout, at_least=1) / 1000,
         )
 
 

@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
     try:
         settings = parse_settings(resolve(read_properties(options.properties)))
+        settings.check_clients()
         return _run(_flow(settings.require_flows(), options.flow), options)
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror cutover: {options.properties}: {error}\n")

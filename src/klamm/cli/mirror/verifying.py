@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         wanted = re.compile(options.topics)
         settings = parse_settings(resolve(read_properties(options.properties)), target_aliases=options.clusters)
+        settings.check_clients()
         flows, read_records = settings.require_flows(), not options.offsets_only
         return max(_flow(flow, wanted, read_records=read_records) for flow in flows)
     except re.error as error:

@@ -33,6 +33,15 @@ def test_a_file_without_a_flow_is_refused(command: str, tmp_path: Path, capsys: 
     assert "no flow is enabled" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["verify", "cutover g", "--plan"])
+def test_a_wrong_client_property_is_refused_by_the_key_that_stands_in_the_file(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "A->B.enabled=true\nA.consumer.request.timeout.ms=soon\n")
+    assert cli(words(command, file)) == 2
+    assert "A.consumer.request.timeout.ms=soon: expected a whole number from 1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_clusters_that_are_away_are_told_at_once(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

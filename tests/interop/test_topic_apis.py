@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from klamm import Broker
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -129,6 +130,33 @@ def test_ten_thousand_partitions_are_too_many_for_a_request(client: WireClient, 
     expected = (POLICY_VIOLATION, "Excessively large number of partitions per request.")
     assert [(topic.error_code, topic.error_message) for topic in answer.topics] == [expected, expected]
     assert client.topic_ids() == before
+
+
+def test_ten_thousand_partitions_are_too_many_for_a_request_that_adds_them(client: WireClient) -> None:
+    def grow(counts: dict[str, int]) -> dict[str, tuple[int, str | None]]:
+        topics = [
+            CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+            for name, count in counts.items()
+        ]
+        request = CreatePartitionsRequest(topics=topics, timeout_ms=60_000, validate_only=True)
+        answer = client.ask(request, CreatePartitionsResponse, 3)
+        return {result.name: (result.error_code, result.error_message) for result in answer.results}
+
+    # given
+    create(client, "grown-a", partitions=3)
+    create(client, "grown-b", partitions=1)
+    # when
+    answer = grow({"grown-a": 5_003, "grown-b": 5_001, "missing": 20_000})
+    # then
+    expected = (POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    assert answer == dict.fromkeys(("grown-a", "grown-b", "missing"), expected)
+    # what is there and what cannot be done do not count
+    assert grow({"grown-a": 5_003, "grown-b": 5_000, "missing": 20_000}) == {
+        "grown-a": (NONE, None),
+        "grown-b": (NONE, None),
+        "missing": (UNKNOWN_TOPIC, None),
+    }
+    assert grow({"grown-a": 10_002, "grown-b": -10_000})["grown-a"] == (NONE, None)
 
 
 def test_the_log_of_kafkas_controllers_is_no_name_for_a_topic(client: WireClient) -> None:

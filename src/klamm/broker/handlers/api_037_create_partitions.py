@@ -2,8 +2,8 @@
 
 Adds partitions to topics, with the brokers' choice of replicas or the request's. A topic that is named twice is
 answered once, with INVALID_REQUEST, and stays as it is. ``validate_only`` changes nothing. A policy has its say last.
-Partitions count for ``controller_mutation_rate`` (KIP-599), also when they are only validated; from v3 on what is
-beyond it is refused.
+A request for 10,000 partitions or more in all its topics is refused as a whole. Partitions count for
+``controller_mutation_rate`` (KIP-599), also when they are only validated; from v3 on what is beyond it is refused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.broker.attempt import ApiError, attempt
 from klamm.broker.route import Route
 from klamm.broker.security.checks import TOPIC_DENIED, may_topic
-from klamm.broker.topics.placement import place_added_partitions
+from klamm.broker.topics.placement import check_request_size, place_added_partitions
 from klamm.policy.details import CreatePartitionsDetails
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.security.acls import AclOperation
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from klamm.broker.quotas.mutations import MutationQuota
     from klamm.broker.topics.catalog import Topic
 
+Asked: TypeAlias = CreatePartitionsRequest.CreatePartitionsTopic
 Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
 API: Final = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3)
 _STRICT_SINCE: Final = 3
@@ -46,26 +47,40 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
-    begun = [
-        (name, await _begin(topic, context, quota, validate_only=request.validate_only, is_duplicate=asked[name] > 1))
+    admitted = [
+        (topic, _refusal(topic, context, is_duplicate=asked[name] > 1))
         async for name, topic in context.time_slice.over(once_each.items())
+    ]
+    excess = _excess([topic for topic, refusal in admitted if refusal is None], context)
+    begun = [
+        (topic.name, refusal or excess or await _begin(topic, context, quota, validate_only=request.validate_only))
+        async for topic, refusal in context.time_slice.over(admitted)
     ]
     results = [await _end(name, growing) async for name, growing in context.time_slice.over(begun)]
     return CreatePartitionsResponse(throttle_time_ms=quota.throttle_time_ms, results=results)
 
 
-async def _begin(
-    topic: CreatePartitionsRequest.CreatePartitionsTopic,
-    context: RequestContext,
-    quota: MutationQuota,
-    *,
-    validate_only: bool,
-    is_duplicate: bool,
-) -> asyncio.Future[None] | ApiError:
+def _refusal(topic: Asked, context: RequestContext, *, is_duplicate: bool) -> ApiError | None:
     if is_duplicate:
         return ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    if not may_topic(context, AclOperation.ALTER, topic.name):
-        return TOPIC_DENIED
+    return None if may_topic(context, AclOperation.ALTER, topic.name) else TOPIC_DENIED
+
+
+def _excess(asked: Sequence[Asked], context: RequestContext) -> ApiError | None:
+    """Tell what all topics are refused with when they would have too many partitions more, all together."""
+    topics = context.services.topics
+    both = ((each.count, topics.get(each.name)) for each in asked)
+    added = (count - len(topic.partitions) for count, topic in both if topic is not None)
+    try:
+        check_request_size(sum(more for more in added if more > 0))
+    except PolicyViolationError as error:
+        return ApiError(error.error_code, error.error_message)
+    return None
+
+
+async def _begin(
+    topic: Asked, context: RequestContext, quota: MutationQuota, *, validate_only: bool
+) -> asyncio.Future[None] | ApiError:
     growing, error = await attempt(lambda: _grow(topic, context, quota, validate_only=validate_only), api=API.key)
     return error if growing is None else growing
 
@@ -80,11 +95,7 @@ async def _end(name: str, growing: asyncio.Future[None] | ApiError) -> Result:
 
 
 async def _grow(
-    asked: CreatePartitionsRequest.CreatePartitionsTopic,
-    context: RequestContext,
-    quota: MutationQuota,
-    *,
-    validate_only: bool,
+    asked: Asked, context: RequestContext, quota: MutationQuota, *, validate_only: bool
 ) -> asyncio.Future[None] | None:
     policies = context.services.policies
     async with policies.turn(CREATE_PARTITIONS):
@@ -102,9 +113,7 @@ async def _grow(
         return None if validate_only else context.services.topics.begin_grow(topic, added)
 
 
-def _decide(
-    asked: CreatePartitionsRequest.CreatePartitionsTopic, context: RequestContext
-) -> tuple[Topic, Sequence[Sequence[int]]]:
+def _decide(asked: Asked, context: RequestContext) -> tuple[Topic, Sequence[Sequence[int]]]:
     topics = context.services.topics
     topic = topics.get(asked.name)
     if topic is None:
@@ -122,9 +131,7 @@ def _decide(
     return topic, added
 
 
-def _details(
-    asked: CreatePartitionsRequest.CreatePartitionsTopic, topic: Topic, context: RequestContext, *, validate_only: bool
-) -> CreatePartitionsDetails:
+def _details(asked: Asked, topic: Topic, context: RequestContext, *, validate_only: bool) -> CreatePartitionsDetails:
     session = context.session
     return CreatePartitionsDetails(
         topic=topic.name,

@@ -163,8 +163,10 @@ class KafkaApiError(Exception):
     error_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def __init__(self, error_message: str | None = None) -> None:
-        if error_message is not None and len(error_message) > MAX_MESSAGE_LENGTH:
-            error_message = f"{error_message[: MAX_MESSAGE_LENGTH - 1]}…"
+        if error_message is not None:
+            error_message = str(error_message)  # a user's policy raises what it has, such as a number or an error
+            if len(error_message) > MAX_MESSAGE_LENGTH:
+                error_message = f"{error_message[: MAX_MESSAGE_LENGTH - 1]}…"
         super().__init__(error_message or self.error_code.name)
         self.error_message = error_message
 

@@ -59,6 +59,9 @@ HOUSE_RULES = """
                     if os.waitpid(child, 0)[1] >> 8 != 3: raise ValueError("the child lived on")
                 case "half": raise PolicyViolationError("half a pair: \\ud800")
                 case "silent": raise Silent(7)
+                case "number": raise PolicyViolationError(5)
+                case "zero": raise InvalidRequestError(0)
+                case "caught": raise PolicyViolationError(ValueError("what was caught"))
                 case "deep": self.validate(details)
                 case "interrupt": raise KeyboardInterrupt
                 case "slow": time.sleep(0.02)
@@ -164,6 +167,9 @@ def test_without_the_property_everything_is_allowed() -> None:
         ("deep-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("half-1", "POLICY_VIOLATION: half a pair: \\ud800", "refuse"),
         ("silent-1", "POLICY_VIOLATION: 7", "refuse"),
+        ("number-1", "POLICY_VIOLATION: 5", "refuse"),
+        ("zero-1", "INVALID_REQUEST: 0", "refuse"),
+        ("caught-1", "POLICY_VIOLATION: what was caught", "refuse"),
         ("interrupt-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("slow-1", "allowed", "allow"),
     ],

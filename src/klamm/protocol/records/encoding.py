@@ -69,23 +69,19 @@ def encode_batch(
     for record in records:
         _write_record(body, record, first, base_timestamp)
     packed = compress(codec, body, level=level)
+    flags = (is_transactional and TRANSACTIONAL) | (is_control and CONTROL)
+    flags |= delete_horizon is not None and DELETE_HORIZON
     max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = log_append_time
-    attributes = (
-        codec
-        | (timestamp_type is TimestampType.LOG_APPEND_TIME and TIMESTAMP_TYPE)
-        | (is_transactional and TRANSACTIONAL)
-        | (is_control and CONTROL)
-        | (delete_horizon is not None and DELETE_HORIZON)
-    )
+        flags |= TIMESTAMP_TYPE
     header = HEADER.pack(
         first,
         BATCH_OVERHEAD - LOG_OVERHEAD + len(packed),
         partition_leader_epoch,
         MAGIC,
         _NO_CRC_YET,
-        attributes,
+        codec | flags,
         last - first,
         base_timestamp,
         max_timestamp,

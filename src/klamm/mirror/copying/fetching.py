@@ -1,8 +1,9 @@
 """The fetching half of a copier: answers are queued per partition.
 
-Each leader is asked on two lanes, since it answers what comes on one connection in order: what is caught up waits for
-new records on one, what is behind is fetched on the other. Else a partition that is behind would stand still as long as
-a fetch waits for one that is at its end, and a quiet one would wait for the megabytes of a busy one.
+Each leader is asked on three lanes, since it answers what comes on one connection in order. What is caught up waits for
+new records on one: else a partition that is behind would stand still as long as a fetch waits for one that is at its
+end, and a quiet one would wait for the megabytes of a busy one. What is behind is fetched on two others: while the
+answer of one is worked off, that of the other is on its way.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _REFRESH_EVERY_S: Final = 300.0
 _RETRY_S: Final = 0.2
 _LATE_S: Final = 40.0
 _SHORT_WAIT_MS: Final = 20
-"""How long the lane of what is behind may be taken by a fetch that finds nothing."""
+"""How long a lane of what is behind may be taken by a fetch that finds nothing."""
 _SESSION_LOST: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -57,8 +58,14 @@ ON_LOSS_KEY: Final = "klamm.on.source.loss"
 class _Lane(IntEnum):
     """One of the connections to a leader."""
 
-    BEHIND = 0
-    CAUGHT_UP = 1
+    CAUGHT_UP = 0
+    BEHIND_EVEN = 1
+    BEHIND_ODD = 2
+
+    @classmethod
+    def of_behind(cls, partition: int) -> _Lane:
+        """Return where a partition that is behind is fetched."""
+        return cls.BEHIND_ODD if partition % 2 else cls.BEHIND_EVEN
 
 
 class _Sent(NamedTuple):
@@ -141,9 +148,9 @@ class Fetcher:
             self._refresh(now)
         if sum(copy.pending_bytes for copy in self._active.values()) >= self._settings.buffer_bytes:
             return
-        for leader, wanted in self._wanted(now).items():
+        for (leader, lane), wanted in self._wanted(now).items():
             try:
-                self._send_behind(leader, wanted, now)
+                self._send_behind(leader, lane, wanted, now)
             except ConnectionLostError as error:
                 self._lose(leader, [(entry.topic, entry.partition) for entry in wanted], error, now)
         for leader, session in list(self._sessions.items()):
@@ -181,9 +188,9 @@ class Fetcher:
         partition = copy.partition_id
         logger.error("%s: %s-%d stops: %s", self._settings.flow, partition.topic, partition.partition, reason)
 
-    def _wanted(self, now: float) -> dict[int, list[WantedRecords]]:
-        """Return what is behind and may be asked for, by leader; what has caught up joins the sessions instead."""
-        out: dict[int, list[WantedRecords]] = {}
+    def _wanted(self, now: float) -> dict[tuple[int, _Lane], list[WantedRecords]]:
+        """Return what is behind and may be asked for, by leader and lane; what has caught up joins the sessions."""
+        out: dict[tuple[int, _Lane], list[WantedRecords]] = {}
         keys = list(self._behind)
         asked = frozenset[Key]().union(*(sent.keys for sent in self._in_flight.values()))
         # Brokers fill an answer in the order asked for: everybody comes first in turn.
@@ -203,9 +210,9 @@ class Fetcher:
             if copy.is_caught_up and (leader, _Lane.CAUGHT_UP) not in self._in_flight:
                 self._sessions.setdefault(leader, FetchSession()).want(wanted)
                 del self._behind[key]
-            elif (leader, _Lane.BEHIND) not in self._in_flight:
+            elif (leader, lane := _Lane.of_behind(key[1])) not in self._in_flight:
                 # What has just caught up goes with the others until a session can take it.
-                out.setdefault(leader, []).append(wanted)
+                out.setdefault((leader, lane), []).append(wanted)
         return out
 
     def _next_records(self, copy: PartitionCopy) -> WantedRecords:
@@ -222,7 +229,7 @@ class Fetcher:
     def _has_room(self, copy: PartitionCopy, now: float) -> bool:
         return now >= copy.retry_at and copy.pending_bytes < self._settings.fetch_limits.partition_max_bytes
 
-    def _send_behind(self, leader: int, wanted: list[WantedRecords], now: float) -> None:
+    def _send_behind(self, leader: int, lane: _Lane, wanted: list[WantedRecords], now: float) -> None:
         limits = self._settings.fetch_limits
         limits = limits._replace(max_wait_ms=min(limits.max_wait_ms, _SHORT_WAIT_MS))
         request = fetch_request(wanted, limits, read_committed=self._settings.read_committed)
@@ -235,7 +242,7 @@ class Fetcher:
             for fetched in self._partitions(response, names, version):
                 self._take(fetched, offsets[fetched.topic, fetched.partition], memory)
 
-        self._submit((leader, _Lane.BEHIND), request, names, on_response, now, keys=frozenset(offsets))
+        self._submit((leader, lane), request, names, on_response, now, keys=frozenset(offsets))
 
     def _send_session(self, leader: int, session: FetchSession, now: float) -> None:
         request = session.request(self._settings.fetch_limits, read_committed=self._settings.read_committed)

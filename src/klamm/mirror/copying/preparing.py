@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.client_settings import number
 from klamm.mirror.copying.partition_copy import PartitionId
 from klamm.mirror.copying.settings import CopySettings
 from klamm.mirror.copying.sync_writer import SyncSettings
 from klamm.mirror.copying.transactions import TransactionSettings
-from klamm.mirror.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation
+from klamm.mirror.settings.clients import number
+from klamm.mirror.settings.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation
 from klamm.wire.fetch_frames import FetchLimits
 from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
-    from klamm.mirror.client_settings import ClientProperties
-    from klamm.mirror.control import Assignment
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.clients import ClientProperties
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.topics.control import Assignment
 
 _MIB: Final = 1024 * 1024
 _BUFFER_BYTES: Final = 64 * _MIB

@@ -1,4 +1,8 @@
-"""The producing half of a copier: many requests in flight, one batch per partition in each."""
+"""The producing half of a copier: many requests in flight, one batch per partition in each.
+
+Each leader is written to on two lanes, since it reads a request of a connection only when the one before is done: what
+comes on the one is read while what came on the other is appended. A partition stays on its lane, so its order stays.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LANES: Final = 2
+"""More of them leave fewer batches to a request, and cost more than they give."""
 _MAX_REQUESTS: Final = 8
+"""On a lane."""
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _REFRESH_EVERY_S: Final = 300.0
 _RETRY_S: Final = 0.2
@@ -72,6 +79,8 @@ _PRODUCER_LOST: Final = frozenset(
 )
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
+_Lane = tuple[int, int]
+"""A leader, and which of the connections to it."""
 _Key = tuple[str | bytes, int]
 _Sent = dict[_Key, tuple[PartitionCopy, "Outgoing"]]
 """What a request held, by topic (name or id, as the answer tells it) and partition."""
@@ -109,7 +118,7 @@ class Producer:
         self._active = active
         self._clock = clock
         self._on_acknowledged = on_acknowledged
-        self._in_flight: dict[int, tuple[Connection, deque[_Sent]]] = {}
+        self._in_flight: dict[_Lane, tuple[Connection, deque[_Sent]]] = {}
         self._fresh: ProducerIdentity | None = None
         self._turn = 0
         self.refresh_at = 0.0
@@ -132,19 +141,19 @@ class Producer:
             return
         if now >= self.refresh_at:
             self._refresh(now)
-        by_leader: dict[int, list[PartitionCopy]] = {}
+        by_lane: dict[_Lane, list[PartitionCopy]] = {}
         for copy in ready:
             leader = self._target.leader(copy.partition_id.remote_topic, copy.partition_id.partition)
             if leader is None:
                 copy.wait("no leader on the target", retry_at=now + _RETRY_S)
                 self.refresh_at = min(self.refresh_at, now + _RETRY_S)
             else:
-                by_leader.setdefault(leader, []).append(copy)
-        for leader, copies in by_leader.items():
+                by_lane.setdefault((leader, copy.partition_id.partition % _LANES), []).append(copy)
+        for lane, copies in by_lane.items():
             try:
-                self._send_to(leader, copies, now)
+                self._send_on(lane, copies, now)
             except ConnectionLostError as error:
-                # Only what this node leads waits; its partitions may have new leaders soon.
+                # Only what this lane carries waits; its partitions may have new leaders soon.
                 self.refresh_at = min(self.refresh_at, now + _RETRY_S)
                 for copy in copies:
                     copy.wait(f"target: {error}", retry_at=now + _RETRY_S)
@@ -157,9 +166,9 @@ class Producer:
         self._target.refresh(sorted({copy.partition_id.remote_topic for copy in self._copies.values()}))
         self.refresh_at = now + _REFRESH_EVERY_S
 
-    def _send_to(self, leader: int, copies: list[PartitionCopy], now: float) -> None:
-        connection = self._target.connection(leader)
-        used, requests = self._in_flight.setdefault(leader, (connection, deque()))
+    def _send_on(self, lane: _Lane, copies: list[PartitionCopy], now: float) -> None:
+        connection = self._target.connection(*lane)
+        used, requests = self._in_flight.setdefault(lane, (connection, deque()))
         if used is not connection:
             return  # what was in flight on the broken one has to be queued again first
         while len(requests) < _MAX_REQUESTS and (ready := [copy for copy in copies if self._can_send(copy, now)]):
@@ -288,12 +297,12 @@ class Producer:
 
     def sweep(self, now: float) -> None:
         """Queue again what was in flight on connections that broke or do not answer."""
-        for leader, (connection, requests) in list(self._in_flight.items()):
+        for lane, (connection, requests) in list(self._in_flight.items()):
             if connection.oldest_wait_s(now) > _LATE_S:
                 connection.close()
             if not connection.closed:
                 continue
-            del self._in_flight[leader]
+            del self._in_flight[lane]
             for sent in requests:
                 for copy, outgoing in sent.values():
                     self._retry(copy, outgoing, "the connection to the target broke", now)

@@ -11,14 +11,14 @@ from benchmarks.mirror_sides import MirrorSide, start_klamm
 from benchmarks.sides import apache_kafka
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.control import FlowControl
 from klamm.mirror.progress import MirrorStatus
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.control import FlowControl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from klamm.mirror.control import Assignment
+    from klamm.mirror.topics.control import Assignment
     from tests.support.kafka import KafkaCluster
 
 _TOPICS: Final = 500

@@ -14,9 +14,9 @@ from klamm.admin import (
     AdminClient,
     PatternType,
 )
-from klamm.mirror.acl_sync import AclSync
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.acl_sync import AclSync
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

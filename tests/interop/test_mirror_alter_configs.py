@@ -9,10 +9,10 @@ import pytest
 
 import klamm
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.control import FlowControl
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import MirrorStatus
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.control import FlowControl
 from klamm.properties import parse_properties
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest

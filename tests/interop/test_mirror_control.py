@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import klamm
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.control import Assignment, FlowControl
 from klamm.mirror.model import AdminRefusedError, ConfigEntry
 from klamm.mirror.progress import MirrorStatus
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.properties import parse_properties
 from tests.support.mirror import create_topic, properties, topic_configs
 

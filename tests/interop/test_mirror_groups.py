@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 import klamm
 from klamm.cli import main as cli
 from klamm.mirror.formats import Checkpoint
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, wait_for_records
 from tests.support.mirror_groups import Copying, commit, committed, rounds
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
 
 SYNCED = "sync.group.offsets.enabled = true\n"
 

@@ -15,7 +15,7 @@ from klamm.mirror.formats import OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.on_target.tails import read_tail
 from klamm.mirror.positions import SourcePartition, key_bytes, value_bytes
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from klamm.protocol.records import Record
 from klamm.wire.buffers import BufferPool

@@ -15,7 +15,7 @@ from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.model import GroupState
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Self
 
 from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.control import Assignment, FlowControl
 from klamm.mirror.copying.copier import Copier
 from klamm.mirror.copying.preparing import copy_settings, partitions_of
 from klamm.mirror.groups.running import group_control
 from klamm.mirror.groups.status import FlowGroups, GroupStatus
 from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.topics.control import Assignment, FlowControl
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
 
 
 class Copying:

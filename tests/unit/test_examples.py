@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import read_properties
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from klamm.admin import Acl, PerKeyResult
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -8,25 +8,25 @@ import threading
 from typing import TYPE_CHECKING, Final, Self
 
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.control import FlowControl
 from klamm.mirror.copying.preparing import copy_settings, partitions_of
 from klamm.mirror.groups.running import translate_groups
 from klamm.mirror.groups.status import GroupStatus
 from klamm.mirror.heartbeats import write_heartbeats
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.progress import FlowState, MirrorStatus
-from klamm.mirror.settings import METRICS_LISTEN
+from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import Share
+from klamm.mirror.topics.control import FlowControl
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from klamm.mirror.control import Assignment
-    from klamm.mirror.flow_settings import FlowSettings
-    from klamm.mirror.settings import MirrorSettings
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.mirror import MirrorSettings
+    from klamm.mirror.topics.control import Assignment
 
 logger = logging.getLogger(__name__)
 

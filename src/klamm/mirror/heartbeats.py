@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from klamm.mirror.group_settings import HeartbeatSettings
     from klamm.mirror.model import MirrorAdmin
+    from klamm.mirror.settings.groups import HeartbeatSettings
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.planning import print_plan
 from klamm.mirror.progress import FlowProgress, FlowState, describe
-from klamm.mirror.providers import resolve
-from klamm.mirror.settings import MirrorSettings, parse_settings
+from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
+from klamm.mirror.settings.providers import resolve
+from klamm.mirror.topics.planning import print_plan
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from klamm.dataframes.reading import TopicReader
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.copying.position_store import PositionStore
 from klamm.mirror.copying.preparing import copy_settings
-from klamm.mirror.keys import IsolationLevel
-from klamm.mirror.plans import selected_topics
+from klamm.mirror.settings.keys import IsolationLevel
+from klamm.mirror.topics.plans import selected_topics
 from klamm.protocol.records import decode_records
 from klamm.verification.comparing import Findings, Fingerprint, compare
 from klamm.wire.buffers import BufferPool
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.mirror.copying.settings import CopySettings
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.records import Record
     from klamm.wire.transport import ConnectionSettings
 

@@ -9,7 +9,7 @@ from klamm.mirror.formats import Heartbeat
 from klamm.mirror.heartbeats import Heartbeats, write_heartbeats
 from klamm.mirror.main import run
 from klamm.mirror.model import AdminRefusedError
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.wire.connection import ConnectionLostError
 from tests.support.mirror import properties, topic_configs, wait_for_records
 from tests.support.mirror_fakes import FakeCluster
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from klamm.mirror.group_settings import HeartbeatSettings
+    from klamm.mirror.settings.groups import HeartbeatSettings
     from klamm.protocol.records import Record
 
 NOON = 1_700_000_000.0

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.cutover import cut_over
 from klamm.mirror.groups.running import both_sides
-from klamm.mirror.providers import resolve
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.providers import resolve
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.groups.cutover import Cutover, CutoverRow
+    from klamm.mirror.settings.flow import FlowSettings
 
 _OK: Final = 0
 _NOT_NOW: Final = 1

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _overrides(options: argparse.Namespace) -> dict[str, str]:
     """Return the keys of the file that the command line sets instead."""
-    from klamm.mirror.settings import CHECKPOINT_DIR, MASTER, METRICS_LISTEN  # noqa: PLC0415 - --help needs none of it
+    from klamm.mirror.settings.mirror import CHECKPOINT_DIR, MASTER, METRICS_LISTEN  # noqa: PLC0415 - --help needs none of it
 
     said = {METRICS_LISTEN: options.metrics, MASTER: options.master, CHECKPOINT_DIR: options.checkpoint}
     return {key: value for key, value in said.items() if value is not None}

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.mirror.status_text import lines
 from klamm.cli.output import complain, write
-from klamm.mirror.client_settings import ROLES
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.on_target.looking import Wanted, list_topics, look, source_aliases
 from klamm.mirror.on_target.sights import as_document
-from klamm.mirror.providers import resolve
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.clients import ROLES
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.providers import resolve
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.on_target.sights import FlowSight
-    from klamm.mirror.settings import MirrorSettings
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.mirror import MirrorSettings
 
 _PROG: Final = "klamm mirror status"
 _OK: Final = 0

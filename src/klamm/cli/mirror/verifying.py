@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.dataframes.errors import ReadingError
 from klamm.mirror.errors import CLUSTER_ERRORS
-from klamm.mirror.providers import resolve
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.providers import resolve
 from klamm.properties import SettingsError, read_properties
 from klamm.verification.flows import verify_flow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.verification.flows import PartitionVerdict
 
 _OK: Final = 0

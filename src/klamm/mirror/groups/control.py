@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.mirror.config_sync import log_refusal
 from klamm.mirror.control_records import TopicGoneError
 from klamm.mirror.copying.ages import RecentAges
 from klamm.mirror.errors import CLUSTER_ERRORS
@@ -15,18 +14,19 @@ from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commi
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.model import AdminRefusedError, GroupState
+from klamm.mirror.topics.config_sync import log_refusal
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.formats import Checkpoint
-    from klamm.mirror.group_settings import GroupSettings
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.groups.stores import CheckpointStore, SyncStore
     from klamm.mirror.model import Committed, GroupAdmin, MirrorAdmin, Partition
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.groups import GroupSettings
 
     class Admin(MirrorAdmin, GroupAdmin, Protocol):
         """Everything that the loop may ask of a cluster."""

@@ -6,19 +6,19 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from klamm.mirror.config_sync import log_refusal
 from klamm.mirror.control_records import TopicGoneError
 from klamm.mirror.groups.plans import accepted, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.model import AdminRefusedError
+from klamm.mirror.topics.config_sync import log_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.formats import Checkpoint
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.groups.running import BothSides
     from klamm.mirror.model import Committed, GroupAdmin, Partition
+    from klamm.mirror.settings.flow import FlowSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from klamm.mirror.copied_runs import Translation
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.model import Partition
+    from klamm.mirror.settings.flow import FlowSettings
 
 
 class Translator(Protocol):

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.model import GroupAdmin, Partition
+    from klamm.mirror.settings.flow import FlowSettings
 
     Ends = Callable[[Sequence[Partition]], Mapping[Partition, int]]
 

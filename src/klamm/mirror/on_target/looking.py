@@ -12,12 +12,12 @@ from klamm.mirror import positions
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
-from klamm.mirror.keys import SyncsLocation
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.on_target.newest import newest_timestamps
 from klamm.mirror.on_target.piecing import Found, Position, piece_together
 from klamm.mirror.on_target.tails import Tail, read_tail
-from klamm.mirror.plans import selected_topics
+from klamm.mirror.settings.keys import SyncsLocation
+from klamm.mirror.topics.plans import selected_topics
 from klamm.wire import cluster as clusters
 from klamm.wire.buffers import BufferPool
 from klamm.wire.cluster import Cluster
@@ -26,9 +26,9 @@ from klamm.wire.transport import ConnectionSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.model import TopicDescription
     from klamm.mirror.on_target.sights import FlowSight
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.records import Record
     from klamm.wire.cluster import TopicPartition
 

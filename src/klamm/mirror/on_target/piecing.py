@@ -20,9 +20,9 @@ from klamm.mirror.on_target.sights import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.formats import Checkpoint, Heartbeat, OffsetSync
     from klamm.mirror.positions import ShardPlan
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.wire.cluster import TopicPartition
 
 

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from klamm.mirror.control_loops import ControlLoops
 from klamm.mirror.progress import FlowState
-from klamm.mirror.providers import resolve
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.providers import resolve
 from klamm.mirror.spark.session import check_session
 from klamm.mirror.spark.stream import MirrorStream
 from klamm.properties import read_properties
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from klamm.mirror.progress import FlowProgress
-    from klamm.mirror.settings import MirrorSettings
+    from klamm.mirror.settings.mirror import MirrorSettings
 
 logger = logging.getLogger(__name__)
 

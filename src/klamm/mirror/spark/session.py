@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from klamm.java import require_java
-from klamm.mirror.settings import MASTER
+from klamm.mirror.settings.mirror import MASTER
 from klamm.mirror.spark.interpreter import write_interpreter
 from klamm.properties import SettingsError
 

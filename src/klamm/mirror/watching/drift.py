@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from klamm.mirror.plans import plan_config_operations, plan_replacement
+from klamm.mirror.topics.plans import plan_config_operations, plan_replacement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

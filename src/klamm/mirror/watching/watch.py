@@ -11,8 +11,8 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.keys import IncrementalAlterConfigs
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.mirror.settings.keys import IncrementalAlterConfigs
 from klamm.mirror.watching.drift import config_differences
 from klamm.mirror.watching.metrics import metrics_page
 from klamm.mirror.watching.server import WatchServer
@@ -22,10 +22,10 @@ from klamm.monitoring.exposition import CONTENT_TYPE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.groups.status import GroupStatus
     from klamm.mirror.model import MirrorAdmin
     from klamm.mirror.progress import FlowProgress, MirrorStatus, PartitionStatus
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.watching.drift import ConfigDifference
 
 logger = logging.getLogger(__name__)

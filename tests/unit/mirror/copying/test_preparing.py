@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from klamm.mirror.copying.preparing import copy_settings
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, parse_properties
 
 BASE = "clusters=A,B\nA.bootstrap.servers=a:9092\nB.bootstrap.servers=b:9092\nA->B.enabled=true\n"

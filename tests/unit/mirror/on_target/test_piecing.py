@@ -12,10 +12,10 @@ from klamm.mirror.on_target.looking import source_aliases
 from klamm.mirror.on_target.piecing import Found, Position, piece_together
 from klamm.mirror.on_target.sights import FlowSight, as_document
 from klamm.mirror.positions import ShardPlan
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 
 if TYPE_CHECKING:
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
 
 NOW_MS = 1_700_000_000_000
 

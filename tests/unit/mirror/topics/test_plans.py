@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
 from klamm.mirror.model import ConfigEntry, NewTopic, OperationType, TopicDescription
-from klamm.mirror.plans import complete_configs, plan_config_operations, plan_new_topic, plan_topics
+from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_new_topic, plan_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.client_settings import ROLES
 from klamm.mirror.copying.preparing import copy_settings
-from klamm.mirror.key_reader import KeyReader
-from klamm.mirror.keys import IncrementalAlterConfigs, IsolationLevel
 from klamm.mirror.model import ConfigEntry, OperationType
 from klamm.mirror.naming import IdentityReplicationPolicy
-from klamm.mirror.plans import plan_config_operations
-from klamm.mirror.settings import MirrorSettings, parse_settings
+from klamm.mirror.settings.clients import ROLES
+from klamm.mirror.settings.key_reader import KeyReader
+from klamm.mirror.settings.keys import IncrementalAlterConfigs, IsolationLevel
+from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
+from klamm.mirror.topics.plans import plan_config_operations
 from klamm.properties import SettingsError, parse_properties
 from tests.support import client_keys
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
 
 BASE = """
 clusters = A, B

@@ -6,15 +6,15 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.config_sync import log_refusal
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError
+from klamm.mirror.topics.config_sync import log_refusal
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.model import AclAdmin
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.security.acls import Acl
 
 logger = logging.getLogger(__name__)

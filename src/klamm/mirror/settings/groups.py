@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.filters import DEFAULT_GROUPS, DEFAULT_GROUPS_EXCLUDE, DefaultGroupFilter
-from klamm.mirror.key_reader import JAVA_PACKAGE, KeyReader, own_class
+from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, own_class
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.mirror.client_settings import ClientProperties
     from klamm.mirror.filters import GroupFilter
-    from klamm.mirror.settings import ClusterSettings
+    from klamm.mirror.settings.clients import ClientProperties
+    from klamm.mirror.settings.mirror import ClusterSettings
 
 _SYNC_ENABLED: Final = "sync.group.offsets.enabled"
 _CHECKPOINTS_ENABLED: Final = "emit.checkpoints.enabled"

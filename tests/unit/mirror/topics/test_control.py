@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.control import Assignment, FlowControl
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.model import AdminRefusedError, ClusterAwayError, ConfigEntry
-from klamm.mirror.planning import plan_flow
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.control import Assignment, FlowControl
+from klamm.mirror.topics.planning import plan_flow
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
-    from klamm.mirror.settings import MirrorSettings
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.mirror import MirrorSettings
 
 POSITIONS = "mm2-offsets.A.internal"
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.config_sync import ConfigSync
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.model import (
     AdminIncompatibleError,
@@ -17,12 +16,13 @@ from klamm.mirror.model import (
     NewTopic,
     TopicDescription,
 )
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.config_sync import ConfigSync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.security.acls import Acl
 
 SET_ON_TOPIC, DEFAULT = 1, 5

@@ -7,13 +7,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror import keys
-from klamm.mirror.keys import IsolationLevel
-from klamm.properties import SettingsError
+from klamm.mirror.settings import keys
+from klamm.mirror.settings.keys import IsolationLevel
+from klamm.properties import SettingsError, parse_int
 
 if TYPE_CHECKING:
-    from klamm.mirror.client_settings import ClientProperties
-    from klamm.mirror.key_reader import KeyReader
+    from klamm.mirror.settings.clients import ClientProperties
+    from klamm.mirror.settings.key_reader import KeyReader
 
 _OWN: Final = "klamm.exactly.once"
 _SHARDS: Final = "klamm.exactly.once.shards"
@@ -134,7 +134,7 @@ def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperti
     if boundary is Boundary.INTERVAL:
         interval_ms = shortest_ms = reader.integer(_BOUNDARY_MS, interval_ms, at_least=1)
     key = "transaction.timeout.ms"
-    timeout_ms = keys.parse_int(producer.origins.get(key, key), producer.get(key, "60000"), at_least=1)
+    timeout_ms = parse_int(producer.origins.get(key, key), producer.get(key, "60000"), at_least=1)
     group = reader.text("group.id", f"{source_alias}-mm2", worker=True)
     return ExactlyOnce(
         id_prefix=f"{group}-klamm-{source_alias}",

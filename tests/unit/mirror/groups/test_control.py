@@ -14,7 +14,7 @@ from klamm.mirror.groups.status import FlowGroups, GroupStatus
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
 from klamm.mirror.model import AdminRefusedError, ClusterAwayError, Committed, GroupState
 from klamm.mirror.offset_translation import SyncPair
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
 from tests.support.mirror_fakes import FakeCluster
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror import client_settings, filters, keys, naming
-from klamm.mirror.exactly_once import parse_delivery
+from klamm.mirror import filters, naming
 from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
-from klamm.mirror.group_settings import parse_groups
-from klamm.mirror.key_reader import JAVA_PACKAGE, KeyReader, own_class
-from klamm.mirror.keys import (
+from klamm.mirror.settings import keys
+from klamm.mirror.settings.clients import of_flow
+from klamm.mirror.settings.exactly_once import parse_delivery
+from klamm.mirror.settings.groups import parse_groups
+from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, own_class
+from klamm.mirror.settings.keys import (
     DefaultsFrom,
     IncrementalAlterConfigs,
     IsolationLevel,
@@ -25,12 +27,12 @@ from klamm.properties import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.mirror.client_settings import ClientProperties
-    from klamm.mirror.exactly_once import ExactlyOnce
     from klamm.mirror.filters import ConfigPropertyFilter
-    from klamm.mirror.group_settings import GroupSettings
     from klamm.mirror.naming import ReplicationPolicy
-    from klamm.mirror.settings import ClusterSettings
+    from klamm.mirror.settings.clients import ClientProperties
+    from klamm.mirror.settings.exactly_once import ExactlyOnce
+    from klamm.mirror.settings.groups import GroupSettings
+    from klamm.mirror.settings.mirror import ClusterSettings
 
 _SEPARATOR: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic")
@@ -98,7 +100,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         SettingsError: a value is wrong; names key, value and what is allowed.
     """
     reader = KeyReader(properties, source.alias, target.alias)
-    clients = client_settings.of_flow(properties, source, target)
+    clients = of_flow(properties, source, target)
     consumer = clients["source.consumer"]
     policy = _policy(reader, source.alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])

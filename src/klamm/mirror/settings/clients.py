@@ -10,8 +10,8 @@ from klamm.wire.security import Security
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from klamm.mirror.flow_settings import FlowSettings
-    from klamm.mirror.settings import ClusterSettings
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.mirror import ClusterSettings
 
 Role = Literal["producer", "consumer", "admin"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")

@@ -4,7 +4,7 @@ from klamm.mirror.copied_runs import Translation
 from klamm.mirror.formats import Checkpoint
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.model import Committed
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
 
 FLOW = parse_settings(
     {

@@ -8,13 +8,19 @@ from datetime import timedelta
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror import client_settings
-from klamm.mirror.client_settings import SECURITY_PREFIXES, check_clients
-from klamm.mirror.flow_settings import FlowSettings, parse_flow
-from klamm.mirror.group_settings import HeartbeatSettings, parse_heartbeats
-from klamm.mirror.key_reader import KeyReader
-from klamm.mirror.keys import ACCEPTED_WITHOUT_EFFECT, DEPRECATED, READ_IN_CASE, parse_bool, parse_list, parse_seconds
 from klamm.mirror.naming import DefaultReplicationPolicy, IdentityReplicationPolicy
+from klamm.mirror.settings.clients import SECURITY_PREFIXES, check_clients, of_flow, without_meaning
+from klamm.mirror.settings.flow import FlowSettings, parse_flow
+from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
+from klamm.mirror.settings.key_reader import KeyReader
+from klamm.mirror.settings.keys import (
+    ACCEPTED_WITHOUT_EFFECT,
+    DEPRECATED,
+    READ_IN_CASE,
+    parse_bool,
+    parse_list,
+    parse_seconds,
+)
 from klamm.properties import SettingsError, split_address
 
 if TYPE_CHECKING:
@@ -194,7 +200,7 @@ def _heartbeats(
     properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
 ) -> HeartbeatSettings | None:
     reader = KeyReader(properties, source.alias, target.alias)
-    return parse_heartbeats(reader, source.alias, target, client_settings.of_flow(properties, source, target))
+    return parse_heartbeats(reader, source.alias, target, of_flow(properties, source, target))
 
 
 def _plain_key(key: str, aliases: Sequence[str]) -> str:
@@ -250,16 +256,14 @@ def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[Flow
         return plain in known or of_client or plain.startswith(open_prefixes) or _is_of_itself(key, aliases)
 
     unknown = [key for key in properties if not is_known(key)]
-    without_meaning = [
-        key
-        for key in client_settings.without_meaning(flows)
-        if not {key, _plain_key(key, aliases), _of_worker(key, aliases)} & known
+    meaningless = [
+        key for key in without_meaning(flows) if not {key, _plain_key(key, aliases), _of_worker(key, aliases)} & known
     ]
     notes = []
     if unknown:
         notes.append(f"Not known here, ignored: {', '.join(unknown)}")
-    if without_meaning:
-        notes.append(f"Client properties that mean nothing to klamm's clients, ignored: {', '.join(without_meaning)}")
+    if meaningless:
+        notes.append(f"Client properties that mean nothing to klamm's clients, ignored: {', '.join(meaningless)}")
     return tuple(notes)
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.keys import parse_list
+from klamm.mirror.settings.keys import parse_list
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:

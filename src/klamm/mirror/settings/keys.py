@@ -6,8 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.properties import SettingsError
-from klamm.properties import parse_int as parse_int  # noqa: PLC0414 - parsed here like the rest
+from klamm.properties import SettingsError, parse_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,15 +6,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.keys import IncrementalAlterConfigs
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, OperationType
-from klamm.mirror.plans import complete_configs, plan_config_operations, plan_replacement
+from klamm.mirror.settings.keys import IncrementalAlterConfigs
+from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_replacement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin
+    from klamm.mirror.settings.flow import FlowSettings
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror import keys
 from klamm.mirror.filters import PatternList
+from klamm.mirror.settings import keys
 from klamm.properties import SettingsError, parse_int, with_prefix
 
 if TYPE_CHECKING:

@@ -7,24 +7,24 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.acl_sync import AclSync
-from klamm.mirror.config_sync import ConfigSync, log_refusal
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.internal_topics import EXISTS, create_internal_topic
-from klamm.mirror.keys import SyncsLocation
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
 from klamm.mirror.naming import HEARTBEATS_TOPIC
-from klamm.mirror.plans import plan_new_topic, plan_topics, selected_topics
 from klamm.mirror.progress import FlowState
+from klamm.mirror.settings.keys import SyncsLocation
+from klamm.mirror.topics.acl_sync import AclSync
+from klamm.mirror.topics.config_sync import ConfigSync, log_refusal
+from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.mirror.flow_settings import FlowSettings
-    from klamm.mirror.group_settings import HeartbeatSettings
     from klamm.mirror.model import MirrorAdmin, TopicDescription
     from klamm.mirror.progress import MirrorStatus
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.groups import HeartbeatSettings
 
 logger = logging.getLogger(__name__)
 

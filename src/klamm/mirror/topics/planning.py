@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TextIO
 
-from klamm.mirror.acl_sync import AclSync, in_words
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.config_sync import ConfigSync
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.keys import SyncsLocation
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, OperationType
-from klamm.mirror.plans import plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.settings.keys import SyncsLocation
+from klamm.mirror.topics.acl_sync import AclSync, in_words
+from klamm.mirror.topics.config_sync import ConfigSync
+from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.mirror.flow_settings import FlowSettings
     from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin, TopicDescription
-    from klamm.mirror.settings import MirrorSettings
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.mirror import MirrorSettings
 
 _OK: Final = 0
 _FAILED: Final = 1

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.acl_sync import AclSync, remote_acls
 from klamm.mirror.model import AdminRefusedError
-from klamm.mirror.settings import parse_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.acl_sync import AclSync, remote_acls
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:

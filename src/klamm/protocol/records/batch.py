@@ -43,6 +43,7 @@ NO_SEQUENCE: Final = -1
 
 _LEGACY_OVERHEAD: Final = 26
 """Bytes of the smallest message of magic 0: with a null key and a null value."""
+_ALL_KEPT: Final = (None,) * 6
 _LEGACY: Final = struct.Struct(">qiIbb")
 
 
@@ -248,7 +249,7 @@ def patched_header(
             batch.record_count,
         )
     )
-    if any(value is not None for value in covered):
+    if covered != _ALL_KEPT:
         crc = crc32c(batch.buffer[BATCH_OVERHEAD:], crc32c(header[ATTRIBUTES_AT:]))
         CRC.pack_into(header, CRC_AT, crc)
     return bytes(header)

@@ -52,7 +52,12 @@ def main() -> None:
     console = Console()
     machine = describe_machine()
     started = datetime.datetime.now(tz=datetime.UTC)
-    plan = Plan(quick=options.quick, sides=tuple(options.sides or ()), megabytes=options.megabytes)
+    plan = Plan(
+        quick=options.quick,
+        sides=tuple(options.sides or ()),
+        megabytes=options.megabytes,
+        loads=tuple(options.loads or ()),
+    )
     mode = "quick" if options.quick else "full"
     where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; {machine['java']}"
     console.print(where, style="bold")
@@ -81,6 +86,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), help="run these alone")
     parser.add_argument("--sides", nargs="+", help="measure these sides alone, by the names in the tables")
     parser.add_argument("--megabytes", type=int, default=0, help="how much mirrors copy: 20000 shows whether they grow")
+    labels = [load.label for load in mirror.LOADS]
+    parser.add_argument("--loads", nargs="+", choices=labels, help="let mirrors copy these alone")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
     return parser.parse_args()
 

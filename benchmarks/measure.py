@@ -53,7 +53,13 @@ class Plan:
     sides: tuple[str, ...]
     """Empty: all."""
     megabytes: int = 0
-    """How much a mirror copies, in each of the loads of a quick run; 0: what the benchmark says."""
+    """How much a mirror copies; 0: what the benchmark says."""
+    loads: tuple[str, ...] = ()
+    """What a mirror copies, by the labels in the tables; empty: all, and those of a quick run in a quick one."""
+
+    def takes(self, load: str, *, is_quick: bool) -> bool:
+        """Tell whether a load is to be measured."""
+        return load in self.loads if self.loads else is_quick or not self.quick
 
     def rounds(self, full: int, quick: int = 1) -> int:
         """Return how often each side has its turn."""

@@ -40,7 +40,7 @@ _WARM_UP_RECORDS: Final = 400_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class Load:
     """What the source holds: all sizes are of records before they are compressed."""
 
     label: str
@@ -49,11 +49,11 @@ class _Load:
     """Measured in a quick run too."""
 
 
-_LOADS: Final = (
-    _Load("batches of 128 KiB", ("batch.size=131072", "linger.ms=100"), is_quick=True),
-    _Load("batches of 16 KiB", ("batch.size=16384", "linger.ms=100"), is_quick=True),
-    _Load("batches of 128 KiB, zstd", ("batch.size=131072", "linger.ms=100", "compression.type=zstd")),
-    _Load("batches of 16 KiB, zstd", ("batch.size=16384", "linger.ms=100", "compression.type=zstd")),
+LOADS: Final = (
+    Load("batches of 128 KiB", ("batch.size=131072", "linger.ms=100"), is_quick=True),
+    Load("batches of 16 KiB", ("batch.size=16384", "linger.ms=100"), is_quick=True),
+    Load("batches of 128 KiB, zstd", ("batch.size=131072", "linger.ms=100", "compression.type=zstd")),
+    Load("batches of 16 KiB, zstd", ("batch.size=16384", "linger.ms=100", "compression.type=zstd")),
 )
 _SIDES: Final = {
     "klamm": MirrorSide(start=start_klamm),
@@ -69,8 +69,8 @@ def run(plan: Plan) -> Iterator[Measurement]:
     """Measure all of them for each kind of batches; each round has a fresh target cluster."""
     megabytes = plan.megabytes or (600 if plan.quick else 4_000)
     records = megabytes * _MEGA // _RECORD_BYTES
-    for load in _LOADS:
-        if (plan.quick or plan.megabytes) and not load.is_quick:
+    for load in LOADS:
+        if not plan.takes(load.label, is_quick=load.is_quick):
             continue
         with apache_kafka() as source:
             with WireClient(source.bootstrap_servers) as client:

@@ -106,6 +106,7 @@ class Copier:
                 self._store,
                 positions_interval_s=settings.positions_interval_s,
                 on_acknowledged=self._acknowledged,
+                clock=self._clock,
             )
         self._fetcher = Fetcher(
             settings, self._source, self._copies, self._active, self._clock, on_recreated=self._recreated

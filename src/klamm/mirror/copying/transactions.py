@@ -7,7 +7,9 @@ decided before positions are read. So a position that is read is the end of what
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
@@ -21,7 +23,7 @@ from klamm.wire.small_topics import RecordsRefusedError, write_batches
 from klamm.wire.transaction_coordinator import TransactionCoordinator, TransactionLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.mirror.copying.outgoing import Outgoing
     from klamm.mirror.copying.partition_copy import PartitionCopy, PartitionId
@@ -36,6 +38,9 @@ _TIMEOUT_S: Final = 10.0
 _CLOSING_S: Final = 15.0
 _RETRY_S: Final = 0.5
 _NOTHING: Final = memoryview(b"")
+_RECORDS_TO_OVERHEAD: Final = 3
+"""A transaction takes records for so many times as long as beginning and ending one takes."""
+_SMOOTHING: Final = 4
 
 _FENCED: Final = frozenset(
     {
@@ -60,7 +65,10 @@ class TransactionSettings:
     interval_s: float
     """How long a transaction takes records before it is committed."""
     shortest_s: float
-    """After which it is committed if all that the source has is in it: nobody waits for records that may not come."""
+    """After which it is committed if all that the source has is in it: nobody waits for records that may not come.
+
+    Later where the target is slow to begin and end transactions: with more of them it would do nothing else.
+    """
     timeout_ms: int
     """After which the target aborts a transaction that nobody ends."""
 
@@ -84,6 +92,30 @@ class _Phase(Enum):
     """All records are on the target; positions are written, then it is committed."""
 
 
+class _Overhead:
+    """How long beginning and ending a transaction takes; nothing of the shard moves meanwhile."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._of_this_one = 0.0
+        self.seconds = 0.0
+        """Smoothed over the last few."""
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count what the block takes to the transaction at hand."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._of_this_one += self._clock() - began
+
+    def next_one(self) -> None:
+        """The transaction at hand is over."""
+        self.seconds += (self._of_this_one - self.seconds) / _SMOOTHING
+        self._of_this_one = 0.0
+
+
 class ShardTransactions:
     """The transactions of one shard. Thread-confined; calls block for a few seconds at most.
 
@@ -98,6 +130,7 @@ class ShardTransactions:
         *,
         positions_interval_s: float,
         on_acknowledged: Acknowledged,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make them.
 
@@ -106,6 +139,7 @@ class ShardTransactions:
             store: where positions go.
             positions_interval_s: how often positions are written that moved without records.
             on_acknowledged: called for each batch once it is committed.
+            clock: seconds that never go back.
         """
         self._settings = settings
         self._store = store
@@ -117,6 +151,7 @@ class ShardTransactions:
         self._added: set[TopicPartition] = set()
         self._sequences: dict[int, int] = {}
         self._close_at = self._close_from = 0.0
+        self._overhead = _Overhead(clock)
         self._positions_due = 0.0
         self._offsets: dict[TopicPartition, int] = {}
         self._batches: dict[int, bytearray] = {}
@@ -225,21 +260,25 @@ class ShardTransactions:
         """
         if self._phase is _Phase.IDLE and not ending and self._is_wanted(copies, active, now):
             self._close_at = now + self._settings.interval_s
-            self._close_from = now + self._settings.shortest_s
+            takes_records_s = max(self._settings.shortest_s, _RECORDS_TO_OVERHEAD * self._overhead.seconds)
+            self._close_from = min(now + takes_records_s, self._close_at)
             self._phase = _Phase.OPEN
         if self._phase is _Phase.OPEN:
             if ending or now >= self._close_at or (now >= self._close_from and not busy and _has_all(copies)):
                 self._phase = _Phase.CLOSING
                 self._close_at = now + _CLOSING_S
             else:
-                self._add_more(active, now)
+                with self._overhead.counted():
+                    self._add_more(active, now)
         if self._phase is _Phase.CLOSING and self._is_settled(active, now, busy=busy):
             self._offsets = _moved(copies)
             self._batches = self._encode(self._store.records(self._offsets))
             self._phase = _Phase.ENDING
         if self._phase is _Phase.ENDING:
-            self._add({(self._store.topic, number) for number in self._batches} - self._added)
-            self._end()
+            with self._overhead.counted():
+                self._add({(self._store.topic, number) for number in self._batches} - self._added)
+                self._end()
+            self._overhead.next_one()
             self._committed(copies)
             self._positions_due = now + self._positions_interval_s
 

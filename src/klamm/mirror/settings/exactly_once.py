@@ -24,7 +24,7 @@ _BOUNDARY_MS: Final = "transaction.boundary.interval.ms"
 _DEFAULT_SHARDS: Final = 4
 """A round of transactions costs the target's brokers for each id; these are enough for some hundred MB/s."""
 _DEFAULT_INTERVAL_MS: Final = 200
-_SHORTEST_MS: Final = 100
+_SHORTEST_MS: Final = 20
 
 
 class WorkerSupport(StrEnum):

@@ -44,8 +44,15 @@ class Target:
         self.plans: list[ShardPlan | None] = []
         self.errors: list[Exception] = []
         self.refused: dict[tuple[str, int], int] = {}
+        self.now = 0.0
+        """The time; it goes on while the target is asked, by ``takes_s`` each time."""
+        self.takes_s = 0.0
+
+    def clock(self) -> float:
+        return self.now
 
     def fail(self) -> None:
+        self.now += self.takes_s
         if self.errors:
             raise self.errors.pop(0)
 
@@ -102,7 +109,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 class Shard:
     """Two partitions and their transactions."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
         connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c")
         self.store = PositionStore(connection, POOL, topic=TOPIC, source_alias="A")
         numbers = tuple(range(25))
@@ -113,6 +120,7 @@ class Shard:
             self.store,
             positions_interval_s=5.0,
             on_acknowledged=lambda _, __, base_offset: self.heard.append(base_offset),
+            clock=target.clock,
         )
         self.transactions.fence()
         self.copies = [PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)]
@@ -151,7 +159,7 @@ class Shard:
 
 @pytest.fixture
 def shard(target: Target) -> Shard:
-    made = Shard()
+    made = Shard(target)
     target.asked.clear()
     return made
 
@@ -194,6 +202,28 @@ def test_who_has_all_that_there_is_commits_soon(shard: Shard, target: Target) ->
     shard.drive(10.4)
     # then
     assert target.asked == ["add A.t-0", "write", "commit"]
+
+
+@pytest.mark.parametrize(("takes_s", "least_s"), [(0.001, 0.1), (0.05, 0.45), (0.3, 1.0)])
+def test_transactions_take_records_for_longer_than_it_takes_to_begin_and_end_them(
+    shard: Shard, target: Target, takes_s: float, least_s: float
+) -> None:
+    """Of three calls each; not for less than asked for, and not for longer."""
+    # given
+    shard.expect_nothing()
+    target.takes_s = takes_s
+    for number in range(30):
+        shard.fetch()
+        shard.expect_nothing()
+        shard.drive(now := 10.0 * number)
+        shard.acknowledge(shard.send(), 3 * number)
+        shard.drive(now + 1.0)
+        assert shard.transactions.is_idle
+    # when
+    shard.fetch()
+    shard.drive(1000.0)
+    # then
+    assert shard.transactions.due_in_s(1000.0) == pytest.approx(least_s, abs=0.001)
 
 
 def test_a_partition_that_has_records_later_is_added_when_it_has(shard: Shard, target: Target) -> None:

@@ -6,11 +6,10 @@ Only batches without compression are joined: of each record two numbers change, 
 from __future__ import annotations
 
 import functools
-import struct
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, Codec, read_varint, varint
+from klamm.protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, Codec, layout, read_varint, varint
 from klamm.wire.batches import FetchedBatch, Treatment
 
 if TYPE_CHECKING:
@@ -24,12 +23,6 @@ _SHORT: Final = 8192
 """Numbers below it are looked up."""
 _MORE: Final = 0x80
 """The bit of a varint's byte that says that more follow."""
-_BATCH_LENGTH_AT: Final = 8
-_LAST_OFFSET_DELTA_AT: Final = 23
-_MAX_TIMESTAMP_AT: Final = 35
-_RECORD_COUNT_AT: Final = 57
-_I32: Final = struct.Struct(">i")
-_I64: Final = struct.Struct(">q")
 
 
 def in_groups(fetched: Iterable[FetchedBatch], *, join_up_to: int) -> Iterator[Sequence[FetchedBatch]]:
@@ -96,10 +89,10 @@ def join(batches: Sequence[RecordBatch]) -> memoryview:
             raise CorruptBatchError(f"{batch!r} ends within a record") from error
         count += batch.record_count
     joined = bytearray().join(pieces)
-    _I32.pack_into(joined, _BATCH_LENGTH_AT, len(joined) - LOG_OVERHEAD)
-    _I32.pack_into(joined, _LAST_OFFSET_DELTA_AT, count - 1)
-    _I64.pack_into(joined, _MAX_TIMESTAMP_AT, max(batch.max_timestamp for batch in batches))
-    _I32.pack_into(joined, _RECORD_COUNT_AT, count)
+    layout.INT32.pack_into(joined, layout.BATCH_LENGTH_AT, len(joined) - LOG_OVERHEAD)
+    layout.INT32.pack_into(joined, layout.LAST_OFFSET_DELTA_AT, count - 1)
+    layout.INT64.pack_into(joined, layout.MAX_TIMESTAMP_AT, max(batch.max_timestamp for batch in batches))
+    layout.INT32.pack_into(joined, layout.RECORD_COUNT_AT, count)
     return memoryview(joined)
 
 

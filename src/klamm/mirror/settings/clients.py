@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Role = Literal["producer", "consumer", "admin"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
 SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
-_OF_EVERY_CLIENT: Final = ("bootstrap.servers", "client.id")
+_CLIENT_ID: Final = "client.id"
 _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "admin": {"request.timeout.ms": 1},
     "producer": {"request.timeout.ms": 1, "batch.size": 0},
@@ -102,7 +102,7 @@ def without_meaning(flows: Iterable[FlowSettings]) -> tuple[str, ...]:
 
 
 def _has_meaning(role: str, key: str, value: str) -> bool:
-    if key.startswith(SECURITY_PREFIXES) or key in {*_OF_EVERY_CLIENT, *_NUMBERS[role], *_HONOURED[role]}:
+    if key.startswith(SECURITY_PREFIXES) or key in {_CLIENT_ID, *_NUMBERS[role], *_HONOURED[role]}:
         return True
     return value.strip().lower() in _AS_IT_IS.get(key, ())
 

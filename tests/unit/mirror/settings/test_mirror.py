@@ -277,13 +277,13 @@ def test_client_properties_that_mean_nothing_here_are_listed_once() -> None:
     parsed = settings(
         "consumer.auto.offset.reset=latest\nB.producer.compression.type=zstd\nB.producer.acks=1\nA.frobnicate=1\n"
         "A->B.source.consumer.max.poll.records=5\nB.config.storage.replication.factor=1\n"
-        "B.offset.storage.replication.factor=1\nB.producer.enable.idempotence=true\n"
+        "B.offset.storage.replication.factor=1\nB.producer.enable.idempotence=true\nA.admin.bootstrap.servers=h:9\n"
     )
     assert parsed.notes == (
         "B.config.storage.replication.factor has no effect: the mirror keeps no configuration on the target",
         "Not known here, ignored: consumer.auto.offset.reset",
         "Client properties that mean nothing to klamm's clients, ignored: A->B.source.consumer.max.poll.records, "
-        "A.frobnicate, B.producer.acks, B.producer.compression.type",
+        "A.admin.bootstrap.servers, A.frobnicate, B.producer.acks, B.producer.compression.type",
     )
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm.mirror.copying.copier import Copier
 from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from klamm.mirror.copying.position_store import PositionStore
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 YEAR_2013 = 1_356_998_400_000
 FOREVER = {"retention.ms": "-1"}
@@ -32,21 +34,24 @@ def address() -> Iterator[str]:
 
 
 def test_a_partition_that_is_behind_does_not_wait_for_one_that_is_at_its_end(address: str) -> None:
-    """The busy one has more than fits at a time, so there are moments when only the idle one is asked for."""
+    """The busy one has more than fits at a time, so there are moments when only the idle one is asked for.
+
+    Both are even: they are fetched on one connection.
+    """
     # given
     for name in ("uneven", "A.uneven"):
-        create_topic(address, name, 2, FOREVER)
-    produce(address, "uneven", [(1, Seen(None, bytes(RECORD_BYTES), (), YEAR_2013)) for _ in range(RECORDS)])
+        create_topic(address, name, 3, FOREVER)
+    produce(address, "uneven", [(2, Seen(None, bytes(RECORD_BYTES), (), YEAR_2013)) for _ in range(RECORDS)])
     settings = copy_settings(address, address, alias="A")
     limits = settings.fetch_limits._replace(partition_max_bytes=RECORD_BYTES, max_wait_ms=LONG_WAIT_MS)
     settings = replace(settings, fetch_limits=limits)
     # when
-    partitions = [PartitionId("uneven", partition, "A.uneven") for partition in range(2)]
+    partitions = [PartitionId("uneven", partition, "A.uneven") for partition in (0, 2)]
     rows = copy_all(settings, *partitions, timeout_s=1.5 * LONG_WAIT_MS / 1000)
     # then
     assert {row.partition: (row.state, row.records) for row in rows} == {
         0: (CopyState.COPYING, 0),
-        1: (CopyState.COPYING, RECORDS),
+        2: (CopyState.COPYING, RECORDS),
     }
 
 
@@ -67,3 +72,43 @@ def test_what_little_the_others_have_is_there_long_before_a_hot_partition_is_don
         assert hot.records < RECORDS
     finally:
         copier.close()
+
+
+def test_nobody_waits_for_positions_that_are_taken_slowly(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader of positions may be another than that of the data."""
+    # given
+    for name in ("slowly", "A.slowly"):
+        create_topic(address, name, 1, FOREVER)
+    few = [(0, Seen(None, b"few", (), YEAR_2013))] * 5
+    produce(address, "slowly", few)
+    settings, partition = copy_settings(address, address, alias="A"), PartitionId("slowly", 0, "A.slowly")
+    has_begun, has_more, may_go_on = threading.Event(), threading.Event(), threading.Event()
+    write = PositionStore.write
+
+    def write_slowly(store: PositionStore, offsets: Mapping[tuple[str, int], int], *ids: Any) -> None:
+        if offsets.get(("slowly", 0)):
+            has_begun.set()
+            assert may_go_on.wait(30)
+        write(store, offsets, *ids)
+
+    monkeypatch.setattr(PositionStore, "write", write_slowly)
+    copier = Copier(settings, [partition])
+
+    def is_copied_meanwhile() -> bool:
+        (row,) = copier.progress()
+        if has_begun.is_set() and not has_more.is_set():
+            produce(address, "slowly", few)
+            has_more.set()
+        if row.records == 2 * len(few):
+            may_go_on.set()
+        return may_go_on.is_set()
+
+    try:
+        # when
+        run_until(copier, is_copied_meanwhile)
+    finally:
+        may_go_on.set()
+        copier.close()
+    # then
+    (row,) = copy_all(settings, partition)
+    assert (row.next_offset, row.records) == (2 * len(few), 0), "its position is written at the end"

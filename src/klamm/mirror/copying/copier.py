@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.copying.fetching import Fetcher
 from klamm.mirror.copying.partition_copy import CopyState, PartitionCopy, PartitionId
 from klamm.mirror.copying.position_store import PositionStore
+from klamm.mirror.copying.position_writer import PositionWriter
 from klamm.mirror.copying.producing import Producer
 from klamm.mirror.copying.starting import Start
 from klamm.mirror.copying.sync_writer import SyncWriter
@@ -84,7 +85,9 @@ class Copier:
         """Those that have something to send or to be answered; the others cost nothing in a turn of the loop."""
         self._told: dict[tuple[str, int], tuple[object, PartitionProgress]] = {}
         """What was told last of each partition, and what it was made of."""
-        self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, self._pool, flow=settings.flow)
+        self._small = BufferPool(max_free_bytes=0)
+        """Of connections for positions and syncs, which are served in another thread."""
+        self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, self._small, flow=settings.flow)
         self._backoff_s = self._lost_backoff_s = _FIRST_BACKOFF_S
         self._not_before = 0.0
         self._positions_due = 0.0
@@ -97,8 +100,9 @@ class Copier:
         self._source = Cluster(settings.source, self._pool)
         self._target = Cluster(settings.target, self._pool)
         self._store = PositionStore(
-            settings.target, self._pool, topic=settings.positions_topic, source_alias=settings.source_alias
+            settings.target, self._small, topic=settings.positions_topic, source_alias=settings.source_alias
         )
+        self._positions = PositionWriter(self._store, self._syncs, flow=settings.flow)
         self._transactions: ShardTransactions | None = None
         if settings.transactions is not None:
             self._transactions = ShardTransactions(
@@ -137,7 +141,7 @@ class Copier:
             report()
             if deadline is not None and (not self._is_busy or now >= deadline):
                 break
-        self._write_positions()
+        self._write_positions(wait=True)
 
     @property
     def _is_busy(self) -> bool:
@@ -156,6 +160,7 @@ class Copier:
             self._poll(_IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now))
             self._fetcher.sweep(now)
             self._producer.sweep(now)
+            self._note_positions()
             if now >= self._positions_due:
                 self._write_positions()
         except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
@@ -216,6 +221,8 @@ class Copier:
             return
         if self._transactions is not None and not self._transactions.is_idle:
             return
+        if self._positions.is_busy:
+            return  # a position of a topic that was created again must not come after those of the new one
         self._start_due = now + _START_EVERY_S
         start = Start(self._settings, self._source, self._target, self._store, self._transactions)
         waiting = dict(self._unstarted)
@@ -255,25 +262,26 @@ class Copier:
         if self._syncs is not None:
             self._syncs.acknowledged(partition_id, outgoing, base_offset)
 
-    def _write_positions(self) -> None:
-        """Write the positions that moved; a failure is no loss: they are written later, or copied again."""
+    def _write_positions(self, *, wait: bool = False) -> None:
+        """Have the positions written that moved, and what offset syncs are due.
+
+        Args:
+            wait: until they are written; else that is begun at most, and noted in a later turn.
+        """
+        self._note_positions(wait=wait)
+        if self._positions.is_busy:
+            return
         self._positions_due = self._clock() + self._settings.positions_interval_s
-        if self._syncs is not None:
-            self._syncs.write()
-        if self._transactions is not None:
-            return
-        offsets = {
-            key: copy.acked_offset for key, copy in self._copies.items() if copy.acked_offset > copy.committed_offset
-        }
-        if not offsets:
-            return
-        try:
-            self._store.write(offsets)
-        except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
-            logger.warning("%s: positions could not be written: %s", self._settings.flow, error)
-        else:
-            for key, offset in offsets.items():
-                self._copies[key].committed_offset = offset
+        moved = self._copies.items() if self._transactions is None else ()
+        self._positions.begin(
+            {key: copy.acked_offset for key, copy in moved if copy.acked_offset > copy.committed_offset}
+        )
+        self._note_positions(wait=wait)
+
+    def _note_positions(self, *, wait: bool = False) -> None:
+        for key, offset in self._positions.collect(wait=wait).items():
+            if (copy := self._copies.get(key)) is not None:
+                copy.committed_offset = offset
 
     def progress(self) -> Sequence[PartitionProgress]:
         """Return how far each partition is; the same object as before where nothing is new."""
@@ -336,6 +344,7 @@ class Copier:
             self._syncs.close()
 
     def _disconnect(self) -> None:
+        self._positions.close()
         self._source.close()
         self._target.close()
         self._store.close()

@@ -44,7 +44,7 @@ class StoredPositions:
 
 
 class PositionStore:
-    """Positions of one source on one target. Thread-confined; has connections of its own, calls block."""
+    """Positions of one source on one target. For one thread at a time; has connections of its own, calls block."""
 
     def __init__(self, settings: ConnectionSettings, pool: BufferPool, *, topic: str, source_alias: str) -> None:
         self.cluster = clusters.Cluster(settings, pool)

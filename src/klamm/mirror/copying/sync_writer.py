@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.copied_runs import RunSync, RunTracker
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.offset_translation import SyncPair, SyncRule
-from klamm.protocol.errors import ProtocolError
 from klamm.protocol.records import Record
 from klamm.wire.cluster import Cluster
-from klamm.wire.connection import ApiMissingError, ConnectionLostError
 from klamm.wire.small_topics import write_records
 from klamm.wire.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from klamm.mirror.copying.outgoing import Outgoing
     from klamm.mirror.copying.partition_copy import PartitionId
     from klamm.wire.buffers import BufferPool
@@ -40,7 +40,7 @@ class SyncSettings:
 
 
 class SyncWriter:
-    """The offset syncs of one copier. Thread-confined to it; ``write`` blocks."""
+    """The offset syncs of one copier. Confined to its thread, but for ``send``, which blocks and may run beside."""
 
     def __init__(self, settings: SyncSettings, pool: BufferPool, *, flow: str) -> None:
         self._settings = settings
@@ -49,6 +49,8 @@ class SyncWriter:
         self._rules: dict[tuple[str, int], SyncRule] = {}
         self._runs: dict[tuple[str, int], RunTracker] = {}
         self._due: dict[tuple[str, int], list[RunSync]] = {}
+        self._taken: dict[tuple[str, int], list[RunSync]] = {}
+        """What is being written."""
         self._told = ""
 
     def acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
@@ -85,16 +87,15 @@ class SyncWriter:
         due.append(sync)
         del due[:-_MOST_PER_PARTITION]
 
-    def write(self) -> None:
-        """Write what is due and what waits; what can not be written now is tried again with newer pairs."""
+    def take(self) -> list[Record]:
+        """Return the records of what is due and of what waits, to be sent; ``settle`` follows."""
         for key, rule in self._rules.items():
             if (pair := rule.flush()) is not None:
                 self._keep(key, pair)
-        if not self._due:
-            return
+        self._taken, self._due = self._due, {}
         now_ms = int(time.time() * 1000)
         records: list[Record] = []
-        for (topic, partition), due in self._due.items():
+        for (topic, partition), due in self._taken.items():
             for run in due:
                 upstream, downstream = run.pair
                 sync = OffsetSync(
@@ -102,15 +103,28 @@ class SyncWriter:
                 )
                 record = Record(key=sync.key(), value=sync.value(), headers=run.headers(), timestamp=now_ms)
                 records.append(record._replace(offset=len(records)))
-        try:
-            write_records(self._cluster, self._settings.topic, {0: records}, timeout_s=_TIMEOUT_S)
-        except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
-            self._tell(str(error))
-        else:
-            self._due.clear()
-            self._told = ""
+        return records
 
-    def _tell(self, reason: str) -> None:
+    def send(self, records: Sequence[Record]) -> None:
+        """Write records that were taken; blocks.
+
+        Raises:
+            ConnectionLostError: they can not be written now; so do ``ApiMissingError`` and ``ProtocolError`` tell.
+        """
+        write_records(self._cluster, self._settings.topic, {0: records}, timeout_s=_TIMEOUT_S)
+
+    def settle(self, error: Exception | None) -> None:
+        """Hear what became of what was taken; what could not be written is tried again, with newer pairs."""
+        taken, self._taken = self._taken, {}
+        if error is None:
+            self._told = "" if taken else self._told
+            return
+        for key, due in taken.items():
+            newer = self._due.get(key, [])
+            if newer and due[-1].first_upstream == newer[0].first_upstream:
+                due.pop()
+            self._due[key] = (due + newer)[-_MOST_PER_PARTITION:]
+        reason = str(error)
         if reason != self._told:
             logger.warning("%s: offset syncs could not be written: %s", self._flow, reason)
             self._told = reason

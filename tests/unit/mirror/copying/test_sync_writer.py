@@ -54,6 +54,17 @@ def writer() -> SyncWriter:
     return SyncWriter(settings, BufferPool(max_free_bytes=0), flow="A->B")
 
 
+def write(writer: SyncWriter) -> None:
+    """Write what is due, as it is done beside the copying."""
+    if records := writer.take():
+        error: Exception | None = None
+        try:
+            writer.send(records)
+        except ConnectionLostError as failure:
+            error = failure
+        writer.settle(error)
+
+
 def batch(last_offset: int, count: int, *, is_dense: bool = True) -> Outgoing:
     return Outgoing(memoryview(b""), count, last_offset + 1, 0, None, last_offset=last_offset, is_dense=is_dense)
 
@@ -61,23 +72,23 @@ def batch(last_offset: int, count: int, *, is_dense: bool = True) -> Outgoing:
 def test_of_a_batch_the_newest_record_is_written(writer: SyncWriter, written: Written) -> None:
     """K894-40."""
     writer.acknowledged(ORDERS, batch(1009, 10), 500)
-    writer.write()
+    write(writer)
     assert written.syncs == [(1009, 509)]
-    writer.write()
+    write(writer)
     assert written.syncs == [(1009, 509)], "nothing new"
 
 
 def test_a_batch_with_gaps_counts_by_its_last_record(writer: SyncWriter, written: Written) -> None:
     """K894-40."""
     writer.acknowledged(ORDERS, batch(1009, 3, is_dense=False), 500)
-    writer.write()
+    write(writer)
     assert written.syncs == [(1009, 502)]
 
 
 def test_a_batch_whose_place_is_not_known_writes_nothing(writer: SyncWriter, written: Written) -> None:
     writer.acknowledged(ORDERS, batch(9, 10), -1)
     writer.acknowledged(ORDERS, batch(-1, 10), 10)
-    writer.write()
+    write(writer)
     assert written.syncs == []
 
 
@@ -86,12 +97,38 @@ def test_what_could_not_be_written_is_written_later_and_told_once(
 ) -> None:
     written.away = True
     writer.acknowledged(ORDERS, batch(9, 10), 0)
-    writer.write()
-    writer.write()
+    write(writer)
+    write(writer)
     assert [record.getMessage() for record in caplog.records] == [
         "A->B: offset syncs could not be written: nobody answers"
     ]
     written.away = False
     writer.acknowledged(ORDERS, batch(19, 10), 10)
-    writer.write()
+    write(writer)
     assert written.syncs == [(19, 19)]
+
+
+def test_what_is_copied_while_syncs_are_written_is_kept(writer: SyncWriter, written: Written) -> None:
+    """K894-40: of a run that grew meanwhile the newest pair is written, whether the older one was or not."""
+    # given
+    writer.acknowledged(ORDERS, batch(9, 10), 0)
+    records = writer.take()
+    writer.acknowledged(ORDERS, batch(19, 10), 10)
+    # when
+    writer.settle(ConnectionLostError("nobody answers"))
+    write(writer)
+    # then
+    assert written.syncs == [(19, 19)]
+    assert len(records) == 1
+
+
+def test_runs_that_could_not_be_written_come_before_those_of_later(writer: SyncWriter, written: Written) -> None:
+    # given
+    writer.acknowledged(ORDERS, batch(9, 10), 0)
+    writer.take()
+    writer.acknowledged(ORDERS, batch(119, 10), 50)
+    # when
+    writer.settle(ConnectionLostError("nobody answers"))
+    write(writer)
+    # then
+    assert written.syncs == [(9, 9), (119, 59)]

@@ -1,0 +1,101 @@
+"""Writes positions and offset syncs beside the copying: where they are taken slowly, or not at all, nobody waits."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.protocol.errors import ProtocolError
+from klamm.wire.connection import ApiMissingError, ConnectionLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.copying.position_store import PositionStore
+    from klamm.mirror.copying.sync_writer import SyncWriter
+    from klamm.protocol.records import Record
+    from klamm.wire.cluster import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_REFUSALS: Final = (ConnectionLostError, ApiMissingError, ProtocolError)
+
+
+class _Outcome(NamedTuple):
+    """What became of what was to be written."""
+
+    positions: Exception | None
+    syncs: Exception | None
+
+
+class PositionWriter:
+    """Writes in a thread of its own, one bundle after the other. Its methods are for the copier's thread alone.
+
+    A failure is no loss: positions and syncs are written later, or records are copied again.
+    """
+
+    def __init__(self, store: PositionStore, syncs: SyncWriter | None, *, flow: str) -> None:
+        """Make one.
+
+        Args:
+            store: where positions go; nobody else uses it while ``is_busy``.
+            syncs: what offset syncs are due, and where they go; None: nobody wants them.
+            flow: to be named in the log.
+        """
+        self._store = store
+        self._syncs = syncs
+        self._flow = flow
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="positions")
+        self._running: Future[_Outcome] | None = None
+        self._offsets: Mapping[TopicPartition, int] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether something is being written, or was and nobody has collected it."""
+        return self._running is not None
+
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Begin to write positions and the offset syncs that are due; not while ``is_busy``.
+
+        Args:
+            offsets: the next offset to copy, by source topic and partition.
+        """
+        syncs = [] if self._syncs is None else self._syncs.take()
+        if offsets or syncs:
+            self._offsets = offsets
+            self._running = self._thread.submit(self._write, offsets, syncs)
+
+    def _write(self, offsets: Mapping[TopicPartition, int], syncs: Sequence[Record]) -> _Outcome:
+        of_positions: Exception | None = None
+        of_syncs: Exception | None = None
+        if self._syncs is not None and syncs:
+            try:
+                self._syncs.send(syncs)
+            except _REFUSALS as error:
+                of_syncs = error
+        if offsets:
+            try:
+                self._store.write(offsets)
+            except _REFUSALS as error:
+                of_positions = error
+        return _Outcome(of_positions, of_syncs)
+
+    def collect(self, *, wait: bool = False) -> Mapping[TopicPartition, int]:
+        """Return the positions that are on the target since this was asked last; with ``wait`` when that is decided."""
+        running = self._running
+        if running is None or not (wait or running.done()):
+            return {}
+        self._running = None
+        outcome = running.result()
+        if self._syncs is not None:
+            self._syncs.settle(outcome.syncs)
+        if outcome.positions is not None:
+            logger.warning("%s: positions could not be written: %s", self._flow, outcome.positions)
+            return {}
+        return self._offsets
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self.collect(wait=True)
+        self._thread.shutdown()

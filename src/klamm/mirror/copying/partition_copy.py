@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT: Final = 5
 """A broker remembers the last five batches of a producer in a partition; with more a retry could be taken twice."""
 _NEVER: Final = float("-inf")
+_SMOOTHING: Final = 8
 _KNOWN_FOR_MS: Final = 600_000
 """Brokers forget a producer after a day without a batch (``producer.id.expiration.ms``), or what they are set to."""
 
@@ -51,11 +52,13 @@ class PartitionCopy:
         "_proven_at_ms",
         "_put_back_count",
         "acked_offset",
+        "batch_bytes",
         "bytes_copied",
         "committed_offset",
         "end_offset",
         "fetch_offset",
         "in_flight",
+        "lane",
         "last_timestamp",
         "next_base_offset",
         "partition_id",
@@ -85,6 +88,10 @@ class PartitionCopy:
         """The source's high watermark (last stable offset under read_committed); -1: not known yet."""
         self.pending: deque[Outgoing] = deque()
         self.in_flight: deque[Outgoing] = deque()
+        self.lane = 0
+        """On which of the connections to its leader it is written to."""
+        self.batch_bytes = 0
+        """Of the last batches on the average; 0: there was none."""
         self.pending_bytes = 0
         self.producer: ProducerIdentity | None = None
         self.sequence = 0
@@ -196,8 +203,10 @@ class PartitionCopy:
             self._proven_at_ms = _NEVER
         self.retrying = False
         outgoing = self.pending.popleft()
+        size = len(outgoing.view)
+        self.batch_bytes += (size - self.batch_bytes) // _SMOOTHING if self.batch_bytes else size
         self._put_back_count = max(0, self._put_back_count - 1)
-        self.pending_bytes -= len(outgoing.view)
+        self.pending_bytes -= size
         if outgoing.producer != self.producer:
             outgoing.stamp(self.producer, self.sequence)
             self.sequence = (self.sequence + outgoing.record_count) & SEQUENCE_MASK

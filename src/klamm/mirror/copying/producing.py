@@ -1,7 +1,8 @@
 """The producing half of a copier: many requests in flight, one batch per partition in each.
 
 Each leader is written to on two lanes, since it reads a request of a connection only when the one before is done: what
-comes on the one is read while what came on the other is appended. A partition stays on its lane, so its order stays.
+comes on the one is read while what came on the other is appended. Small batches go on one lane together: a request
+costs more than they do. A partition stays on its lane while something is in flight, so its order stays.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 _LANES: Final = 2
 """More of them leave fewer batches to a request, and cost more than they give."""
+_SPREAD_FROM: Final = 64 * 1024
+"""Bytes of batches of which a few are worth a request."""
 _MAX_REQUESTS: Final = 8
 """On a lane."""
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
@@ -148,7 +151,7 @@ class Producer:
                 copy.wait("no leader on the target", retry_at=now + _RETRY_S)
                 self.refresh_at = min(self.refresh_at, now + _RETRY_S)
             else:
-                by_lane.setdefault((leader, copy.partition_id.partition % _LANES), []).append(copy)
+                by_lane.setdefault((leader, _lane(copy)), []).append(copy)
         for lane, copies in by_lane.items():
             try:
                 self._send_on(lane, copies, now)
@@ -308,3 +311,11 @@ class Producer:
                     self._retry(copy, outgoing, "the connection to the target broke", now)
                     if not copy.in_flight:
                         self._mend(copy)
+
+
+def _lane(copy: PartitionCopy) -> int:
+    """Return on which connection to its leader a partition is written to."""
+    if not copy.in_flight:
+        batch_bytes = copy.batch_bytes or len(copy.pending[0].view)
+        copy.lane = copy.partition_id.partition % _LANES if batch_bytes >= _SPREAD_FROM else 0
+    return copy.lane

@@ -141,7 +141,9 @@ class Copier:
             report()
             if deadline is not None and (not self._is_busy or now >= deadline):
                 break
-        self._write_positions(wait=True)
+        self._note_positions(wait=True)
+        self._begin_positions()
+        self._note_positions(wait=True)
 
     @property
     def _is_busy(self) -> bool:
@@ -161,8 +163,8 @@ class Copier:
             self._fetcher.sweep(now)
             self._producer.sweep(now)
             self._note_positions()
-            if now >= self._positions_due:
-                self._write_positions()
+            if now >= self._positions_due and not self._positions.is_busy:
+                self._begin_positions()
         except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
             self._back_off(now, str(error))
         except TransactionLostError as error:
@@ -262,21 +264,13 @@ class Copier:
         if self._syncs is not None:
             self._syncs.acknowledged(partition_id, outgoing, base_offset)
 
-    def _write_positions(self, *, wait: bool = False) -> None:
-        """Have the positions written that moved, and what offset syncs are due.
-
-        Args:
-            wait: until they are written; else that is begun at most, and noted in a later turn.
-        """
-        self._note_positions(wait=wait)
-        if self._positions.is_busy:
-            return
+    def _begin_positions(self) -> None:
+        """Have the positions written that moved, and what offset syncs are due; ``_note_positions`` tells what is."""
         self._positions_due = self._clock() + self._settings.positions_interval_s
         moved = self._copies.items() if self._transactions is None else ()
         self._positions.begin(
             {key: copy.acked_offset for key, copy in moved if copy.acked_offset > copy.committed_offset}
         )
-        self._note_positions(wait=wait)
 
     def _note_positions(self, *, wait: bool = False) -> None:
         for key, offset in self._positions.collect(wait=wait).items():

@@ -25,8 +25,10 @@ _REFUSALS: Final = (ConnectionLostError, ApiMissingError, ProtocolError)
 class _Outcome(NamedTuple):
     """What became of what was to be written."""
 
-    positions: Exception | None
+    offsets: Mapping[TopicPartition, int]
+    """The positions that are on the target."""
     syncs: Exception | None
+    """Why the offset syncs are not."""
 
 
 class PositionWriter:
@@ -48,7 +50,6 @@ class PositionWriter:
         self._flow = flow
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="positions")
         self._running: Future[_Outcome] | None = None
-        self._offsets: Mapping[TopicPartition, int] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -63,23 +64,22 @@ class PositionWriter:
         """
         syncs = [] if self._syncs is None else self._syncs.take()
         if offsets or syncs:
-            self._offsets = offsets
             self._running = self._thread.submit(self._write, offsets, syncs)
 
     def _write(self, offsets: Mapping[TopicPartition, int], syncs: Sequence[Record]) -> _Outcome:
-        of_positions: Exception | None = None
-        of_syncs: Exception | None = None
+        refusal: Exception | None = None
         if self._syncs is not None and syncs:
             try:
                 self._syncs.send(syncs)
             except _REFUSALS as error:
-                of_syncs = error
-        if offsets:
-            try:
+                refusal = error
+        try:
+            if offsets:
                 self._store.write(offsets)
-            except _REFUSALS as error:
-                of_positions = error
-        return _Outcome(of_positions, of_syncs)
+        except _REFUSALS as error:
+            logger.warning("%s: positions could not be written: %s", self._flow, error)
+            offsets = {}
+        return _Outcome(offsets, refusal)
 
     def collect(self, *, wait: bool = False) -> Mapping[TopicPartition, int]:
         """Return the positions that are on the target since this was asked last; with ``wait`` when that is decided."""
@@ -90,10 +90,7 @@ class PositionWriter:
         outcome = running.result()
         if self._syncs is not None:
             self._syncs.settle(outcome.syncs)
-        if outcome.positions is not None:
-            logger.warning("%s: positions could not be written: %s", self._flow, outcome.positions)
-            return {}
-        return self._offsets
+        return outcome.offsets
 
     def close(self) -> None:
         """Wait for what is being written."""

@@ -268,8 +268,7 @@ class ShardTransactions:
                 self._phase = _Phase.CLOSING
                 self._close_at = now + _CLOSING_S
             else:
-                with self._overhead.counted():
-                    self._add_more(active, now)
+                self._add_more(active, now)
         if self._phase is _Phase.CLOSING and self._is_settled(active, now, busy=busy):
             self._offsets = _moved(copies)
             self._batches = self._encode(self._store.records(self._offsets))
@@ -294,7 +293,8 @@ class ShardTransactions:
         wanted = set(new)
         # The partitions of their positions go with them: one call for both.
         wanted |= {(self._store.topic, self._store.partition_of(copy.partition_id)) for copy in new.values()}
-        refused = self._try_to_add(wanted - self._added)
+        with self._overhead.counted():
+            refused = self._try_to_add(wanted - self._added)
         for key, code in refused.items():
             if key in new and code != ErrorCode.OPERATION_NOT_ATTEMPTED:
                 reason = f"the target takes no transaction for {key[0]}-{key[1]}: {error_name(code)}"

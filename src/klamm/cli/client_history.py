@@ -14,7 +14,6 @@ from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.printing import escaped
 from klamm.client_configs.rollout import rollout_key
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.history import plan_revert, read_config_history
@@ -82,7 +81,7 @@ def _entity(options: argparse.Namespace) -> ClientConfigEntity:
 
 def _history(options: argparse.Namespace) -> int:
     lines = read_config_history(options.data_dir, resource=str(_entity(options)), limit=options.limit or _SHOWN_LINES)
-    write(options.output, [_document(line) for line in lines], lambda: [escaped(_line(line)) for line in lines])
+    write(options.output, [_document(line) for line in lines], lambda: [_line(line) for line in lines])
     return 0
 
 
@@ -117,7 +116,7 @@ def _revert(options: argparse.Namespace) -> int:
         operations = [ClientConfigOp(name, value) for name, value in _wanted(reversals, history).items()]
         with connect(options) as admin:
             admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
-    write(options.output, [_planned(one) for one in reversals], lambda: [*map(escaped, _said(reversals, options))])
+    write(options.output, [_planned(one) for one in reversals], lambda: _said(reversals, options))
     return 0
 
 

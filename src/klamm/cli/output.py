@@ -6,6 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from klamm.client_configs.printing import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -20,13 +22,14 @@ def complain(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def write(output: str, document: object, human: Callable[[], Sequence[str]]) -> None:
+def write(output: str, document: object, human: Callable[[], Sequence[str]], *, has_tabs: bool = False) -> None:
     """Write a result in the form that was asked for.
 
     Args:
         output: ``human``, ``json`` or ``yaml``.
         document: Dictionaries, lists and plain values, for the two others.
-        human: Makes the lines for people.
+        human: Makes the lines for people, which are escaped: names and values in them are chosen by others.
+        has_tabs: The lines are columns between tabs, and what others chose in them is escaped already.
     """
     if output == "json":
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
@@ -37,4 +40,4 @@ def write(output: str, document: object, human: Callable[[], Sequence[str]]) -> 
         sys.stdout.write(text)
     else:
         for line in human():
-            say(line)
+            say(line if has_tabs else escaped(line))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import connect, explain, guarded
 from klamm.cli.output import complain, write
-from klamm.client_configs.printing import escaped
 from klamm.declare.document import parse_document
 from klamm.declare.planning import Mark, plan_topics
 from klamm.properties import SettingsError
@@ -121,8 +120,7 @@ def _write(
         "summary": {name.replace(" ", "_"): count for name, count in summary.items()},
     }
     counts = ", ".join(f"{count} {name}" for name, count in summary.items())
-    lines = [escaped(line) for plan in plans for line in _lines(plan)]
-    write(options.output, document, lambda: [*lines, f"Topics: {counts}."])
+    write(options.output, document, lambda: [*(line for plan in plans for line in _lines(plan)), f"Topics: {counts}."])
     for problem in failed.values():
         complain(f"klamm configs: {problem}")
 

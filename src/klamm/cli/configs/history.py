@@ -17,7 +17,6 @@ from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
-from klamm.client_configs.printing import escaped
 from klamm.configs.kinds import ResourceType
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource
 from klamm.properties import SettingsError
@@ -133,7 +132,7 @@ def _history(options: argparse.Namespace) -> int:
         }
         for line in lines
     ]
-    write(options.output, document, lambda: [escaped(_sentence(line)) for line in lines] or ["Nothing was changed."])
+    write(options.output, document, lambda: [_sentence(line) for line in lines] or ["Nothing was changed."])
     return 0
 
 
@@ -150,11 +149,7 @@ def _revert(options: argparse.Namespace) -> int:
         change(plan, options)
     document = [{"name": reversal.name, "old": reversal.replaces, "new": reversal.value} for reversal in plan]
     verb = "would be reverted" if options.validate_only else "reverted"
-    write(
-        options.output,
-        document,
-        lambda: [*(escaped(_change(one)) for one in plan), f"{escaped(resource)}: {len(plan)} config(s) {verb}."],
-    )
+    write(options.output, document, lambda: [*map(_change, plan), f"{resource}: {len(plan)} config(s) {verb}."])
     return 0
 
 

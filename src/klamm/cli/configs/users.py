@@ -10,7 +10,6 @@ from klamm.cli.configs import clients, credentials, quotas
 from klamm.cli.connecting import RefusedError
 from klamm.cli.output import write
 from klamm.client_configs.definitions import DEFINITIONS
-from klamm.client_configs.printing import escaped
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.security.scram import ScramMechanism
 
@@ -56,7 +55,7 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
             parts = [(kind.value, name) for kind, name in described.entity.components]
             lines += clients.lines(spelled(parts), described)
             document(parts).update(clients.document(described))
-    write(options.output, list(documents.values()), lambda: [*map(escaped, lines)])
+    write(options.output, list(documents.values()), lambda: lines)
 
 
 def _of_users(target: Target) -> bool:

@@ -79,7 +79,8 @@ def _are_sound(configs: Mapping[str, str]) -> bool:
 def list_all(admin: AdminClient, options: argparse.Namespace) -> None:
     """List names."""
     names = _topics(admin, options)
-    write(options.output, list(names), lambda: ["\n".join(names)])
+    # Kafka's tool writes an empty line where there is none.
+    write(options.output, list(names), lambda: list(names) or [""])
 
 
 def alter(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -149,7 +150,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
         shown += describing.lines(topics[name], configs[resources[name]], report)
         if (document := describing.document(topics[name], configs[resources[name]], report)) is not None:
             documents.append(document)
-    write(options.output, documents, lambda: shown)
+    write(options.output, documents, lambda: shown, has_tabs=True)
 
 
 def _reassignments(

@@ -2,14 +2,16 @@
 PYTHON_BIN := .venv/bin
 WITH_JAVA := $(PYTHON_BIN)/python scripts/with_tools.py java --
 WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
-WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium --
+WITH_COMPILER := $(PYTHON_BIN)/python scripts/with_tools.py compiler --
+WITH_BENCH_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven compiler --
+WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium compiler --
 DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
 # Two files of tests at a time: most of the time they wait for processes they have started.
 PYTEST_AT_ONCE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-quick soak generate lock clean
+.PHONY: help setup demo test check format wheel bench bench-quick soak generate lock clean
 
 help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
@@ -17,6 +19,7 @@ help:
 	@echo 'make setup        only set up: .venv/bin/klamm'
 	@echo 'make check        ruff, mypy --strict, import contracts'
 	@echo 'make format       let ruff mend and format what it can'
+	@echo 'make wheel        build dist/klamm-*.whl, whose record modules are compiled'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples'
 	@echo 'make generate     write the wire messages anew from their schemas'
@@ -42,11 +45,14 @@ format: setup
 	$(PYTHON_BIN)/ruff check --fix .
 	$(PYTHON_BIN)/ruff format .
 
+wheel: setup
+	@$(WITH_COMPILER) python scripts/wheel.py
+
 bench: setup
-	$(WITH_JAVA_AND_MAVEN) python -m benchmarks
+	$(WITH_BENCH_TOOLS) python -m benchmarks
 
 bench-quick: setup
-	$(WITH_JAVA_AND_MAVEN) python -m benchmarks --quick
+	$(WITH_BENCH_TOOLS) python -m benchmarks --quick
 
 soak: setup
 	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash

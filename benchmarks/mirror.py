@@ -18,6 +18,7 @@ from benchmarks.mirror_sides import (
     MirrorSide,
     start_bare_loop,
     start_klamm,
+    start_klamm_from_source,
     start_mirrormaker,
 )
 from benchmarks.sides import apache_kafka
@@ -57,6 +58,7 @@ LOADS: Final = (
 )
 _SIDES: Final = {
     "klamm": MirrorSide(start=start_klamm),
+    "klamm, not compiled": MirrorSide(start=start_klamm_from_source),
     "klamm, exactly once": MirrorSide(start=start_klamm, more=EXACTLY_ONCE),
     "bare loop": MirrorSide(start=start_bare_loop, creates_topics=False),
     "MirrorMaker 2": MirrorSide(start=start_mirrormaker),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import os
 import shutil
 import signal
 import sys
@@ -13,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from tests.support.java import java_command
 from tests.support.processes import start_process, stop_process
+from tests.support.wheel import install_wheel
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.support.kafka import KafkaCluster
 
@@ -72,13 +76,25 @@ class MirrorSide:
 
 
 def start_klamm(properties: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start ``klamm mirror``."""
+    """Start ``klamm mirror`` as the wheel has it."""
+    return start_process([sys.executable, "-m", "klamm.cli", "mirror", properties], log=log, env=_with_wheel())
+
+
+def start_klamm_from_source(properties: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start ``klamm mirror`` as a checkout has it: nothing is compiled."""
     return start_process([Path(sys.executable).with_name("klamm"), "mirror", properties], log=log)
 
 
 def start_bare_loop(properties: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start the copying of klamm without Spark and without control loops, in one process."""
-    return start_process([sys.executable, "-m", "benchmarks.mirror_bare", properties], log=log)
+    """Start the copying of klamm without Spark and without control loops, in one process, compiled as klamm's is."""
+    return start_process([sys.executable, "-m", "benchmarks.mirror_bare", properties], log=log, env=_with_wheel())
+
+
+@functools.cache
+def _with_wheel() -> Mapping[str, str]:
+    folder = tempfile.TemporaryDirectory(prefix="klamm-bench-wheel-")
+    atexit.register(folder.cleanup)
+    return {**os.environ, "PYTHONPATH": str(install_wheel(Path(folder.name)))}
 
 
 def start_mirrormaker(properties: Path, log: Path) -> subprocess.Popen[bytes]:

@@ -1,11 +1,11 @@
-"""Run a command with the virtual environment, and what it needs of Java, Maven and Chromium, on its PATH.
+"""Run a command with the virtual environment, and what it needs of Java, Maven, Chromium and a compiler, on its PATH.
 
-Usage: ``python scripts/with_tools.py [java] [maven] [chromium] -- COMMAND...``
+Usage: ``python scripts/with_tools.py [java] [maven] [chromium] [compiler] -- COMMAND...``
 
 What is missing is installed by the system's package manager where that is permitted (as root, or with a sudo that asks
-for no password). Where it is not, Java missing ends the run with the command to type; Maven or Chromium missing is only
-told: the tests against a real Apache Kafka, or those that look at pages, then say themselves that they were skipped,
-and fail in CI.
+for no password). Where it is not, Java missing ends the run with the command to type; others missing are only told: the
+tests against a real Apache Kafka, those that look at pages, or those of the wheel then say themselves that they were
+skipped, and fail in CI.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.java import find_java_home
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 BIN: Final = Path(sys.prefix) / "bin"
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -38,6 +39,8 @@ class PackageManager:
     """Package names to try in this order."""
     maven: tuple[str, ...] = ("maven",)
     chromium: tuple[str, ...] = ("chromium",)
+    compiler: tuple[str, ...] = ("gcc", "python3-devel")
+    """All of them, as long as something is missing."""
     refresh: tuple[str, ...] = ()
     """Command that renews the package lists; empty when installing does that by itself."""
     needs_root: bool = True
@@ -49,6 +52,7 @@ MANAGERS: Final = (
         install=("apt-get", "install", "-y", "-q", "--no-install-recommends"),
         refresh=("apt-get", "update", "-q"),
         java=("openjdk-17-jre-headless", "openjdk-21-jre-headless"),
+        compiler=("build-essential", "python3-dev"),
     ),
     PackageManager(
         program="dnf",
@@ -60,12 +64,18 @@ MANAGERS: Final = (
         install=("yum", "install", "-y"),
         java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
     ),
-    PackageManager(program="apk", install=("apk", "add"), java=("openjdk17-jre-headless", "openjdk21-jre-headless")),
+    PackageManager(
+        program="apk",
+        install=("apk", "add"),
+        java=("openjdk17-jre-headless", "openjdk21-jre-headless"),
+        compiler=("build-base", "python3-dev"),
+    ),
     PackageManager(
         program="pacman",
         install=("pacman", "-S", "--noconfirm", "--needed"),
         refresh=("pacman", "-Sy"),
         java=("jre17-openjdk-headless", "jre21-openjdk-headless"),
+        compiler=("gcc",),
     ),
     PackageManager(
         program="zypper",
@@ -73,7 +83,12 @@ MANAGERS: Final = (
         java=("java-17-openjdk-headless", "java-21-openjdk-headless"),
     ),
     PackageManager(
-        program="brew", install=("brew", "install"), java=("openjdk@17", "openjdk@21"), chromium=(), needs_root=False
+        program="brew",
+        install=("brew", "install"),
+        java=("openjdk@17", "openjdk@21"),
+        chromium=(),
+        compiler=(),
+        needs_root=False,
     ),
 )
 
@@ -96,6 +111,12 @@ def has_maven() -> bool:
 def has_chromium() -> bool:
     """Tell whether a Chromium or Chrome is there."""
     return bool(os.environ.get("CHROMIUM")) or any(map(shutil.which, BROWSERS))
+
+
+def has_compiler() -> bool:
+    """Tell whether the C compiler that this Python builds with is there, and this Python's headers."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    return shutil.which(compiler) is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
 def _rights(manager: PackageManager) -> tuple[str, ...] | None:
@@ -148,20 +169,42 @@ def ensure_java(manager: PackageManager | None) -> None:
 
 def ensure_maven(manager: PackageManager | None) -> None:
     """Have Maven if possible; say so if not."""
-    packages = manager.maven if manager else ()
-    if has_maven() or (manager and _install(manager, packages) and has_maven()):
-        return
-    hint = _hint(manager, packages, "install Apache Maven and put mvn on the PATH")
-    say(f"Maven was not found: the tests against a real Apache Kafka cannot run. To have them: {hint}")
+    otherwise = "install Apache Maven and put mvn on the PATH"
+    lost = "Maven was not found: the tests against a real Apache Kafka cannot run"
+    _ensure_if_possible(has_maven, manager, manager.maven if manager else (), lost=lost, otherwise=otherwise)
 
 
 def ensure_chromium(manager: PackageManager | None) -> None:
     """Have Chromium if possible; say so if not."""
-    packages = manager.chromium if manager else ()
-    if has_chromium() or (manager and packages and _install(manager, packages) and has_chromium()):
-        return
-    hint = _hint(manager, packages, "install Chromium or Chrome and put it on the PATH, or set CHROMIUM to the program")
-    say(f"Chromium was not found: the tests that look at pages cannot run. To have them: {hint}")
+    otherwise = "install Chromium or Chrome and put it on the PATH, or set CHROMIUM to the program"
+    lost = "Chromium was not found: the tests that look at pages cannot run"
+    _ensure_if_possible(has_chromium, manager, manager.chromium if manager else (), lost=lost, otherwise=otherwise)
+
+
+def ensure_compiler(manager: PackageManager | None) -> None:
+    """Have a C compiler if possible; say so if not."""
+    packages = manager.compiler if manager else ()
+    for package in packages:
+        if manager and not has_compiler():
+            _install(manager, [package])
+    if not has_compiler():
+        hint = _hint(manager, [" ".join(packages)] if packages else (), "install a C compiler and Python's headers")
+        say(f"a C compiler or Python's headers were not found: the wheel cannot be built. To have them: {hint}")
+
+
+def _ensure_if_possible(
+    has: Callable[[], bool], manager: PackageManager | None, packages: Sequence[str], *, lost: str, otherwise: str
+) -> None:
+    if not has() and not (manager and packages and _install(manager, packages) and has()):
+        say(f"{lost}. To have it: {_hint(manager, packages, otherwise)}")
+
+
+_ENSURE: Final = {
+    "java": ensure_java,
+    "maven": ensure_maven,
+    "chromium": ensure_chromium,
+    "compiler": ensure_compiler,
+}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -169,12 +212,8 @@ def main(arguments: Sequence[str]) -> None:
     split = arguments.index("--")
     tools, command = arguments[:split], arguments[split + 1 :]
     manager = next((manager for manager in MANAGERS if shutil.which(manager.program)), None)
-    if "java" in tools:
-        ensure_java(manager)
-    if "maven" in tools:
-        ensure_maven(manager)
-    if "chromium" in tools:
-        ensure_chromium(manager)
+    for tool in tools:
+        _ENSURE[tool](manager)
     environment = dict(os.environ)
     paths = [str(BIN), environment.get("PATH", os.defpath)]
     java_home = find_java_home()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from klamm.cli import version_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +37,11 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class _ShowVersion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.exit(message=version_line())
+
+
 class ToolParser(argparse.ArgumentParser):
     """A parser whose refusals are one line: what is wrong, and how to learn more."""
 
@@ -47,7 +53,7 @@ class ToolParser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        self.add_argument("--version", action="version", version=f"klamm {version('klamm')}", help="show the version")
+        self.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong on stderr, but no password, and exit with 2."""

@@ -127,6 +127,8 @@ def _renumbered(batch: RecordBatch, first_delta: int, later_ms: int) -> list[byt
             head = b"\0" + varint(timestamp_delta + later_ms)
         while data[at] >= _MORE:
             at += 1
+        if at >= end:
+            raise CorruptBatchError(f"{batch!r} has a record that is shorter than its numbers")
         head += short[delta] if delta < _SHORT else varint(delta)
         length = end - at - 1 + len(head)
         add((short[length] if length < _SHORT else varint(length)) + head)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import klamm
 from klamm.mirror.spark.session import is_local
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACKAGE = Path(klamm.__file__).parent
+_NOT_SHIPPED: Final = (".pyc", ".so", ".pyd")
+"""Python loads no compiled module from an archive, and it might be another Python there."""
 
 
 def ship(spark: SparkSession) -> None:
@@ -34,10 +36,10 @@ def ship(spark: SparkSession) -> None:
 
 
 def write_archive(path: Path) -> Path:
-    """Write an archive of the package that is running, as ``--py-files`` takes it, and return its path."""
+    """Write an archive of the package that is running, its source, as ``--py-files`` takes it, and return its path."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(_PACKAGE.rglob("*")):
-            if module.is_file() and module.suffix != ".pyc":
+            if module.is_file() and module.suffix not in _NOT_SHIPPED:
                 archive.write(module, Path(_PACKAGE.name) / module.relative_to(_PACKAGE))
     return path
 

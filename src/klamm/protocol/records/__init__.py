@@ -5,6 +5,7 @@ Pure: bytes in, bytes out. The broker's logs and the mirror share it.
 
 from __future__ import annotations
 
+from klamm.protocol.records import decoding
 from klamm.protocol.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -43,6 +44,7 @@ __all__ = [
     "decompress",
     "encode_batch",
     "encode_marker",
+    "is_compiled",
     "iter_batches",
     "patch_header",
     "patched_header",
@@ -52,3 +54,8 @@ __all__ = [
     "verify_crc",
     "write_crc",
 ]
+
+
+def is_compiled() -> bool:
+    """Tell whether what goes through records one by one is compiled, as in a wheel, or runs from its source."""
+    return not decoding.__file__.endswith(".py")

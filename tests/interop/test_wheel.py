@@ -1,0 +1,68 @@
+"""The wheel holds compiled modules (ADR 13), and they do what their source does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.skips import skip_loudly
+from tests.support.wheel import WheelError, install_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).parents[2]
+BY_RECORD = (
+    "tests/unit/protocol/records",
+    "tests/unit/wire",
+    "tests/unit/mirror/copying",
+    "tests/unit/storage",
+    "tests/unit/dataframes",
+)
+"""The tests of all that the compiled modules do."""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return install_wheel(tmp_path_factory.mktemp("compiled"))
+    except WheelError as error:
+        skip_loudly(str(error))
+
+
+def run(installed: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_modules_that_are_to_be_compiled_are(installed: Path) -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]["include"]
+    modules = [name.removeprefix("src/").removesuffix(".py").replace("/", ".") for name in named]
+    program = f"import importlib\nfor name in {modules}: print(importlib.import_module(name).__file__)"
+    found = run(installed, [sys.executable, "-c", program]).stdout.split()
+    assert len(found) == len(modules) > 0
+    assert all(file.startswith(str(installed)) and file.endswith(".so") for file in found)
+
+
+def test_the_version_tells_it(installed: Path) -> None:
+    assert run(installed, [sys.executable, "-m", "klamm.cli", "--version"]).stdout.endswith(" (compiled)\n")
+
+
+def test_a_spark_worker_may_have_it_as_source_too(installed: Path) -> None:
+    """What is shipped by ``--py-files`` is a zip, from which Python loads no compiled module."""
+    assert (installed / "klamm" / "wire" / "joining.py").is_file()
+
+
+def test_what_is_compiled_passes_the_tests_of_its_source(installed: Path) -> None:
+    done = run(
+        installed, [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *BY_RECORD]
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout

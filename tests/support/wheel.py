@@ -1,0 +1,35 @@
+"""klamm as who installs its wheel has it: with compiled record modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+
+class WheelError(Exception):
+    """The wheel could not be built; the message says why."""
+
+
+def install_wheel(folder: Path) -> Path:
+    """Build the wheel, some ten seconds, and return where it is installed: goes on a PYTHONPATH.
+
+    Args:
+        folder: empty; both lie below it.
+
+    Raises:
+        WheelError: there is no C compiler, or it is no good.
+    """
+    built, installed = folder / "wheel", folder / "installed"
+    _run([sys.executable, _ROOT / "scripts" / "wheel.py", built])
+    (wheel,) = built.glob("*.whl")
+    _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", installed, wheel])
+    return installed
+
+
+def _run(command: list[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise WheelError(f"{command[1]} ended with exit status {done.returncode}: {done.stderr[-2000:]}")

@@ -7,14 +7,16 @@ of it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress import FlowState
+from klamm.mirror.watching.partition_families import PartitionFamilies
 from klamm.monitoring.exposition import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.mirror.copying.ages import Ages
     from klamm.mirror.groups.status import FlowGroups, GroupOffset
@@ -27,14 +29,25 @@ CHECKPOINT_CONNECTOR: Final = "kafka_connect_mirror_mirrorcheckpointconnector_"
 _FIGURES: Final = (("", "newest", 0), ("_min", "least", 1), ("_max", "greatest", 2), ("_avg", "mean", 3))
 """Of ``Ages``: suffix of the name, word, place."""
 
-_Sample = tuple["Mapping[str, str]", float]
+
+@dataclass(frozen=True, slots=True)
+class MetricsPage:
+    """The metrics of a mirror."""
+
+    by_partition: tuple[str, ...]
+    """Families that come first, as text."""
+    others: Page
+
+    def text(self) -> str:
+        """Return the page."""
+        return "".join((*self.by_partition, self.others.text()))
 
 
 def metrics_page(
     flows: Sequence[FlowProgress],
     drift: Mapping[str, Sequence[ConfigDifference]],
     groups: Mapping[str, FlowGroups] = MappingProxyType({}),
-) -> Page:
+) -> MetricsPage:
     """Return the metrics of all flows.
 
     Args:
@@ -43,7 +56,6 @@ def metrics_page(
         groups: where consumer groups stand, by flow.
     """
     page = Page()
-    _source_connector(page, flows)
     _flows(page, flows)
     page.family(
         "klamm_mirror_config_drift_keys",
@@ -52,12 +64,15 @@ def metrics_page(
         [(_flow_labels(flow), sum(each.is_drift for each in rows)) for flow, rows in drift.items()],
     )
     _groups(page, groups)
-    return page
+    return MetricsPage(_source_connector(flows), page)
 
 
-def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
+def _source_connector(flows: Sequence[FlowProgress]) -> tuple[str, ...]:
+    families = PartitionFamilies((_flow_labels(flow.flow), flow.partitions) for flow in flows)
+    texts: list[str] = []
+
     def family(name: str, kind: str, description: str, figure: Callable[[PartitionStatus], float | None]) -> None:
-        page.family(SOURCE_CONNECTOR + name, kind, description, _by_partition(flows, figure))
+        texts.append(families.text(SOURCE_CONNECTOR + name, kind, description, figure))
 
     family("record_count", "counter", "Records mirrored in this run.", lambda partition: partition.records)
     family("record_rate", "gauge", "Records per second, of late.", lambda partition: partition.records_per_s)
@@ -69,6 +84,7 @@ def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
     ):
         _ages(family, name, description, ages)
     family("record_lag", "gauge", "Offsets that the target is behind its source.", lambda partition: partition.lag)
+    return tuple(texts)
 
 
 def _ages(
@@ -84,18 +100,6 @@ def _ages(
             return None if found is None else found[at]
 
         family(name + suffix, "gauge", f"{description}: the {which} of the last minute, in milliseconds.", figure)
-
-
-def _by_partition(
-    flows: Iterable[FlowProgress], figure: Callable[[PartitionStatus], float | None]
-) -> Iterable[_Sample]:
-    for flow in flows:
-        for partition in flow.partitions:
-            value = figure(partition)
-            if value is not None:
-                labels = _flow_labels(flow.flow)
-                labels |= {"topic": partition.remote_topic, "partition": str(partition.partition)}
-                yield labels, value
 
 
 def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:

@@ -40,6 +40,9 @@ _JOIN_S: Final = 5.0
 def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus) -> WatchServer:
     """Return the server of ``/``, ``/metrics`` and ``/status.json``, bound to its address.
 
+    A page is made in the server's own thread of the driver, from a snapshot, without a lock. Other processes copy the
+    records, and the driver's other threads get their turns: no step of the interpreter takes more than milliseconds.
+
     Raises:
         OSError: the address can not be had.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.mirror import positions
 from klamm.mirror.positions import ShardPlan, SourcePartition
@@ -15,7 +15,7 @@ from klamm.wire.connection import ConnectionLostError
 from klamm.wire.small_topics import read_records, write_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from klamm.mirror.copying.partition_copy import PartitionId
@@ -43,6 +43,14 @@ class StoredPositions:
     shard_plan: ShardPlan | None = None
 
 
+class _Place(NamedTuple):
+    """Where a record goes."""
+
+    key: bytes
+    partition: int
+    """Of the topic of positions."""
+
+
 class PositionStore:
     """Positions of one source on one target. For one thread at a time; has connections of its own, calls block."""
 
@@ -51,6 +59,10 @@ class PositionStore:
         """Connections that serve nothing else but positions and transactions."""
         self.topic = topic
         self._source_alias = source_alias
+        self._placed_for = 0
+        """For how many partitions of the topic ``_places`` were found."""
+        self._places: dict[TopicPartition, _Place] = {}
+        """Those of positions: to find them costs more than all else that is done to write a position."""
 
     def read(self) -> StoredPositions:
         """Return what is committed, reading the whole topic to its end.
@@ -71,17 +83,23 @@ class PositionStore:
         return found
 
     def _read_partition(self, partition: int, fetch_offset: int, end: int, found: StoredPositions) -> None:
+        newest: dict[bytes, bytes | None] = {}
+        """In the order of the log. A partition that always has records has a position in every transaction: most keys
+        come again and again before the topic is compacted, and to understand a key costs more than to find it."""
         attempts = 0
         while fetch_offset < end:
             records, next_offset = read_records(
                 self.cluster, self.topic, partition, fetch_offset, timeout_s=_TIMEOUT_S, max_wait_ms=_MAX_WAIT_MS
             )
             for record in records:
-                self._keep_record(record, found)
+                newest.pop(key := bytes(record.key or b""), None)
+                newest[key] = record.value
             attempts = 0 if next_offset > fetch_offset else attempts + 1
             if attempts == _ATTEMPTS:
                 raise ConnectionLostError(f"An open transaction hides positions in {self.topic}-{partition}")
             fetch_offset = next_offset
+        for key, value in newest.items():
+            self._keep(key, value, found)
 
     def _partitions(self) -> range:
         state = self.cluster.topics.get(self.topic)
@@ -89,17 +107,17 @@ class PositionStore:
             raise ConnectionLostError(f"{self.topic} does not exist yet on the target")
         return range(len(state.partitions))
 
-    def _keep_record(self, record: Record, found: StoredPositions) -> None:
-        key = positions.parse_key(record.key)
+    def _keep(self, raw_key: bytes, value: bytes | None, found: StoredPositions) -> None:
+        key = positions.parse_key(raw_key)
         if key is not None:
             if key.cluster == self._source_alias:
-                _put(found.offsets, (key.topic, key.partition), positions.parse_value(record.value))
+                _put(found.offsets, (key.topic, key.partition), positions.parse_value(value))
             return
-        match positions.parse_own_key(record.key):
+        match positions.parse_own_key(raw_key):
             case SourcePartition(cluster, topic, partition) if cluster == self._source_alias:
-                _put(found.topic_ids, (topic, partition), positions.parse_topic_id(record.value))
+                _put(found.topic_ids, (topic, partition), positions.parse_topic_id(value))
             case str(cluster) if cluster == self._source_alias:
-                found.shard_plan = positions.parse_shard_plan(record.value)
+                found.shard_plan = positions.parse_shard_plan(value)
             case _:
                 pass
 
@@ -122,44 +140,50 @@ class PositionStore:
         self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, UUID] = _NONE
     ) -> dict[int, list[Record]]:
         """Return the records of positions and topic ids, by partition of the topic; see ``write``."""
-        pairs = []
-        for (topic, partition), offset in offsets.items():
-            where = SourcePartition(self._source_alias, topic, partition)
-            pairs.append((positions.key_bytes(where), positions.value_bytes(offset - 1)))
+        placed = [(self._place(key), positions.value_bytes(offset - 1)) for key, offset in offsets.items()]
         for (topic, partition), topic_id in topic_ids.items():
-            where = SourcePartition(self._source_alias, topic, partition)
-            pairs.append((positions.topic_id_key(where), positions.topic_id_value(topic_id)))
-        return self._by_partition(pairs)
+            key = positions.topic_id_key(SourcePartition(self._source_alias, topic, partition))
+            placed.append((self._place_of(key), positions.topic_id_value(topic_id)))
+        return _by_partition(placed)
 
     def plan_records(self, plan: ShardPlan) -> dict[int, list[Record]]:
         """Return the record of a shard plan, by partition of the topic."""
-        key = positions.shard_plan_key(self._source_alias)
-        return self._by_partition([(key, positions.shard_plan_value(plan))])
+        place = self._place_of(positions.shard_plan_key(self._source_alias))
+        return _by_partition([(place, positions.shard_plan_value(plan))])
 
     def partition_of(self, partition_id: PartitionId) -> int:
         """Return the partition of the topic that holds a position."""
-        where = SourcePartition(self._source_alias, partition_id.topic, partition_id.partition)
-        return positions.partition_for_key(positions.key_bytes(where), self._partition_count())
+        return self._place((partition_id.topic, partition_id.partition)).partition
+
+    def _place(self, key: TopicPartition) -> _Place:
+        """Return where the position of a partition goes."""
+        if (count := self._partition_count()) != self._placed_for:
+            self._places, self._placed_for = {}, count
+        if (place := self._places.get(key)) is None:
+            raw_key = positions.key_bytes(SourcePartition(self._source_alias, *key))
+            place = self._places[key] = self._place_of(raw_key)
+        return place
+
+    def _place_of(self, key: bytes) -> _Place:
+        return _Place(key, positions.partition_for_key(key, self._partition_count()))
 
     def _partition_count(self) -> int:
         if self.topic not in self.cluster.topics:
             self.cluster.refresh([self.topic])
         return len(self._partitions())
 
-    def _by_partition(self, pairs: Sequence[tuple[bytes, bytes]]) -> dict[int, list[Record]]:
-        if not pairs:
-            return {}
-        count = self._partition_count()
-        now_ms = int(time.time() * 1000)
-        out: dict[int, list[Record]] = {}
-        for key, value in pairs:
-            records = out.setdefault(positions.partition_for_key(key, count), [])
-            records.append(Record(key=key, value=value, timestamp=now_ms, offset=len(records)))
-        return out
-
     def close(self) -> None:
         """Close the connections."""
         self.cluster.close()
+
+
+def _by_partition(placed: Iterable[tuple[_Place, bytes]]) -> dict[int, list[Record]]:
+    now_ms = int(time.time() * 1000)
+    out: dict[int, list[Record]] = {}
+    for place, value in placed:
+        records = out.setdefault(place.partition, [])
+        records.append(Record(key=place.key, value=value, timestamp=now_ms, offset=len(records)))
+    return out
 
 
 def _put(found: dict[TopicPartition, Value], key: TopicPartition, value: Value | None) -> None:

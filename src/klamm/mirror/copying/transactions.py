@@ -153,6 +153,10 @@ class ShardTransactions:
         self._close_at = self._close_from = 0.0
         self._overhead = _Overhead(clock)
         self._positions_due = 0.0
+        self._touched: dict[TopicPartition, PartitionCopy] = {}
+        """Those whose positions may have moved since the last commit: it costs what they are, not what there are."""
+        self._behind: PartitionCopy | None = None
+        """Who was behind when it was asked last; while it is, nobody else is looked at."""
         self._offsets: dict[TopicPartition, int] = {}
         self._batches: dict[int, bytearray] = {}
         self._acknowledged: list[tuple[PartitionId, Outgoing, int]] = []
@@ -237,6 +241,7 @@ class ShardTransactions:
                 f"where {copy.next_base_offset} or more was due"
             )
         copy.next_base_offset = base_offset + outgoing.record_count
+        self._touched[_source(copy)] = copy
         light = replace(outgoing, view=_NOTHING, memory=None)
         self._acknowledged.append((copy.partition_id, light, base_offset))
 
@@ -264,13 +269,14 @@ class ShardTransactions:
             self._close_from = min(now + takes_records_s, self._close_at)
             self._phase = _Phase.OPEN
         if self._phase is _Phase.OPEN:
-            if ending or now >= self._close_at or (now >= self._close_from and not busy and _has_all(copies)):
+            if ending or now >= self._close_at or (now >= self._close_from and not busy and self._has_all(copies)):
                 self._phase = _Phase.CLOSING
                 self._close_at = now + _CLOSING_S
             else:
                 self._add_more(active, now)
         if self._phase is _Phase.CLOSING and self._is_settled(active, now, busy=busy):
-            self._offsets = _moved(copies)
+            self._look_for_moved(copies, now)
+            self._offsets = {key: copy.acked_offset for key, copy in self._touched.items() if _has_moved(copy)}
             self._batches = self._encode(self._store.records(self._offsets))
             self._phase = _Phase.ENDING
         if self._phase is _Phase.ENDING:
@@ -278,13 +284,25 @@ class ShardTransactions:
                 self._add({(self._store.topic, number) for number in self._batches} - self._added)
                 self._end()
             self._overhead.next_one()
-            self._committed(copies)
-            self._positions_due = now + self._positions_interval_s
+            self._committed()
 
     def _is_wanted(self, copies: Iterable[PartitionCopy], active: Iterable[PartitionCopy], now: float) -> bool:
         if any(copy.can_send(now) for copy in active):
             return True
-        return now >= self._positions_due and bool(_moved(copies))
+        self._look_for_moved(copies, now)
+        return bool(self._touched)
+
+    def _look_for_moved(self, copies: Iterable[PartitionCopy], now: float) -> None:
+        """Find out, when it is due, which positions moved without records: of those nobody else tells."""
+        if now >= self._positions_due:
+            self._positions_due = now + self._positions_interval_s
+            self._touched |= {_source(copy): copy for copy in copies if _has_moved(copy)}
+
+    def _has_all(self, copies: Iterable[PartitionCopy]) -> bool:
+        """Tell whether all that the source was known to hold is fetched and sent."""
+        if self._behind is None or _is_complete(self._behind):
+            self._behind = next((copy for copy in copies if not _is_complete(copy)), None)
+        return self._behind is None
 
     def _add_more(self, copies: Iterable[PartitionCopy], now: float) -> None:
         new = {_remote(copy): copy for copy in copies if copy.can_send(now) and _remote(copy) not in self._added}
@@ -357,10 +375,10 @@ class ShardTransactions:
             self._coordinator.commit(self.identity)
             self._added = set()
 
-    def _committed(self, copies: Iterable[PartitionCopy]) -> None:
-        for copy in copies:
-            copy.committed_offset = self._offsets.get(_source(copy), copy.committed_offset)
-        self._offsets = {}
+    def _committed(self) -> None:
+        for key, offset in self._offsets.items():
+            self._touched[key].committed_offset = offset
+        self._offsets, self._touched = {}, {}
         for partition_id, outgoing, base_offset in self._acknowledged:
             self._on_acknowledged(partition_id, outgoing, base_offset)
         self._acknowledged = []
@@ -375,10 +393,10 @@ def _source(copy: PartitionCopy) -> TopicPartition:
     return copy.partition_id.topic, copy.partition_id.partition
 
 
-def _has_all(copies: Iterable[PartitionCopy]) -> bool:
-    """Tell whether all that the source was known to hold is fetched and sent."""
-    return all(copy.is_caught_up and not copy.pending for copy in copies)
+def _is_complete(copy: PartitionCopy) -> bool:
+    """Tell whether all that the source was known to hold is fetched and sent, or nothing more will be."""
+    return copy.state is CopyState.STOPPED or (copy.is_caught_up and not copy.pending)
 
 
-def _moved(copies: Iterable[PartitionCopy]) -> dict[TopicPartition, int]:
-    return {_source(copy): copy.acked_offset for copy in copies if copy.acked_offset > copy.committed_offset}
+def _has_moved(copy: PartitionCopy) -> bool:
+    return copy.acked_offset > copy.committed_offset

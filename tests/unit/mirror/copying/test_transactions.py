@@ -24,7 +24,7 @@ from klamm.wire.transaction_coordinator import TransactionLostError
 from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from klamm.mirror.copying.outgoing import Outgoing
 
@@ -106,6 +106,19 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     return made
 
 
+class Counted(list[PartitionCopy]):
+    """Counts how often somebody goes through all of them, which with thousands takes its time."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[PartitionCopy]:
+        self.passes += 1
+        return super().__iter__()
+
+    def quietly(self) -> Iterator[PartitionCopy]:
+        return super().__iter__()
+
+
 class Shard:
     """Two partitions and their transactions."""
 
@@ -123,7 +136,9 @@ class Shard:
             clock=target.clock,
         )
         self.transactions.fence()
-        self.copies = [PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)]
+        self.copies = Counted(
+            PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)
+        )
 
     def fetch(self, partition: int = 0, count: int = 3) -> None:
         copy = self.copies[partition]
@@ -136,12 +151,12 @@ class Shard:
 
     def expect_more(self) -> None:
         """Let the source have more than was fetched."""
-        for copy in self.copies:
+        for copy in self.copies.quietly():
             copy.fetched(end_offset=copy.fetch_offset + 1)
 
     def expect_nothing(self) -> None:
         """Let all that the source has be fetched."""
-        for copy in self.copies:
+        for copy in self.copies.quietly():
             copy.fetched(end_offset=copy.fetch_offset)
 
     def send(self, partition: int = 0) -> Outgoing:
@@ -154,7 +169,7 @@ class Shard:
         self.copies[partition].acknowledge(outgoing)
 
     def drive(self, now: float, *, busy: bool = False, ending: bool = False) -> None:
-        self.transactions.drive(self.copies, self.copies, now, busy=busy, ending=ending)
+        self.transactions.drive(self.copies, list(self.copies.quietly()), now, busy=busy, ending=ending)
 
 
 @pytest.fixture
@@ -344,6 +359,46 @@ def test_a_position_that_moved_without_records_is_written_from_time_to_time(shar
     shard.copies[0].skip_to(10)
     shard.drive(11.1)
     assert target.asked.count("commit") == 1, "markers of the source alone are no reason for a transaction at once"
+
+
+def test_a_transaction_costs_what_is_in_it_and_not_what_its_shard_has(shard: Shard, target: Target) -> None:
+    # given
+    shard.expect_more()
+    shard.drive(10.0)
+    shard.copies.passes = 0
+    # when
+    for number in range(4):
+        shard.fetch()
+        shard.expect_more()
+        shard.drive(now := 10.2 + number)
+        shard.acknowledge(shard.send(), 3 * number)
+        for turn in range(1, 10):
+            shard.drive(now + turn / 10)
+        shard.drive(now + 1.0)
+    # then
+    assert target.asked.count("commit") == 4
+    assert shard.copies[0].committed_offset == 12
+    assert shard.copies.passes == 1, "who is behind; those whose positions moved without records are not due yet"
+
+
+def test_a_shard_at_rest_looks_for_moved_positions_once_an_interval(shard: Shard) -> None:
+    for turn in range(100):
+        shard.drive(10.0 + turn / 10)
+    assert shard.copies.passes == 2, "the interval is 5 s"
+
+
+def test_a_stopped_partition_holds_no_transaction_open(shard: Shard, target: Target) -> None:
+    # given
+    shard.expect_more()
+    shard.copies[1].stop("its records were purged")
+    shard.fetch(0)
+    shard.copies[0].fetched(end_offset=shard.copies[0].fetch_offset)
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(), 100)
+    # when
+    shard.drive(10.1)
+    # then
+    assert target.asked == ["add A.t-0", "write", "commit"]
 
 
 def test_an_end_closes_the_transaction_at_once(shard: Shard, target: Target) -> None:

@@ -129,6 +129,28 @@ def _flow_back(there: str, file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert by_file["target"]["partitions"] == by_address["offset_syncs"]["partitions"] == 1
 
 
+def test_positions_in_the_flows_own_topic_count_before_those_of_the_worker(
+    target: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-618."""
+    # given
+    there = target.bootstrap_servers
+    connection = ControlConnection(ConnectionSettings.of((there,), {}, "test"))
+    for topic, offsets in {"own-workers": {"both": 9, "workers": 3}, "own-positions": {"both": 4}}.items():
+        create_topic(there, topic)
+        pairs = ((key_bytes(SourcePartition("A", name, 0)), value_bytes(offset)) for name, offset in offsets.items())
+        connection.write(topic, [Record(key=key, value=value) for key, value in pairs])
+    connection.close()
+    more = "offset.storage.topic = own-workers\nA->B.offsets.storage.topic = own-positions\n"
+    file = tmp_path / "mm2.properties"
+    file.write_text(properties("127.0.0.1:1", there, more, topics="both|workers"))
+    # when
+    flow = status(capsys, str(file), "--target-only")
+    # then
+    next_offsets = {topic["topic"]: topic["partitions"][0]["next_offset"] for topic in flow["topics"]}
+    assert (next_offsets["both"], next_offsets["workers"]) == (5, 4)
+
+
 def _beat(settings: Any, address: str) -> None:
     create_topic(address, "heartbeats", 1, {"cleanup.policy": "compact"})
     connection = ControlConnection(ConnectionSettings.of((address,), {}, "test"))

@@ -3,6 +3,7 @@ mirror take over from each other."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,14 @@ import klamm
 from klamm.cli import main as cli
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.copying.position_store import PositionStore
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.model import GroupState
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
+from klamm.wire.buffers import BufferPool
+from klamm.wire.connection import ConnectionLostError
 from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records
 from tests.support.mirror_groups import Copying, commit, committed, rounds
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from klamm.mirror.settings.flow import FlowSettings
     from tests.support.kafka import KafkaCluster
 
 SOON = """
@@ -39,6 +44,17 @@ offset.flush.interval.ms = 1000
 status.storage.replication.factor = 1
 config.storage.replication.factor = 1
 B->A.emit.heartbeats.enabled = false
+"""
+
+OWN_POSITIONS = """
+A->B.offsets.storage.topic = once-positions
+offset.storage.topic = once-workers
+config.storage.topic = once-configs
+status.storage.topic = once-status
+B.group.id = once
+B.exactly.once.source.support = enabled
+A.consumer.isolation.level = read_committed
+emit.checkpoints.enabled = false
 """
 
 
@@ -166,6 +182,55 @@ def _check_status(capsys: pytest.CaptureFixture[str], target: str) -> None:
     assert "app" in {group["group"] for group in flow["groups"]}
     assert flow["newest_record_age_s"] > 0
     assert any("whether MirrorMaker 2 wrote in transactions" in what for what in flow["unknown"])
+
+
+def test_the_mirror_takes_over_from_mirrormaker_with_a_topic_of_its_own_and_gives_back(
+    java: None, real_kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """K894-38, K894-39, KIP-618: exactly once; what the worker's topic says does not count."""
+    with klamm.Broker() as here:
+        source, target = here.bootstrap_servers, real_kafka.bootstrap_servers
+        create_topic(source, "once", 1, {"retention.ms": "-1"})
+        file = properties(source, target, SOON + OWN_POSITIONS, topics="once")
+        flow = parse_settings(parse_properties(file)).flows[0]
+        # given
+        produce(source, "once", numbered(0, 300))
+        with MirrorMaker(file, tmp_path) as mirrormaker:
+            _wait_for_position(flow, 299, mirrormaker)
+        _put_back(flow, 9)
+        # when
+        produce(source, "once", numbered(300, 300))
+        with Copying(flow) as copying:
+            copying.wait_for(600)
+        # then
+        produce(source, "once", numbered(600, 300))
+        with MirrorMaker(file, tmp_path) as mirrormaker:
+            _wait_for_position(flow, 899, mirrormaker)
+        assert read(target, "A.once", {0: 900})[0] == [record for _, record in numbered(0, 900)]
+
+
+def _wait_for_position(flow: FlowSettings, offset: int, mirrormaker: MirrorMaker) -> None:
+    """Wait until the flow's own topic says that a record is mirrored."""
+
+    def is_there() -> bool:
+        with _positions(flow, flow.positions_topic) as store, contextlib.suppress(ConnectionLostError):
+            return store.read().offsets.get(("once", 0)) == offset
+        return False
+
+    wait_until(is_there, timeout_s=150, what=f"position {offset}", interval_s=0.2, alive=mirrormaker.check_alive)
+
+
+def _put_back(flow: FlowSettings, offset: int) -> None:
+    """Let the worker's topic hold an old position, as if repeating later ones there had failed: Kafka warns."""
+    assert flow.worker_positions_topic is not None
+    with _positions(flow, flow.worker_positions_topic) as store:
+        store.write({("once", 0): offset + 1})
+
+
+def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[PositionStore]:
+    settings = ConnectionSettings.of(flow.target.bootstrap_servers, {}, "test")
+    pool = BufferPool(max_free_bytes=1_000_000)
+    return contextlib.closing(PositionStore(settings, pool, topic=topic, source_alias="A"))
 
 
 def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster) -> None:

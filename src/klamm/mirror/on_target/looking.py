@@ -165,16 +165,23 @@ class _Looking:
         return tail
 
     def _positions(self) -> None:
-        topic = self._flow.positions_topic
-        tail = self._tail("positions", topic)
-        if tail is None:
-            self._found.unknown.append(f"positions: {topic} does not exist, or may not be described")
-            return
+        # What the flow's own topic tells counts, so it is read last.
+        topics = [topic for topic in (self._flow.worker_positions_topic, self._flow.positions_topic) if topic]
+        tails = [tail for topic in topics if (tail := self._tail("positions", topic)) is not None]
+        if not tails:
+            self._found.unknown.append(f"positions: {topics[-1]} does not exist, or may not be described")
+        for tail in tails:
+            self._keep_positions(tail)
+
+    def _keep_positions(self, tail: Tail) -> None:
         alias = self._flow.source.alias
         for key, record in tail.newest.items():
             where, offset = positions.parse_key(key), positions.parse_value(record.value)
-            if where is not None and where.cluster == alias and offset is not None:
-                self._found.positions[where.topic, where.partition] = Position(offset + 1, record.timestamp)
+            if where is not None and where.cluster == alias:
+                if offset is None:
+                    self._found.positions.pop((where.topic, where.partition), None)
+                else:
+                    self._found.positions[where.topic, where.partition] = Position(offset + 1, record.timestamp)
             elif positions.parse_own_key(key) == alias:
                 self._found.plan = positions.parse_shard_plan(record.value)
 

@@ -57,6 +57,10 @@ class FlowSettings:
     replication_factor: int = 2
     """Of new remote topics; -1 means: the target's default."""
     positions_topic: str
+    """``offsets.storage.topic`` of the flow, or else that of Connect's worker, ``offset.storage.topic``."""
+    worker_positions_topic: str | None = None
+    """``offset.storage.topic`` where the flow has a topic of its own beside it: what only this one tells counts as
+    well; None: there is no other."""
     positions_partitions: int = 25
     positions_replication_factor: int = 3
     """-1 means: the target's default."""
@@ -105,6 +109,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     policy = _policy(reader, source.alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
     syncs_topic = _syncs_topic(reader, policy, source.alias, target.alias)
+    positions_topic, worker_positions_topic = _positions_topics(reader, source.alias)
     groups, warnings = parse_groups(
         reader, checkpoints_topic=policy.checkpoints_topic(source.alias), has_syncs=syncs_topic is not None
     )
@@ -127,7 +132,8 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         refresh_topics_enabled=reader.boolean("refresh.topics.enabled", True),
         refresh_topics_interval=reader.seconds("refresh.topics.interval.seconds", 600),
         replication_factor=reader.replication_factor("replication.factor", 2),
-        positions_topic=reader.text("offset.storage.topic", naming.positions_topic(source.alias), worker=True),
+        positions_topic=positions_topic,
+        worker_positions_topic=worker_positions_topic,
         positions_partitions=reader.integer("offset.storage.partitions", 25, at_least=1, worker=True),
         positions_replication_factor=reader.replication_factor("offset.storage.replication.factor", 3, worker=True),
         positions_interval=_positions_interval(reader),
@@ -145,6 +151,17 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         warnings=(*delivery.warnings, *warnings),
         clients=clients,
     )
+
+
+def _positions_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | None]:
+    """Return where positions are (KIP-618, ``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``), and where some may be."""
+    workers = reader.text("offset.storage.topic", naming.positions_topic(source_alias), worker=True)
+    found = reader.find_in_flow(keys.OWN_POSITIONS_TOPIC)
+    if found is None or found[1] == workers:
+        return workers, None
+    if not found[1]:
+        raise SettingsError(f"{found[0]}=: expected the name of a topic")
+    return found[1], workers
 
 
 def _syncs_location(reader: KeyReader) -> SyncsLocation:

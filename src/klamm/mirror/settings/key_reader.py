@@ -43,6 +43,11 @@ class KeyReader:
                 return prefix + key, value.strip()
         return None
 
+    def find_in_flow(self, key: str) -> tuple[str, str] | None:
+        """Return the full key and its value as they stand at ``A->B.k``, where alone some keys count."""
+        value = self._properties.get(self._flow + key)
+        return None if value is None else (self._flow + key, value.strip())
+
     def all_keys(self) -> frozenset[str]:
         """Return all keys of the file, those of the flow without ``A->B.`` before them."""
         return frozenset({*self._properties, *with_prefix(self._properties, self._flow)})

@@ -32,6 +32,12 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 """Keys that a MirrorMaker 2 file may hold, and why they change nothing here; told once at start."""
 
+OWN_POSITIONS_TOPIC: Final = "offsets.storage.topic"
+ONLY_OF_FLOWS: Final[Mapping[str, str]] = {
+    OWN_POSITIONS_TOPIC: f"MirrorMaker takes it as A->B.{OWN_POSITIONS_TOPIC} only; offset.storage.topic counts here",
+}
+"""Keys that count behind ``A->B.`` alone, and what to say of them elsewhere."""
+
 READ_IN_CASE: Final = frozenset(
     {
         "admin.timeout.ms",

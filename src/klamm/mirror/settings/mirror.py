@@ -16,6 +16,7 @@ from klamm.mirror.settings.key_reader import KeyReader
 from klamm.mirror.settings.keys import (
     ACCEPTED_WITHOUT_EFFECT,
     DEPRECATED,
+    ONLY_OF_FLOWS,
     READ_IN_CASE,
     parse_bool,
     parse_list,
@@ -216,6 +217,11 @@ def _without_effect(properties: Mapping[str, str], aliases: Sequence[str]) -> tu
             f"{key} has no effect: a cluster is not mirrored to itself"
             for key in properties
             if _is_of_itself(key, aliases)
+        ),
+        *(
+            f"{key} has no effect: {ONLY_OF_FLOWS[plain]}"
+            for key in properties
+            if _flow_key(key, aliases) is None and (plain := _of_worker(key, aliases)) in ONLY_OF_FLOWS
         ),
     )
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.carried_positions import carry_positions
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.internal_topics import EXISTS, create_internal_topic
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
@@ -50,6 +51,7 @@ class FlowControl:
         publish: Callable[[Assignment], None],
         heartbeats: HeartbeatSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
+        carry: Callable[[FlowSettings], None] = carry_positions,
     ) -> None:
         """Prepare the loop.
 
@@ -61,6 +63,7 @@ class FlowControl:
             publish: is told what is to be copied.
             heartbeats: those that are written to the source; None: none are.
             clock: seconds.
+            carry: brings positions into the topic that the flow has of its own, before anything is copied.
         """
         self._settings = settings
         self._heartbeats = heartbeats
@@ -69,6 +72,7 @@ class FlowControl:
         self._status = status
         self._publish = publish
         self._clock = clock
+        self._carry = carry
         self._configs = ConfigSync(settings, source, target)
         self._acls = AclSync(settings, source, target)
         self._are_reachable = False
@@ -130,7 +134,12 @@ class FlowControl:
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
 
     def _create_internal_topics(self) -> None:
-        """Create the topics of positions, offset syncs and heartbeats; only the first one is needed for copying."""
+        """Create the topics of positions, offset syncs and heartbeats; only the first one is needed for copying.
+
+        Raises:
+            AdminRefusedError: the topic of positions is not there.
+            ClusterAwayError: a cluster is away, or positions can not be read now.
+        """
         settings = self._settings
         factor = settings.positions_replication_factor
         refused = create_internal_topic(
@@ -145,6 +154,7 @@ class FlowControl:
                 f"{settings.positions_topic} could not be created with "
                 f"offset.storage.replication.factor={factor}: {refused}",
             )
+        self._carry(settings)
         if settings.syncs_topic is not None:
             self._create_syncs_topic(settings.syncs_topic)
         if self._heartbeats is not None:

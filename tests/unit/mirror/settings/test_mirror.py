@@ -167,6 +167,28 @@ def test_keys_of_the_worker_may_stand_at_the_target() -> None:
     assert flow("B.offset.storage.topic=mine\n").positions_topic == "mine"
 
 
+def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
+    """KIP-618; K894-27: Kafka's own classes are asked in the interop tests."""
+    alone = flow()
+    assert (alone.positions_topic, alone.worker_positions_topic) == ("mm2-offsets.A.internal", None)
+    both = flow("A->B.offsets.storage.topic= own \nB.offset.storage.topic=mine\n")
+    assert (both.positions_topic, both.worker_positions_topic) == ("own", "mine")
+    assert settings("A->B.offsets.storage.topic=own\n").notes == ()
+    same = flow("A->B.offsets.storage.topic=mine\nB.offset.storage.topic=mine\n")
+    assert (same.positions_topic, same.worker_positions_topic) == ("mine", None)
+
+
+@pytest.mark.parametrize("place", ["", "A.", "B."])
+def test_a_topic_of_its_own_that_stands_elsewhere_is_told_and_passed_over(place: str) -> None:
+    """K894-27: as in MirrorMaker."""
+    parsed = settings(f"{place}offsets.storage.topic=own\n")
+    assert parsed.flows[0].positions_topic == "mm2-offsets.A.internal"
+    assert parsed.notes == (
+        f"{place}offsets.storage.topic has no effect: MirrorMaker takes it as A->B.offsets.storage.topic only; "
+        "offset.storage.topic counts here",
+    )
+
+
 @pytest.mark.parametrize("key", client_keys.WORKERS_ORDER)
 def test_keys_of_the_worker_win_in_the_order_of_mirrormaker(key: str) -> None:
     """K894-27: its own classes are asked in the interop tests."""
@@ -239,6 +261,7 @@ def test_clusters_limits_the_targets_that_are_served() -> None:
         ("clusters=", "clusters: expected the aliases"),
         ("B.bootstrap.servers=", "B.bootstrap.servers: expected host:port"),
         ("replication.policy.separator=", "replication.policy.separator=: expected characters that names of topics"),
+        ("A->B.offsets.storage.topic= ", "A->B.offsets.storage.topic=: expected the name of a topic"),
         ("A->B.replication.policy.separator=/", "A->B.replication.policy.separator=/: expected characters that names"),
     ],
 )

@@ -87,6 +87,35 @@ def test_remote_topics_are_created_with_their_configs_before_anything_is_copied(
     assert run.published == [(("orders", "A.orders", 3),)]
 
 
+def test_positions_are_brought_together_before_anything_is_copied() -> None:
+    """K894-38: a task would take a partition without a position for a new one."""
+    parsed = settings().flows[0]
+    is_away = [True]
+    seen: list[tuple[str, int]] = []
+
+    def carry(flow: FlowSettings) -> None:
+        seen.append((flow.name, len(published)))
+        if is_away.pop():
+            raise ClusterAwayError("an open transaction hides positions")
+
+    published: list[Assignment] = []
+    control = FlowControl(
+        parsed,
+        FakeCluster(orders=1),
+        FakeCluster(),
+        status=MirrorStatus([parsed.name]),
+        publish=published.append,
+        carry=carry,
+    )
+    with pytest.raises(ClusterAwayError):
+        control.turn()
+    is_away.append(False)
+    control.turn()
+    control.turn()
+    assert seen == [("A->B", 0), ("A->B", 0)]
+    assert published == [(("orders", "A.orders", 1),)]
+
+
 def test_topics_and_partitions_that_come_later_are_found_at_the_next_refresh() -> None:
     """K894-36: what goes away on the source stays on the target; what was deleted there comes back."""
     source, target = FakeCluster(orders=1), FakeCluster()

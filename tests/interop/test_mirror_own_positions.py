@@ -1,0 +1,283 @@
+"""A flow with a topic of its own for positions (KIP-618): what it lacks is taken from the worker's topic."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Producer
+
+import klamm
+from klamm.mirror.carried_positions import carry_positions
+from klamm.mirror.copying.position_store import PositionStore, StoredPositions
+from klamm.mirror.model import ClusterAwayError
+from klamm.mirror.positions import (
+    ShardPlan,
+    SourcePartition,
+    key_bytes,
+    partition_for_key,
+    shard_plan_key,
+    shard_plan_value,
+    topic_id_key,
+    topic_id_value,
+    value_bytes,
+)
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.properties import parse_properties
+from klamm.wire.buffers import BufferPool
+from klamm.wire.transport import ConnectionSettings
+from tests.support.mirror import Seen, create_topic, produce, properties, read
+from tests.support.mirror_groups import Copying
+from tests.support.mirrormaker import java_virtual_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.mirror.settings.flow import FlowSettings
+
+COMPACTED = {"cleanup.policy": "compact"}
+PARTITIONS = 3
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    with klamm.Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+class Topics:
+    """The worker's topic and the flow's own, of one test."""
+
+    def __init__(self, target: str, name: str) -> None:
+        self.target, self.workers, self.own = target, f"{name}-workers", f"{name}-own"
+        for topic in (self.workers, self.own):
+            create_topic(target, topic, PARTITIONS, COMPACTED)
+
+    def flow(self) -> FlowSettings:
+        more = f"offset.storage.topic = {self.workers}\nA->B.offsets.storage.topic = {self.own}\n"
+        (flow,) = parse_settings(parse_properties(properties("a:1", self.target, more, topics="x"))).flows
+        return flow
+
+    def write(self, topic: str, *records: tuple[bytes, bytes | None]) -> None:
+        seen = ((partition_for_key(key, PARTITIONS), Seen(key, value, (), 1_700_000_000_000)) for key, value in records)
+        produce(self.target, topic, seen)
+
+    def stored(self) -> StoredPositions:
+        """What the copying of the flow finds."""
+        settings = ConnectionSettings.of((self.target,), {}, "test")
+        with contextlib.closing(
+            PositionStore(settings, BufferPool(max_free_bytes=1_000_000), topic=self.own, source_alias="A")
+        ) as store:
+            return store.read()
+
+    def written(self) -> int:
+        """How many records the flow's own topic has."""
+        return sum(map(len, read(self.target, self.own, dict.fromkeys(range(PARTITIONS), 0)).values()))
+
+
+def at(topic: str, offset: int | None, *, cluster: str = "A") -> tuple[bytes, bytes | None]:
+    return key_bytes(SourcePartition(cluster, topic, 0)), None if offset is None else value_bytes(offset)
+
+
+def topic_id(topic: str, value: UUID) -> tuple[bytes, bytes]:
+    return topic_id_key(SourcePartition("A", topic, 0)), topic_id_value(value)
+
+
+def plan(shards: int) -> tuple[bytes, bytes]:
+    return shard_plan_key("A"), shard_plan_value(ShardPlan(shards))
+
+
+def test_the_flows_own_topic_counts_and_the_workers_for_what_it_lacks(target: str) -> None:
+    """K894-38: as Kafka's ConnectorOffsetBackingStore describes it."""
+    # given
+    topics = Topics(target, "counts")
+    topics.write(topics.workers, at("both", 4), at("both", 5), at("workers", 6), at("removed", 7), at("fresh", -1))
+    topics.write(topics.workers, at("gone", 8), at("gone", None), at("elsewhere", 9, cluster="C"))
+    topics.write(topics.own, at("both", 50), at("own", 60), at("removed", 70), at("removed", None))
+    # when
+    carry_positions(topics.flow())
+    # then
+    first = topics.written()
+    assert topics.stored().offsets == {
+        ("both", 0): 50,
+        ("own", 0): 60,
+        ("workers", 0): 6,
+        ("fresh", 0): -1,
+    }
+    carry_positions(topics.flow())
+    assert topics.written() == first == 6
+
+
+def test_what_klamm_remembers_beside_positions_comes_with_them(target: str) -> None:
+    """The id of a topic belongs to the position beside which it was written, not to a later one."""
+    # given
+    topics = Topics(target, "beside")
+    topics.write(topics.workers, at("both", 5), topic_id("both", OLD), at("workers", 6), topic_id("workers", NEW))
+    topics.write(topics.workers, plan(3))
+    topics.write(topics.own, at("both", 50))
+    # when
+    carry_positions(topics.flow())
+    # then
+    stored = topics.stored()
+    assert stored.topic_ids == {("workers", 0): NEW}
+    assert stored.shard_plan == ShardPlan(3)
+    # when both have a plan
+    topics.write(topics.own, plan(5))
+    carry_positions(topics.flow())
+    # then
+    assert topics.stored().shard_plan == ShardPlan(5)
+
+
+def test_without_a_topic_of_the_worker_there_is_nothing_to_carry(target: str) -> None:
+    more = "offset.storage.topic = nowhere\nA->B.offsets.storage.topic = not-there-yet\n"
+    (flow,) = parse_settings(parse_properties(properties("a:1", target, more, topics="x"))).flows
+    carry_positions(flow)
+
+
+def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is_missing(target: str) -> None:
+    # given
+    topics = Topics(target, "hidden")
+    topics.write(topics.workers, at("both", 5))
+    topics.write(topics.own, at("both", 50))
+    producer = Producer({"bootstrap.servers": target, "transactional.id": "hidden"})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    key, value = at("workers", 60)
+    producer.produce(topics.own, key=key, value=value, partition=partition_for_key(key, PARTITIONS))
+    assert producer.flush(10) == 0
+    # then
+    carry_positions(topics.flow())
+    topics.write(topics.workers, at("workers", 6))
+    with pytest.raises(ClusterAwayError, match="An open transaction hides positions in hidden-own"):
+        carry_positions(topics.flow())
+    # when
+    producer.commit_transaction(10)
+    carry_positions(topics.flow())
+    # then
+    assert topics.stored().offsets == {("both", 0): 50, ("workers", 0): 60}
+
+
+def test_a_worker_that_is_ahead_is_told(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody mirrored without the key: records will come twice."""
+    # given
+    topics = Topics(target, "ahead")
+    topics.write(topics.workers, at("orders", 500), at("users", 5))
+    topics.write(topics.own, at("orders", 50), at("users", 5))
+    # when
+    with caplog.at_level(logging.WARNING):
+        carry_positions(topics.flow())
+    # then
+    assert "A->B: 1 positions of ahead-workers are ahead of those in ahead-own, such as that of orders-0" in caplog.text
+    assert topics.stored().offsets == {("orders", 0): 50, ("users", 0): 5}
+
+
+def test_a_flow_that_gets_a_topic_of_its_own_goes_on_where_it_was(target: str) -> None:
+    """K894-38: no record is lost or comes twice."""
+    with klamm.Broker() as source:
+        # given
+        here = source.bootstrap_servers
+        create_topic(here, "moved", 2, {"retention.ms": "-1"})
+        workers = properties(here, target, topics="moved")
+        own = workers + "A->B.offsets.storage.topic = moved-own\n"
+        records = [Seen(b"k", b"%d" % number, (), 1_700_000_000_000) for number in range(60)]
+        for file, some in ((workers, records[:20]), (own, records[20:40]), (own, records[40:])):
+            # when
+            produce(here, "moved", ((partition, record) for record in some for partition in (0, 1)))
+            with Copying(parse_settings(parse_properties(file)).flows[0]) as copying:
+                copying.wait_for(2 * (records.index(some[-1]) + 1))
+    # then
+    assert read(target, "A.moved", {0: 60, 1: 60}) == {0: records, 1: records}
+
+
+def test_kafkas_own_classes_say_which_topic_counts(java: None, target: str) -> None:
+    """K894-27: the key counts behind ``A->B.`` only; Kafka 4.1 also loses what only the worker's topic has."""
+    # given
+    topics = Topics(target, "oracle")
+    topics.write(topics.workers, at("both", 5), at("workers", 6))
+    topics.write(topics.own, at("both", 50), at("own", 60))
+    with java_virtual_machine() as jvm:
+        # when
+        connect = _Connect(jvm, topics)
+        # then
+        assert connect.places_that_count() == ["A->B."]
+        found = connect.positions(["both", "own", "workers"])
+    assert found == {"both": 50, "own": 60, "workers": None}
+
+
+class _Connect:
+    """Connect's stores of positions, as a worker makes them for a connector with a topic of its own."""
+
+    def __init__(self, jvm: Any, topics: Topics) -> None:
+        self._jvm, self._topics, self._connect = jvm, topics, jvm.org.apache.kafka.connect
+        self._file = {
+            "clusters": "A,B",
+            "A.bootstrap.servers": "a:1",
+            "B.bootstrap.servers": topics.target,
+            "A->B.enabled": "true",
+            "offset.storage.topic": topics.workers,
+            "offset.storage.replication.factor": "1",
+            "plugin.discovery": "service_load",
+        }
+        self._pair = self._connect.mirror.SourceAndTarget("A", "B")
+
+    def places_that_count(self) -> list[str]:
+        """Return what before the key makes it one of the connector's."""
+        connector = self._jvm.java.lang.Class.forName("org.apache.kafka.connect.mirror.MirrorSourceConnector")
+        found = []
+        for place in ("", "A.", "B.", "A->B.", "A->B.target.", "B->A."):
+            config = self._connect.mirror.MirrorMakerConfig({**self._file, f"{place}offsets.storage.topic": "own"})
+            if config.connectorBaseConfig(self._pair, connector).get("offsets.storage.topic") == "own":
+                found.append(place)
+        return found
+
+    def positions(self, names: list[str]) -> dict[str, int | None]:
+        """Return what a task of the connector is told."""
+        workers, _ = self._store(self._topics.workers)
+        own, admin = self._store(self._topics.own)
+        store = self._connect.storage.ConnectorOffsetBackingStore.withConnectorAndWorkerStores(
+            self._supplier(), workers, own, self._topics.own, admin
+        )
+        workers.start()
+        store.start()
+        keys = self._jvm.java.util.ArrayList()
+        for name in names:
+            keys.add(self._jvm.java.nio.ByteBuffer.wrap(at(name, 0)[0]))
+        found = store.get(keys).get()
+        values = [found.get(key) for key in keys]
+        store.stop()
+        workers.stop()
+        wanted = {value_bytes(offset): offset for offset in (5, 6, 50, 60)}
+        return {
+            name: None if value is None else wanted[bytes(value.array())]
+            for name, value in zip(names, values, strict=True)
+        }
+
+    def _store(self, topic: str) -> tuple[Any, Any]:
+        clients = {"bootstrap.servers": self._topics.target}
+        reader = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+        deserializers = {"key.deserializer": reader, "value.deserializer": reader, "auto.offset.reset": "earliest"}
+        consumer = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer(self._map({**clients, **deserializers}))
+        admin = self._connect.util.TopicAdmin(self._map(clients))
+        converter = self._connect.json.JsonConverter()
+        converter.configure({"schemas.enable": "false"}, True)
+        store = self._connect.storage.KafkaOffsetBackingStore.readOnlyStore(topic, consumer, admin, converter)
+        config = self._connect.mirror.MirrorMakerConfig(self._file).workerConfig(self._pair)
+        store.configure(self._connect.runtime.distributed.DistributedConfig(config))
+        return store, admin
+
+    def _map(self, values: dict[str, str]) -> Any:
+        out = self._jvm.java.util.HashMap()
+        for key, value in values.items():
+            out.put(key, value)
+        return out
+
+    def _supplier(self) -> Any:
+        """Return a Supplier that nobody asks."""
+        classes, invoke = self._jvm.java.lang.Class, self._jvm.java.lang.invoke
+        nothing = invoke.MethodHandles.constant(classes.forName("java.lang.Object"), None)
+        supplier = classes.forName("java.util.function.Supplier")
+        return invoke.MethodHandleProxies.asInterfaceInstance(supplier, nothing)

@@ -8,9 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, encode_batch, iter_batches, verify_crc
+from klamm.protocol.records import (
+    Codec,
+    Record,
+    RecordBatch,
+    decode_records,
+    encode_batch,
+    iter_batches,
+    layout,
+    verify_crc,
+    write_crc,
+)
 from klamm.wire.batches import stamp, walk
-from klamm.wire.joining import in_groups, join
+from klamm.wire.joining import in_groups, join, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,18 +38,18 @@ Fields: TypeAlias = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | N
 """Key, value, headers and timestamp of a record."""
 
 
-def batches_of(*contents: Sequence[Fields]) -> bytes:
+def batches_of(*contents: Sequence[Fields], codec: Codec = Codec.NONE) -> bytes:
     """Return batches one behind the other, their offsets counted through from 1,000."""
     data = bytearray()
     offset = 1000
     for content in contents:
-        data += encode_batch([Record(*record, offset=offset + at) for at, record in enumerate(content)])
+        data += encode_batch([Record(*record, offset=offset + at) for at, record in enumerate(content)], codec=codec)
         offset += len(content)
     return bytes(data)
 
 
-def plain(*counts: int, value: bytes = b"v") -> bytes:
-    return batches_of(*[[(None, value, (), NOW + at) for at in range(count)] for count in counts])
+def plain(*counts: int, value: bytes = b"v", codec: Codec = Codec.NONE) -> bytes:
+    return batches_of(*[[(None, value, (), NOW + at) for at in range(count)] for count in counts], codec=codec)
 
 
 def groups(data: bytes, *, join_up_to: int = 100 * KIB, fetch_offset: int = 1000) -> list[list[tuple[str, int]]]:
@@ -91,20 +101,94 @@ def test_neighbours_are_joined_up_to_a_size() -> None:
     assert groups(data, join_up_to=0) == [[("COPY", 2)]] * 5
 
 
-def test_what_is_compressed_large_rebuilt_or_left_out_stays_by_itself() -> None:
+def parts(data: bytes, *, join_up_to: int = 100 * KIB) -> list[tuple[list[int], RecordBatch | None]]:
+    """Return how many records the batches have that become one, and what they become."""
+    walked = walk(memoryview(bytearray(data)), 1000)
+    return [
+        ([each.batch.record_count for each in part], None if view is None else RecordBatch(view))
+        for group in in_groups(walked, join_up_to=join_up_to)
+        for part, view in joined(group, join_up_to=join_up_to, at_once=5)
+    ]
+
+
+@given(
+    contents=st.lists(st.lists(fields, min_size=1, max_size=30), min_size=6, max_size=9),
+    codec=st.sampled_from([Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]),
+)
+def test_compressed_batches_become_one_of_the_same_codec(contents: list[list[Fields]], codec: Codec) -> None:
+    ((counts, batch),) = parts(batches_of(*contents, codec=codec), join_up_to=1024 * KIB)
+    assert counts == [len(content) for content in contents]
+    assert batch is not None
+    assert batch.codec == codec
+    found = decode_records(batch)
+    assert [(record.key, record.value, record.headers, record.timestamp) for record in found] == [
+        *itertools.chain(*contents)
+    ]
+    assert [record.offset for record in found] == list(range(1000, 1000 + len(found)))
+
+
+def test_compressed_batches_stay_as_they_are_where_none_has_to_wait() -> None:
+    assert parts(plain(1, 2, 3, 4, 5, codec=Codec.LZ4)) == [([count], None) for count in range(1, 6)]
+
+
+def test_gzip_stays_as_it_is() -> None:
+    """It is compressed at some 50 MB/s: that costs more than the batches do."""
+    assert parts(plain(*[1] * 8, codec=Codec.GZIP)) == [([1], None)] * 8
+
+
+def test_compressed_batches_are_joined_up_to_a_size_of_what_they_hold() -> None:
+    found = parts(plain(*[1] * 8, value=bytes(3 * KIB), codec=Codec.ZSTD), join_up_to=10 * KIB)
+    assert [counts for counts, _ in found] == [[1, 1, 1], [1, 1, 1], [1, 1]]
+    assert all(batch is not None and batch.size < KIB for _, batch in found)
+
+
+def test_a_batch_that_holds_much_more_than_it_looks_stays_as_it_is() -> None:
+    """30 MB of zeros in a kilobyte of zstd: nothing of that size is made in memory."""
+    data = batches_of(
+        *[[(None, b"v", (), NOW)]] * 3, [(None, bytes(30_000_000), (), NOW)], *[[(None, b"v", (), NOW)]] * 3,
+        codec=Codec.ZSTD,
+    )  # fmt: skip
+    assert [(counts, batch is None) for counts, batch in parts(data)] == [
+        ([1] * 3, False),
+        ([1], True),
+        ([1] * 3, False),
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("damage", ["not of that codec", "not the records announced"])
+def test_what_is_compressed_and_damaged_is_left_for_the_target_to_judge(codec: Codec, damage: str) -> None:
+    # given
+    data = bytearray(plain(*[2] * 7, codec=codec))
+    third = list(iter_batches(data))[2]
+    if damage == "not of that codec":
+        third.buffer[70:] = bytes(third.size - 70)
+    else:
+        layout.INT32.pack_into(third.buffer, layout.RECORD_COUNT_AT, 1)
+        layout.INT32.pack_into(third.buffer, layout.LAST_OFFSET_DELTA_AT, 0)
+    write_crc(third.buffer)
+    # when
+    found = parts(bytes(data))
+    # then
+    assert sum(len(counts) for counts, _ in found) == 7
+    assert all(batch is None for counts, batch in found if len(counts) == 1)
+    assert not any(1 in counts for counts, batch in found if batch is not None)
+
+
+def test_what_is_large_rebuilt_left_out_or_of_another_codec_stays_by_itself() -> None:
     small = [Record(None, b"v", (), NOW, offset) for offset in range(1000, 1002)]
     data = bytearray(encode_batch(small))
     data += encode_batch([record._replace(offset=record.offset + 2) for record in small])
     data += encode_batch([record._replace(offset=record.offset + 4) for record in small], codec=Codec.LZ4)
-    data += encode_batch([Record(None, b"v", (), NOW, 1006 + at) for at in range(129)])
-    data += encode_batch([Record(None, b"v", (), NOW, 1135)], last_offset=1140)
-    data += encode_batch([Record(None, b"v", (), NOW, 1141)])
-    data += encode_batch([Record(b"\0\0\0\1", b"", (), NOW, 1142)], is_control=True, producer_id=1, producer_epoch=0)
-    data += encode_batch([Record(None, b"v", (), NOW, 1143)])
+    data += encode_batch([Record(None, b"v", (), NOW, 1006 + at) for at in range(513)])
+    data += encode_batch([Record(None, b"v", (), NOW, 1519)], last_offset=1540)
+    data += encode_batch([Record(None, b"v", (), NOW, 1541)])
+    data += encode_batch([Record(b"\0\0\0\1", b"", (), NOW, 1542)], is_control=True, producer_id=1, producer_epoch=0)
+    data += encode_batch([Record(None, b"v", (), NOW, 1543)])
     assert groups(bytes(data)) == [
         [("COPY", 2), ("COPY", 2)],
         [("COPY", 2)],
-        [("COPY", 129)],
+        [("COPY", 513)],
         [("REBUILD", 1)],
         [("COPY", 1)],
         [("DROP", 1)],

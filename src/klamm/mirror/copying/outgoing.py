@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.wire import batches
 from klamm.wire.batches import FetchedBatch, ProducerIdentity, Treatment
-from klamm.wire.joining import in_groups, join
+from klamm.wire.joining import in_groups, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from klamm.wire.buffers import FrameBuffer
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
+MAX_IN_FLIGHT: Final = 5
+"""A broker remembers the last five batches of a producer in a partition; with more a retry could be taken twice."""
 
 
 @dataclass(slots=True)
@@ -105,19 +107,20 @@ def outgoing_of(
         memory: where it lies; retained for each batch that stays there.
         fetch_offset: the first offset wanted.
         aborted: see ``batches.walk``.
-        join_up_to: bytes of the largest batch that is made of several.
+        join_up_to: bytes of the largest batch that is made of several, before it is compressed.
 
     Raises:
         CorruptBatchError: the source's bytes are damaged; what stands before them was yielded.
     """
     for group in in_groups(batches.walk(records, fetch_offset, aborted), join_up_to=join_up_to):
         first = group[0]
-        if len(group) > 1:
-            view = join([fetched.batch for fetched in group])
-            yield _dense(group, view, None)
-        elif first.treatment is Treatment.COPY:
-            memory.retain()
-            yield _dense(group, first.batch.buffer, memory)
+        if first.treatment is Treatment.COPY:
+            for part, view in joined(group, join_up_to=join_up_to, at_once=MAX_IN_FLIGHT):
+                if view is None:
+                    memory.retain()
+                    yield _dense(part, part[0].batch.buffer, memory)
+                else:
+                    yield _dense(part, view, None)
         elif first.treatment is Treatment.REBUILD:
             yield _rebuilt(first, fetch_offset)
         else:

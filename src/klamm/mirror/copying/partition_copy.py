@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copying.ages import RecentAges
-from klamm.mirror.copying.outgoing import SEQUENCE_MASK, Outgoing, outgoing_of
+from klamm.mirror.copying.outgoing import MAX_IN_FLIGHT, SEQUENCE_MASK, Outgoing, outgoing_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from klamm.wire.batches import AbortedTransaction, ProducerIdentity
     from klamm.wire.buffers import FrameBuffer
 
-MAX_IN_FLIGHT: Final = 5
-"""A broker remembers the last five batches of a producer in a partition; with more a retry could be taken twice."""
 _NEVER: Final = float("-inf")
 _SMOOTHING: Final = 8
 _KNOWN_FOR_MS: Final = 600_000

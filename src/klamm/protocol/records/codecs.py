@@ -66,17 +66,20 @@ def compress(codec: Codec, data: bytes | bytearray | memoryview, *, level: int |
     return _compress_snappy(memoryview(data)) if codec is Codec.SNAPPY else _compress_lz4(memoryview(data), level)
 
 
-def decompress(codec: int, data: bytes | bytearray | memoryview, *, magic: int = 2) -> memoryview:
+def decompress(
+    codec: int, data: bytes | bytearray | memoryview, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BYTES
+) -> memoryview:
     """Decompress what stands behind the header of a batch.
 
     Args:
         codec: Bits 0-2 of ``attributes``.
         data: The compressed records.
         magic: Of the batch; 0 means that an lz4 header checksum is wrong by tradition.
+        limit: How many bytes are wanted at most.
 
     Raises:
         UnsupportedCompressionTypeError: No such codec.
-        CorruptBatchError: Not data of that codec, or more than ``MAX_DECOMPRESSED_BYTES``.
+        CorruptBatchError: Not data of that codec, or more than ``limit``.
     """
     if codec == Codec.NONE:
         return memoryview(data)
@@ -85,7 +88,7 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, *, magic: int =
     try:
         if codec == Codec.LZ4 and magic == 0:
             data = _with_right_lz4_checksum(bytes(data))
-        return _DECOMPRESS[Codec(codec)](memoryview(data))
+        return _DECOMPRESS[Codec(codec)](memoryview(data), limit)
     except (cramjam.DecompressionError, ValueError, struct.error, IndexError, OverflowError) as error:
         raise CorruptBatchError(f"Cannot decompress the records: {error}") from error
 
@@ -121,9 +124,9 @@ def _lz4_block(plain: memoryview, level: int | None) -> bytes:
     return frame[start : start + (size & ~_LZ4_STORED)]
 
 
-def _decompress_snappy(data: memoryview) -> memoryview:
+def _decompress_snappy(data: memoryview, limit: int) -> memoryview:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return memoryview(_decompress_snappy_block(data, MAX_DECOMPRESSED_BYTES))
+        return memoryview(_decompress_snappy_block(data, limit))
     out = bytearray()
     position = len(_XERIAL_HEADER)
     while position < len(data):
@@ -131,7 +134,7 @@ def _decompress_snappy(data: memoryview) -> memoryview:
         position += _INT32.size
         if not 0 <= size <= len(data) - position:
             raise ValueError(f"snappy block of {size} bytes, {len(data) - position} are left")
-        out += _decompress_snappy_block(data[position : position + size], MAX_DECOMPRESSED_BYTES - len(out))
+        out += _decompress_snappy_block(data[position : position + size], limit - len(out))
         position += size
     return memoryview(out)
 
@@ -144,19 +147,19 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-def _growing(decompress_into: Callable[[memoryview, bytearray], int]) -> Callable[[memoryview], memoryview]:
+def _growing(decompress_into: Callable[[memoryview, bytearray], int]) -> Callable[[memoryview, int], memoryview]:
     """Decompress into room that grows step by step up to the limit, however small the input looks."""
 
-    def run(data: memoryview) -> memoryview:
-        room = min(max(8 * len(data), 64 * 1024), MAX_DECOMPRESSED_BYTES)
+    def run(data: memoryview, limit: int) -> memoryview:
+        room = min(max(8 * len(data), 64 * 1024), limit)
         while True:
             out = bytearray(room)
             try:
                 size = decompress_into(data, out)
             except cramjam.DecompressionError as error:
-                if "whole buffer" not in str(error) or room >= MAX_DECOMPRESSED_BYTES:
+                if "whole buffer" not in str(error) or room >= limit:
                     raise
-                room = min(8 * room, MAX_DECOMPRESSED_BYTES)
+                room = min(8 * room, limit)
             else:
                 return memoryview(out)[:size]
 
@@ -188,7 +191,7 @@ def _xxh32(data: bytes) -> int:
     return value ^ value >> 16
 
 
-_DECOMPRESS: Final[dict[Codec, Callable[[memoryview], memoryview]]] = {
+_DECOMPRESS: Final[dict[Codec, Callable[[memoryview, int], memoryview]]] = {
     Codec.GZIP: _growing(cramjam.gzip.decompress_into),
     Codec.SNAPPY: _decompress_snappy,
     Codec.LZ4: _growing(cramjam.lz4.decompress_into),

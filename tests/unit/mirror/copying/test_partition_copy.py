@@ -2,12 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.mirror.copying.partition_copy import (
-    MAX_IN_FLIGHT,
-    CopyState,
-    PartitionCopy,
-    PartitionId,
-)
+from klamm.mirror.copying.outgoing import MAX_IN_FLIGHT
+from klamm.mirror.copying.partition_copy import CopyState, PartitionCopy, PartitionId
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
 from klamm.wire.batches import ProducerIdentity
 from klamm.wire.buffers import BufferPool

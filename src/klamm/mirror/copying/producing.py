@@ -3,6 +3,10 @@
 Each leader is written to on two lanes, since it reads a request of a connection only when the one before is done: what
 comes on the one is read while what came on the other is appended. Small batches go on one lane together: a request
 costs more than they do. A partition stays on its lane while something is in flight, so its order stays.
+
+In a transaction the first batch of a partition goes on the first lane, whatever its size: the leader asks the
+coordinator whether the partition was added (KIP-890), has one such question on its way for each transactional id, and
+refuses what waits for it when the other lane brings the next. We would come back later, for each transaction anew.
 """
 
 from __future__ import annotations
@@ -151,7 +155,7 @@ class Producer:
                 copy.wait("no leader on the target", retry_at=now + _RETRY_S)
                 self.refresh_at = min(self.refresh_at, now + _RETRY_S)
             else:
-                by_lane.setdefault((leader, _lane(copy)), []).append(copy)
+                by_lane.setdefault((leader, self._lane(copy)), []).append(copy)
         for lane, copies in by_lane.items():
             try:
                 self._send_on(lane, copies, now)
@@ -162,7 +166,18 @@ class Producer:
                     copy.wait(f"target: {error}", retry_at=now + _RETRY_S)
 
     def _can_send(self, copy: PartitionCopy, now: float) -> bool:
-        return copy.can_send(now) and (self._transactions is None or self._transactions.admits(copy))
+        if self._transactions is None or not copy.can_send(now):
+            return copy.can_send(now)
+        # One that is on its way to another lane comes there when nothing is in flight.
+        may_follow = not copy.in_flight or copy.lane == _wanted_lane(copy) or self._transactions.has_begun(copy)
+        return may_follow and self._transactions.admits(copy)
+
+    def _lane(self, copy: PartitionCopy) -> int:
+        """Return on which connection to its leader a partition is written to."""
+        if not copy.in_flight:
+            is_verified = self._transactions is None or self._transactions.has_begun(copy)
+            copy.lane = _wanted_lane(copy) if is_verified else 0
+        return copy.lane
 
     def _refresh(self, now: float) -> None:
         self.refresh_at = now + _RETRY_S
@@ -313,9 +328,7 @@ class Producer:
                         self._mend(copy)
 
 
-def _lane(copy: PartitionCopy) -> int:
-    """Return on which connection to its leader a partition is written to."""
-    if not copy.in_flight:
-        batch_bytes = copy.batch_bytes or len(copy.pending[0].view)
-        copy.lane = copy.partition_id.partition % _LANES if batch_bytes >= _SPREAD_FROM else 0
-    return copy.lane
+def _wanted_lane(copy: PartitionCopy) -> int:
+    """Return the lane for batches of this size."""
+    batch_bytes = copy.batch_bytes or len(copy.pending[0].view)
+    return copy.partition_id.partition % _LANES if batch_bytes >= _SPREAD_FROM else 0

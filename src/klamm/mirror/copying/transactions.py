@@ -149,6 +149,8 @@ class ShardTransactions:
         self._identity: ProducerIdentity | None = None
         self._phase = _Phase.IDLE
         self._added: set[TopicPartition] = set()
+        self._begun: set[TopicPartition] = set()
+        """Of which the target has a batch in the open transaction."""
         self._sequences: dict[int, int] = {}
         self._close_at = self._close_from = 0.0
         self._overhead = _Overhead(clock)
@@ -228,6 +230,10 @@ class ShardTransactions:
             return _remote(copy) in self._added
         return self._phase is _Phase.CLOSING and copy.is_undecided
 
+    def has_begun(self, copy: PartitionCopy) -> bool:
+        """Tell whether the target has a batch of a partition in the open transaction."""
+        return _remote(copy) in self._begun
+
     def acknowledged(self, copy: PartitionCopy, outgoing: Outgoing, base_offset: int) -> None:
         """Note a batch that the target has.
 
@@ -242,6 +248,7 @@ class ShardTransactions:
             )
         copy.next_base_offset = base_offset + outgoing.record_count
         self._touched[_source(copy)] = copy
+        self._begun.add(_remote(copy))
         light = replace(outgoing, view=_NOTHING, memory=None)
         self._acknowledged.append((copy.partition_id, light, base_offset))
 
@@ -379,6 +386,7 @@ class ShardTransactions:
         for key, offset in self._offsets.items():
             self._touched[key].committed_offset = offset
         self._offsets, self._touched = {}, {}
+        self._begun.clear()
         for partition_id, outgoing, base_offset in self._acknowledged:
             self._on_acknowledged(partition_id, outgoing, base_offset)
         self._acknowledged = []

@@ -13,6 +13,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.records import Record, encode_batch
+from klamm.wire.batches import ProducerIdentity
 from klamm.wire.buffers import BufferPool
 from tests.support.copiers import copy_settings
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
+    from klamm.mirror.copying.transactions import ShardTransactions
     from klamm.wire.cluster import Cluster
 
 LEADER = 3
@@ -75,23 +77,52 @@ class Target:
         """How many requests wait for an answer, by lane."""
         return {lane: len(connection.answers) for lane, connection in self.lanes.items() if connection.answers}
 
+    def answer_first(self, *partitions: int) -> None:
+        """Say of the partitions of the oldest request that their batches were taken."""
+        for connection in self.lanes.values():
+            if connection.answers:
+                connection.answers.pop(0)(_taken(partitions), None)
+
     def answer_all(self, *partitions: int) -> None:
         """Say of each of some partitions that its batch was taken."""
-        answer = ProduceResponse.PartitionProduceResponse
-        topic = ProduceResponse.TopicProduceResponse(
-            name="A.t",
-            partition_responses=[answer(index=at, error_code=int(ErrorCode.NONE), base_offset=0) for at in partitions],
-        )
         for connection in self.lanes.values():
             waiting, connection.answers = connection.answers, []
             for on_response in waiting:
-                on_response(ProduceResponse(responses=[topic]), None)
+                on_response(_taken(partitions), None)
+
+
+def _taken(partitions: Iterable[int]) -> ProduceResponse:
+    answer = ProduceResponse.PartitionProduceResponse
+    topic = ProduceResponse.TopicProduceResponse(
+        name="A.t",
+        partition_responses=[answer(index=at, error_code=int(ErrorCode.NONE), base_offset=0) for at in partitions],
+    )
+    return ProduceResponse(responses=[topic])
+
+
+class Transaction:
+    """Stands for ``ShardTransactions``: one is open, and every partition was added to it."""
+
+    transactional_id = "A-mm2-klamm-A-4-1"
+    identity = ProducerIdentity(7, 1, is_transactional=True)
+
+    def __init__(self) -> None:
+        self.begun: set[int] = set()
+
+    def admits(self, _: PartitionCopy) -> bool:
+        return True
+
+    def has_begun(self, copy: PartitionCopy) -> bool:
+        return copy.partition_id.partition in self.begun
+
+    def acknowledged(self, copy: PartitionCopy, _: object, __: int) -> None:
+        self.begun.add(copy.partition_id.partition)
 
 
 class Sending:
     """A producer and two partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, transaction: Transaction | None = None) -> None:
         self.target = Target()
         self.copies = {
             ("t", at): PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)
@@ -105,6 +136,7 @@ class Sending:
             active,
             time.monotonic,
             on_acknowledged=lambda *_: None,
+            transactions=cast("ShardTransactions | None", transaction),
         )
 
     def queue(self, *partitions: int, size: int) -> None:
@@ -161,3 +193,40 @@ def test_what_the_last_batches_were_like_decides(sending: Sending) -> None:
             sending.queue(1, size=size)
             assert sending.send() == {1: 1}
             sending.target.answer_all(1)
+
+
+def test_the_first_batches_of_a_transaction_go_one_request_after_the_other() -> None:
+    """K894-39: a leader has one question to the coordinator on its way for a transactional id (KIP-890)."""
+    # given
+    transaction = Transaction()
+    sending = Sending(transaction)
+    for _ in range(2):
+        for at in range(3):
+            sending.queue(0, 1, size=128 * KIB)
+            # when
+            lanes = sending.send()
+            # then
+            assert lanes == ({0: 1} if at == 0 else {0: 1, 1: 1})
+            sending.target.answer_all(0, 1)
+        transaction.begun.clear()
+
+
+def test_a_partition_on_its_way_to_another_connection_sends_one_batch_until_it_is_there() -> None:
+    """Else something would always be in flight, and both halves of the partitions went on one connection."""
+    # given
+    transaction = Transaction()
+    sending = Sending(transaction)
+    sending.queue(0, 1, size=128 * KIB)
+    sending.send()
+    sending.target.answer_all(0, 1)  # the target knows the producer now: several batches may be in flight
+    transaction.begun.clear()
+    for _ in range(3):
+        sending.queue(0, 1, size=128 * KIB)
+    # when
+    assert sending.send() == {0: 3}
+    # then
+    assert [len(copy.in_flight) for copy in sending.copies.values()] == [3, 1]
+    sending.target.answer_first(0, 1)
+    sending.target.answer_first(0)
+    sending.target.answer_first(0)
+    assert sending.send() == {1: 2}

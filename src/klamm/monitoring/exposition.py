@@ -41,9 +41,12 @@ class Page:
         self, name: str, kind: str, description: str, samples: Iterable[tuple[Mapping[str, str], float]]
     ) -> None:
         """Add a counter or a gauge with its samples by labels."""
+        self.written_family(name, kind, description, ((label_text(labels), value) for labels, value in samples))
+
+    def written_family(self, name: str, kind: str, description: str, samples: Iterable[tuple[str, float]]) -> None:
+        """Add a counter or a gauge whose labels are written already by ``label_text``: many families may share them."""
         self._head(name, kind, description)
-        for labels, value in samples:
-            self._lines.append(f"{name}{_labels(labels)} {_number(value)}")
+        self._lines += [f"{name}{labels} {_number(value)}" for labels, value in samples]
 
     def histogram(self, name: str, description: str, samples: Iterable[tuple[Mapping[str, str], Histogram]]) -> None:
         """Add a histogram with its samples by labels."""
@@ -52,10 +55,10 @@ class Page:
             reached = 0
             for bound, count in zip(LATENCY_BUCKETS_S, histogram.buckets, strict=True):
                 reached += count
-                self._lines.append(f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {reached}")
-            self._lines.append(f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {histogram.count}")
-            self._lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.total_s)}")
-            self._lines.append(f"{name}_count{_labels(labels)} {histogram.count}")
+                self._lines.append(f"{name}_bucket{label_text({**labels, 'le': _number(bound)})} {reached}")
+            self._lines.append(f"{name}_bucket{label_text({**labels, 'le': '+Inf'})} {histogram.count}")
+            self._lines.append(f"{name}_sum{label_text(labels)} {_number(histogram.total_s)}")
+            self._lines.append(f"{name}_count{label_text(labels)} {histogram.count}")
 
     def text(self) -> str:
         """Return the page."""
@@ -66,7 +69,8 @@ class Page:
         self._lines.append(f"# TYPE {name} {kind}")
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+def label_text(labels: Mapping[str, str]) -> str:
+    """Return labels as they stand behind a name, in braces; nothing if there are none."""
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"

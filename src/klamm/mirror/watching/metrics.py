@@ -7,16 +7,16 @@ of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress import FlowState
-from klamm.mirror.watching.partition_families import PartitionFamilies
-from klamm.monitoring.exposition import Page
+from klamm.monitoring.exposition import Page, label_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.mirror.copying.ages import Ages
     from klamm.mirror.groups.status import FlowGroups, GroupOffset
@@ -30,24 +30,11 @@ _FIGURES: Final = (("", "newest", 0), ("_min", "least", 1), ("_max", "greatest",
 """Of ``Ages``: suffix of the name, word, place."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsPage:
-    """The metrics of a mirror."""
-
-    by_partition: tuple[str, ...]
-    """Families that come first, as text."""
-    others: Page
-
-    def text(self) -> str:
-        """Return the page."""
-        return "".join((*self.by_partition, self.others.text()))
-
-
 def metrics_page(
     flows: Sequence[FlowProgress],
     drift: Mapping[str, Sequence[ConfigDifference]],
     groups: Mapping[str, FlowGroups] = MappingProxyType({}),
-) -> MetricsPage:
+) -> Page:
     """Return the metrics of all flows.
 
     Args:
@@ -56,6 +43,7 @@ def metrics_page(
         groups: where consumer groups stand, by flow.
     """
     page = Page()
+    _source_connector(page, flows)
     _flows(page, flows)
     page.family(
         "klamm_mirror_config_drift_keys",
@@ -64,15 +52,18 @@ def metrics_page(
         [(_flow_labels(flow), sum(each.is_drift for each in rows)) for flow, rows in drift.items()],
     )
     _groups(page, groups)
-    return MetricsPage(_source_connector(flows), page)
+    return page
 
 
-def _source_connector(flows: Sequence[FlowProgress]) -> tuple[str, ...]:
-    families = PartitionFamilies((_flow_labels(flow.flow), flow.partitions) for flow in flows)
-    texts: list[str] = []
+def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
+    # Of ten thousand partitions, in thirteen families: labels are written once, not for each sample.
+    partitions = [partition for flow in flows for partition in flow.partitions]
+    written = [text for flow in flows for text in _written_labels(flow)]
 
     def family(name: str, kind: str, description: str, figure: Callable[[PartitionStatus], float | None]) -> None:
-        texts.append(families.text(SOURCE_CONNECTOR + name, kind, description, figure))
+        values = zip(written, map(figure, partitions), strict=True)
+        samples = [(labels, value) for labels, value in values if value is not None]
+        page.written_family(SOURCE_CONNECTOR + name, kind, description, samples)
 
     family("record_count", "counter", "Records mirrored in this run.", lambda partition: partition.records)
     family("record_rate", "gauge", "Records per second, of late.", lambda partition: partition.records_per_s)
@@ -84,7 +75,13 @@ def _source_connector(flows: Sequence[FlowProgress]) -> tuple[str, ...]:
     ):
         _ages(family, name, description, ages)
     family("record_lag", "gauge", "Offsets that the target is behind its source.", lambda partition: partition.lag)
-    return tuple(texts)
+
+
+def _written_labels(flow: FlowProgress) -> Iterator[str]:
+    for topic, partitions in groupby(flow.partitions, attrgetter("remote_topic")):
+        of_topic = label_text({**_flow_labels(flow.flow), "topic": topic}).removesuffix("}")
+        for partition in partitions:
+            yield f'{of_topic},partition="{partition.partition}"}}'
 
 
 def _ages(

@@ -70,20 +70,26 @@ _SIDES: Final = {
 def run(plan: Plan) -> Iterator[Measurement]:
     """Measure all of them for each kind of batches; each round has a fresh target cluster."""
     megabytes = plan.megabytes or (600 if plan.quick else 4_000)
-    records = megabytes * _MEGA // _RECORD_BYTES
     for load in LOADS:
         if not plan.takes(load.label, is_quick=load.is_quick):
             continue
         with apache_kafka() as source:
-            with WireClient(source.bootstrap_servers) as client:
-                client.create_topic(TOPIC, partitions=PARTITIONS)
-            produce(source.bootstrap_servers, TOPIC, records, load.producer)
+            records = produce_load(source, load, megabytes)
             # Not counted: who copies first from a source pays for its compiler, and for a disk that was just written.
             _mirror(source, _SIDES["bare loop"], records, load.producer)
             sides = {
                 name: functools.partial(_mirror, source, side, records, load.producer) for name, side in _SIDES.items()
             }
             yield from alternate(sides, benchmark=f"mirror, {load.label}", plan=plan, rounds=plan.rounds(3))
+
+
+def produce_load(source: KafkaCluster, load: Load, megabytes: int) -> int:
+    """Write the topic that is mirrored and return how many records it holds."""
+    records = megabytes * _MEGA // _RECORD_BYTES
+    with WireClient(source.bootstrap_servers) as client:
+        client.create_topic(TOPIC, partitions=PARTITIONS)
+    produce(source.bootstrap_servers, TOPIC, records, load.producer)
+    return records
 
 
 def _mirror(source: KafkaCluster, side: MirrorSide, records: int, producer: tuple[str, ...]) -> Mapping[str, float]:
@@ -96,13 +102,21 @@ def _mirror(source: KafkaCluster, side: MirrorSide, records: int, producer: tupl
         os.sync()  # nobody is timed while the disk is busy with what others wrote
         began = time.monotonic()
         with side.running(source, target) as mirror:
-            return _watch(mirror, (*source.pids, *target.pids, mirror.pid), target, records, began)
+            return watch(mirror, (*source.pids, *target.pids, mirror.pid), target, records, began)
 
 
-def _watch(
+def watch(
     mirror: subprocess.Popen[bytes], pids: tuple[int, ...], target: KafkaCluster, records: int, began: float
 ) -> Mapping[str, float]:
-    """Time, CPU and memory between the first and the last record on the target."""
+    """Measure time, CPU and memory between the first and the last record on the target.
+
+    Args:
+        mirror: its process; its children count too.
+        pids: it, and the clusters.
+        target: asked how far it is.
+        records: how many are to come.
+        began: when the mirror was started, by the monotonic clock.
+    """
 
     def alive() -> None:
         if mirror.poll() is not None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.support.java import java_command
 from tests.support.processes import start_process, stop_process
@@ -21,8 +21,6 @@ from tests.support.wheel import install_wheel
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Mapping
-
-    from tests.support.kafka import KafkaCluster
 
 TOPIC: Final = "load"
 REMOTE: Final = "source.load"
@@ -46,6 +44,15 @@ target.producer.buffer.memory=134217728
 """Producer batches and linger, fetch sizes, two tasks for two cores; the heap is that of the start script (2 GB)."""
 
 
+class Cluster(Protocol):
+    """What a mirror's file says of a cluster."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where its brokers are."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSide:
     """One mirror and its settings."""
@@ -58,7 +65,7 @@ class MirrorSide:
     """False: the remote topic must be there."""
 
     @contextlib.contextmanager
-    def running(self, source: KafkaCluster, target: KafkaCluster) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, source: Cluster, target: Cluster) -> Iterator[subprocess.Popen[bytes]]:
         """Let it mirror the topic; what it logged is told with an error of the block."""
         scratch = Path(tempfile.mkdtemp(prefix="klamm-bench-"))
         properties, log = scratch / "mm2.properties", scratch / "mirror.log"

@@ -1,0 +1,84 @@
+"""Exactly once with many partitions: all of them in a few transactions, large batches among small ones."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from klamm.admin import AdminClient, NewTopic
+from klamm.mirror.copying.partition_copy import PartitionId
+from klamm.mirror.positions import shard_of
+from tests.support.copiers import copy_all, copy_settings
+from tests.support.mirror import Seen, produce, read, wait_for_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.kafka import KafkaCluster
+
+YEAR_2013 = 1_356_998_400_000
+TOPICS = 5
+PARTITIONS = 100
+SHARDS = 4
+BATCHES = 6
+LARGE = 100 * 1024
+"""Bytes of a batch that goes on a connection with few others."""
+
+
+@pytest.fixture
+def flow(real_kafka: KafkaCluster) -> Iterator[tuple[str, list[PartitionId]]]:
+    """The alias of the source and its 500 partitions; source and target are one cluster."""
+    alias = f"M{uuid4().hex[:6]}"
+    address = real_kafka.bootstrap_servers
+    names = {f"many-{alias}-{number}": PARTITIONS for number in range(TOPICS)}
+    names |= {f"{alias}.{name}": count for name, count in names.items()}
+    names[f"mm2-offsets.{alias}.internal"] = 25
+    with AdminClient(address) as admin:
+        kept = {"retention.ms": "-1"}
+        topics = [NewTopic(name=name, num_partitions=count, configs=kept) for name, count in names.items()]
+        admin.create_topics(topics).all().result(60)
+        for name, count in names.items():
+            wait_for_partitions(address, name, count)
+        yield (
+            alias,
+            [
+                PartitionId(name, at, f"{alias}.{name}")
+                for name in names
+                if name.startswith("many-")
+                for at in range(PARTITIONS)
+            ],
+        )
+        admin.delete_topics(list(names)).all().result(60)
+
+
+def test_500_partitions_in_four_shards_arrive_once_and_in_order(
+    real_kafka: KafkaCluster, flow: tuple[str, list[PartitionId]]
+) -> None:
+    """K894-39: every transaction holds many of them; large batches go on another connection than small ones."""
+    # given
+    address = real_kafka.bootstrap_servers
+    alias, partitions = flow
+    written = {p: [_record(p, number) for number in range(BATCHES)] for p in partitions}
+    for topic in sorted({partition.topic for partition in partitions}):
+        mine = [p for p in partitions if p.topic == topic]
+        produce(address, topic, [(p.partition, written[p][number]) for number in range(BATCHES) for p in mine])
+
+    def copy(shard: int) -> None:
+        settings = copy_settings(address, address, alias=alias, shards=SHARDS, shard=shard)
+        copy_all(settings, *(p for p in partitions if shard_of(p.topic, p.partition, SHARDS) == shard))
+
+    # when
+    with ThreadPoolExecutor(SHARDS) as threads:
+        list(threads.map(copy, range(SHARDS)))
+    # then
+    for topic in sorted({partition.remote_topic for partition in partitions}):
+        expected = {p.partition: written[p] for p in partitions if p.remote_topic == topic}
+        assert read(address, topic, dict.fromkeys(expected, BATCHES)) == expected
+
+
+def _record(partition: PartitionId, number: int) -> Seen:
+    size = LARGE if partition.partition % 10 in (1, 2) else 10
+    return Seen(None, b"%d of %s " % (number, partition.topic.encode()) + bytes(size), (), YEAR_2013)

@@ -7,13 +7,13 @@ decided before positions are read. So a position that is read is the end of what
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.copying.overhead import Overhead
 from klamm.mirror.copying.partition_copy import CopyState
 from klamm.mirror.positions import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name
@@ -23,7 +23,7 @@ from klamm.wire.small_topics import RecordsRefusedError, write_batches
 from klamm.wire.transaction_coordinator import TransactionCoordinator, TransactionLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from klamm.mirror.copying.outgoing import Outgoing
     from klamm.mirror.copying.partition_copy import PartitionCopy, PartitionId
@@ -40,7 +40,6 @@ _RETRY_S: Final = 0.5
 _NOTHING: Final = memoryview(b"")
 _RECORDS_TO_OVERHEAD: Final = 3
 """A transaction takes records for so many times as long as beginning and ending one takes."""
-_SMOOTHING: Final = 4
 
 _FENCED: Final = frozenset(
     {
@@ -92,30 +91,6 @@ class _Phase(Enum):
     """All records are on the target; positions are written, then it is committed."""
 
 
-class _Overhead:
-    """How long beginning and ending a transaction takes; nothing of the shard moves meanwhile."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._of_this_one = 0.0
-        self.seconds = 0.0
-        """Smoothed over the last few."""
-
-    @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count what the block takes to the transaction at hand."""
-        began = self._clock()
-        try:
-            yield
-        finally:
-            self._of_this_one += self._clock() - began
-
-    def next_one(self) -> None:
-        """The transaction at hand is over."""
-        self.seconds += (self._of_this_one - self.seconds) / _SMOOTHING
-        self._of_this_one = 0.0
-
-
 class ShardTransactions:
     """The transactions of one shard. Thread-confined; calls block for a few seconds at most.
 
@@ -153,7 +128,7 @@ class ShardTransactions:
         """Of which the target has a batch in the open transaction."""
         self._sequences: dict[int, int] = {}
         self._close_at = self._close_from = 0.0
-        self._overhead = _Overhead(clock)
+        self._overhead = Overhead(clock)
         self._positions_due = 0.0
         self._touched: dict[TopicPartition, PartitionCopy] = {}
         """Those whose positions may have moved since the last commit: it costs what they are, not what there are."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, NewTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from klamm.mirror.model import MirrorAdmin
 
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"
@@ -15,7 +18,12 @@ KNOWN_AFTER_S: Final = 10.0
 
 
 def create_internal_topic(
-    admin: MirrorAdmin, name: str, *, replication_factor: int, partition_count: int = 1
+    admin: MirrorAdmin,
+    name: str,
+    *,
+    replication_factor: int,
+    partition_count: int = 1,
+    configs: Mapping[str, str] = MappingProxyType({}),
 ) -> AdminRefusedError | None:
     """Create a compacted topic; returns why it is not there, None when it is taken to be.
 
@@ -29,7 +37,7 @@ def create_internal_topic(
         name=name,
         partition_count=partition_count,
         replication_factor=replication_factor,
-        configs={"cleanup.policy": "compact"},
+        configs={**configs, "cleanup.policy": "compact"},
     )
     try:
         refused = admin.create_topics([topic]).get(name)

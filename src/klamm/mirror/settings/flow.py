@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +38,13 @@ _SEPARATOR: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic")
 
 
+_SEGMENT_BYTES: Final = 100 * 1024 * 1024
+"""As Kafka has it for the offsets of groups: only closed segments are compacted, and positions are read at every start.
+Exactly once there may be fifty a second for each partition."""
+_NOT_CONFIGS: Final = frozenset({"topic", "partitions", "replication.factor", "cleanup.policy"})
+"""What follows ``offset.storage.`` and is no config of the topic, or not to be had otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
     """One enabled flow from ``source`` to ``target``."""
@@ -64,6 +71,8 @@ class FlowSettings:
     positions_partitions: int = 25
     positions_replication_factor: int = 3
     """-1 means: the target's default."""
+    positions_topic_configs: Mapping[str, str] = field(default_factory=dict)
+    """Beside its cleanup policy."""
     positions_interval: timedelta = timedelta(seconds=1)
     """How often positions are written while records flow; ``offset.flush.interval.ms`` when that is shorter."""
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -136,6 +145,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         worker_positions_topic=worker_positions_topic,
         positions_partitions=reader.integer("offset.storage.partitions", 25, at_least=1, worker=True),
         positions_replication_factor=reader.replication_factor("offset.storage.replication.factor", 3, worker=True),
+        positions_topic_configs=_positions_topic_configs(reader),
         positions_interval=_positions_interval(reader),
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
@@ -162,6 +172,12 @@ def _positions_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | 
     if not found[1]:
         raise SettingsError(f"{found[0]}=: expected the name of a topic")
     return found[1], workers
+
+
+def _positions_topic_configs(reader: KeyReader) -> Mapping[str, str]:
+    """Return the configs of the topic of positions that is created (KIP-605, ``DistributedConfig.topicSettings``)."""
+    said = reader.of_worker(keys.POSITIONS_TOPIC)
+    return {"segment.bytes": str(_SEGMENT_BYTES), **{key: said[key] for key in said.keys() - _NOT_CONFIGS}}
 
 
 def _syncs_location(reader: KeyReader) -> SyncsLocation:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
-_FROM_TOP: Final = "offset.storage."
+_FROM_TOP: Final = keys.POSITIONS_TOPIC
 """Keys of Connect's worker that MirrorMaker takes from the top level of the file, rather than from ``B.``."""
 
 
@@ -47,6 +47,12 @@ class KeyReader:
         """Return the full key and its value as they stand at ``A->B.k``, where alone some keys count."""
         value = self._properties.get(self._flow + key)
         return None if value is None else (self._flow + key, value.strip())
+
+    def of_worker(self, prefix: str) -> dict[str, str]:
+        """Return what the file says of keys of Connect's worker that begin so, by what follows."""
+        places = (prefix, self._target + prefix, self._flow + prefix)
+        names = {name for place in places for name in with_prefix(self._properties, place)}
+        return {name: self.text(prefix + name, "", worker=True) for name in sorted(names)}
 
     def all_keys(self) -> frozenset[str]:
         """Return all keys of the file, those of the flow without ``A->B.`` before them."""

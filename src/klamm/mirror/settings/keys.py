@@ -32,6 +32,8 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 """Keys that a MirrorMaker 2 file may hold, and why they change nothing here; told once at start."""
 
+POSITIONS_TOPIC: Final = "offset.storage."
+"""Prefix of what Connect's worker is told of its topic of positions."""
 OWN_POSITIONS_TOPIC: Final = "offsets.storage.topic"
 ONLY_OF_FLOWS: Final[Mapping[str, str]] = {
     OWN_POSITIONS_TOPIC: f"MirrorMaker takes it as A->B.{OWN_POSITIONS_TOPIC} only; offset.storage.topic counts here",

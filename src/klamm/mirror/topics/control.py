@@ -147,6 +147,7 @@ class FlowControl:
             settings.positions_topic,
             replication_factor=factor,
             partition_count=settings.positions_partitions,
+            configs=settings.positions_topic_configs,
         )
         if refused is not None:
             raise AdminRefusedError(

@@ -167,6 +167,17 @@ def test_keys_of_the_worker_may_stand_at_the_target() -> None:
     assert flow("B.offset.storage.topic=mine\n").positions_topic == "mine"
 
 
+def test_the_topic_of_positions_gets_the_configs_that_the_worker_is_given() -> None:
+    """KIP-605; MirrorMaker always compacts it, too."""
+    parsed = settings(
+        "offset.storage.min.insync.replicas=2\nB.offset.storage.segment.bytes=1000\n"
+        "offset.storage.partitions=7\noffset.storage.cleanup.policy=delete\n"
+    )
+    assert parsed.notes == ()
+    assert parsed.flows[0].positions_topic_configs == {"min.insync.replicas": "2", "segment.bytes": "1000"}
+    assert flow("").positions_topic_configs == {"segment.bytes": "104857600"}
+
+
 def test_a_flow_may_have_a_topic_of_its_own_for_positions() -> None:
     """KIP-618; K894-27: Kafka's own classes are asked in the interop tests."""
     alone = flow()

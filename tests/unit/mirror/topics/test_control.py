@@ -81,7 +81,7 @@ def test_remote_topics_are_created_with_their_configs_before_anything_is_copied(
     run.control.turn()
     positions, orders = target.created
     assert (positions.name, positions.partition_count, positions.replication_factor) == (POSITIONS, 25, 3)
-    assert positions.configs == {"cleanup.policy": "compact"}
+    assert positions.configs == {"cleanup.policy": "compact", "segment.bytes": "104857600"}
     assert (orders.name, orders.partition_count, orders.replication_factor) == ("A.orders", 3, 2)
     assert orders.configs == {"retention.ms": "-1"}
     assert run.published == [(("orders", "A.orders", 3),)]

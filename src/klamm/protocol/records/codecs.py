@@ -8,6 +8,7 @@ below 0.10), which is put right before reading.
 from __future__ import annotations
 
 import struct
+import threading
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,8 @@ class Codec(IntEnum):
 MAX_DECOMPRESSED_BYTES: Final = 256 * 1024 * 1024
 """A batch that would grow beyond this is called corrupt: a megabyte of zstd can hold thirty gigabytes."""
 
+_SCRATCH: Final = 1024 * 1024
+_of_thread: Final = threading.local()
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 * 1024
@@ -147,23 +150,33 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-def _growing(decompress_into: Callable[[memoryview, bytearray], int]) -> Callable[[memoryview, int], memoryview]:
-    """Decompress into room that grows step by step up to the limit, however small the input looks."""
+def _growing(decompress_into: Callable[[memoryview, memoryview], int]) -> Callable[[memoryview, int], memoryview]:
+    """Decompress into room that grows step by step up to the limit, however small the input looks.
+
+    What most batches hold fits into room that is there: to make it anew costs as much as to decompress 16 KiB.
+    """
 
     def run(data: memoryview, limit: int) -> memoryview:
-        room = min(max(8 * len(data), 64 * 1024), limit)
+        room = memoryview(_scratch())[:limit]
         while True:
-            out = bytearray(room)
             try:
-                size = decompress_into(data, out)
+                size = decompress_into(data, room)
             except cramjam.DecompressionError as error:
-                if "whole buffer" not in str(error) or room >= limit:
+                if "whole buffer" not in str(error) or len(room) >= limit:
                     raise
-                room = min(8 * room, limit)
+                room = memoryview(bytearray(min(max(8 * len(data), 8 * len(room)), limit)))
             else:
-                return memoryview(out)[:size]
+                return memoryview(bytes(room[:size])) if len(room) <= _SCRATCH else room[:size]
 
     return run
+
+
+def _scratch() -> bytearray:
+    """Return room of this thread's, whose content may change with the next call."""
+    found: bytearray | None = getattr(_of_thread, "scratch", None)
+    if found is None:
+        found = _of_thread.scratch = bytearray(_SCRATCH)
+    return found
 
 
 def _with_right_lz4_checksum(frame: bytes) -> bytes:

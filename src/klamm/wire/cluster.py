@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from enum import IntEnum
@@ -67,6 +68,8 @@ class Cluster:
         """By node and lane."""
         self._bootstrap: Connection | None = None
         self.topics: dict[str, TopicState] = {}
+        self.round_trip_s = math.inf
+        """The least that a broker's first answer took on any connection; infinite: there was none yet."""
 
     def refresh(self, topics: Iterable[str]) -> None:
         """Ask for the metadata of topics; those that do not exist are missing in ``topics`` afterwards.
@@ -127,7 +130,9 @@ class Cluster:
             raise ConnectionLostError(f"{host}:{port}: {error.strerror or error}") from error
         connection = Connection(transport, client_id=self._settings.client_id, pool=self._pool)
         try:
+            asked_at = time.monotonic()
             connection.handshake(_TIMEOUT_S)
+            self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked_at)
             self._log_in(connection)
         except (ConnectionLostError, ProtocolError) as error:
             connection.close()

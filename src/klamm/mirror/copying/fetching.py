@@ -93,6 +93,7 @@ class Fetcher:
         clock: Callable[[], float],
         *,
         on_recreated: Callable[[str], None],
+        target_is_far: Callable[[], bool],
     ) -> None:
         """Make one.
 
@@ -103,9 +104,11 @@ class Fetcher:
             active: those of them that have something to send or to be answered; what is fetched is added.
             clock: seconds that never go back.
             on_recreated: called with a topic of the source that was deleted and created again.
+            target_is_far: tells whether compressed batches are worth joining.
         """
         self._settings = settings
         self._on_recreated = on_recreated
+        self._target_is_far = target_is_far
         self._source = source
         self._copies = copies
         self._active = active
@@ -333,7 +336,8 @@ class Fetcher:
     def _queue(self, copy: PartitionCopy, fetched: FetchedPartition, memory: FrameBuffer) -> None:
         copy.fetched(end_offset=fetched.end_offset)
         try:
-            copy.take(fetched.records, memory, fetched.aborted, join_up_to=self._settings.join_up_to)
+            is_far = self._target_is_far()
+            copy.take(fetched.records, memory, fetched.aborted, join_up_to=self._settings.join_up_to, is_far=is_far)
         except CorruptBatchError as error:
             self._stop(copy, f"the source's bytes are damaged: {error}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -99,6 +100,7 @@ def outgoing_of(
     aborted: Sequence[AbortedTransaction] | None,
     *,
     join_up_to: int,
+    is_far: bool = False,
 ) -> Iterator[Outgoing | LeftOut]:
     """Yield what a fetch brought, in its order.
 
@@ -108,14 +110,16 @@ def outgoing_of(
         fetch_offset: the first offset wanted.
         aborted: see ``batches.walk``.
         join_up_to: bytes of the largest batch that is made of several, before it is compressed.
+        is_far: answers of the target take so long that it counts how much is on its way at once.
 
     Raises:
         CorruptBatchError: the source's bytes are damaged; what stands before them was yielded.
     """
+    at_once = MAX_IN_FLIGHT if is_far else sys.maxsize
     for group in in_groups(batches.walk(records, fetch_offset, aborted), join_up_to=join_up_to):
         first = group[0]
         if first.treatment is Treatment.COPY:
-            for part, view in joined(group, join_up_to=join_up_to, at_once=MAX_IN_FLIGHT):
+            for part, view in joined(group, join_up_to=join_up_to, at_once=at_once):
                 if view is None:
                     memory.retain()
                     yield _dense(part, part[0].batch.buffer, memory)

@@ -127,15 +127,19 @@ class PartitionCopy:
         aborted: Sequence[AbortedTransaction] | None,
         *,
         join_up_to: int = 0,
+        is_far: bool = False,
     ) -> None:
         """Queue what a fetch brought; small batches are joined to larger ones of up to so many bytes.
+
+        Compressed ones are only if the target is far.
 
         Raises:
             CorruptBatchError: the source's bytes are damaged; what stands before them is queued.
         """
         now_ms = _now_ms()
         join_up_to = min(join_up_to, self._largest_joined)
-        for each in outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to):
+        found = outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to, is_far=is_far)
+        for each in found:
             if isinstance(each, Outgoing):
                 self._append(each, now_ms)
             else:

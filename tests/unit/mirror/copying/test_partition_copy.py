@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from klamm.mirror.copying.outgoing import MAX_IN_FLIGHT
 from klamm.mirror.copying.partition_copy import CopyState, PartitionCopy, PartitionId
-from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
+from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, encode_batch
 from klamm.wire.batches import ProducerIdentity
 from klamm.wire.buffers import BufferPool
 
@@ -19,16 +19,23 @@ def partition() -> PartitionCopy:
     return PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=0, committed=True)
 
 
-def fetch(copy: PartitionCopy, *counts: int, gap: int = 0, join_up_to: int = 0) -> None:
+def fetch(
+    copy: PartitionCopy,
+    *counts: int,
+    gap: int = 0,
+    join_up_to: int = 0,
+    is_far: bool = False,
+    codec: Codec = Codec.NONE,
+) -> None:
     data = bytearray()
     offset = copy.fetch_offset
     for count in counts:
         records = [Record(key=None, value=b"%d" % at, timestamp=at, offset=at) for at in range(offset, offset + count)]
         offset += count + gap
-        data += encode_batch(records, last_offset=offset - 1)
+        data += encode_batch(records, last_offset=offset - 1, codec=codec)
     memory = BufferPool(max_free_bytes=SIZE).take(len(data))
     memory.data[: len(data)] = data
-    copy.take(memoryview(memory.data)[: len(data)], memory, None, join_up_to=join_up_to)
+    copy.take(memoryview(memory.data)[: len(data)], memory, None, join_up_to=join_up_to, is_far=is_far)
     memory.release()
 
 
@@ -218,6 +225,22 @@ def test_small_batches_are_joined_to_one() -> None:
     assert copy.acked_offset == 9
     assert copy.next_batch(OURS) is single
     assert sequences([single]) == [9]
+
+
+def test_compressed_batches_are_joined_where_the_target_is_far() -> None:
+    near, far = partition(), partition()
+    for copy in (near, far):
+        fetch(copy, *[2] * (MAX_IN_FLIGHT + 1), join_up_to=SIZE, codec=Codec.ZSTD, is_far=copy is far)
+    assert [batch.record_count for batch in near.pending] == [2] * (MAX_IN_FLIGHT + 1)
+    (joined,) = far.pending
+    assert (joined.record_count, joined.next_offset) == (12, 12)
+    assert [record.value for record in decode_records(RecordBatch(joined.view))] == [b"%d" % at for at in range(12)]
+
+
+def test_compressed_batches_that_can_all_be_on_their_way_stay_as_they_are() -> None:
+    copy = partition()
+    fetch(copy, *[2] * MAX_IN_FLIGHT, join_up_to=SIZE, codec=Codec.ZSTD, is_far=True)
+    assert [batch.record_count for batch in copy.pending] == [2] * MAX_IN_FLIGHT
 
 
 def test_batches_are_joined_to_smaller_ones_once_one_was_too_large() -> None:

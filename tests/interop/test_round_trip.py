@@ -1,0 +1,54 @@
+"""How far a cluster is, as a data connection sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from klamm.wire.buffers import BufferPool
+from klamm.wire.cluster import Cluster
+from klamm.wire.transport import ConnectionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.embedded import Broker
+
+DELAY_S = 0.05
+
+
+def test_the_least_time_that_a_first_answer_took_is_known(klamm_broker: Broker) -> None:
+    with contextlib.closing(cluster_at(klamm_broker.bootstrap_servers)) as near:
+        near.refresh([])
+        assert 0 < near.round_trip_s < DELAY_S
+    with slow(klamm_broker.bootstrap_servers) as address, contextlib.closing(cluster_at(address)) as far:
+        far.refresh([])
+        assert far.round_trip_s >= DELAY_S
+
+
+def cluster_at(address: str) -> Cluster:
+    return Cluster(ConnectionSettings.of((address,), {}, "test"), BufferPool(max_free_bytes=0))
+
+
+@contextlib.contextmanager
+def slow(address: str) -> Iterator[str]:
+    """Carry one connection, each request DELAY_S later."""
+    host, _, port = address.rpartition(":")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def carry() -> None:
+            with contextlib.suppress(OSError):
+                client, _ = server.accept()
+                with client, socket.create_connection((host, int(port))) as broker:
+                    while request := client.recv(65536):
+                        time.sleep(DELAY_S)
+                        broker.sendall(request)
+                        client.sendall(broker.recv(65536))
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+    thread.join(10)

@@ -14,13 +14,13 @@ from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.on_target.tails import read_tail
+from klamm.mirror.own_records import write_records
 from klamm.mirror.positions import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from klamm.protocol.records import Record
 from klamm.wire.buffers import BufferPool
 from klamm.wire.cluster import Cluster
-from klamm.wire.small_topics import write_records
 from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties
 from tests.support.mirror_groups import Copying, commit, rounds

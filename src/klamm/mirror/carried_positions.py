@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from klamm.mirror import positions
 from klamm.mirror.model import ClusterAwayError
+from klamm.mirror.own_records import write_records
 from klamm.mirror.positions import SourcePartition
 from klamm.protocol.errors import ProtocolError
 from klamm.wire import cluster as clusters
 from klamm.wire.buffers import BufferPool
 from klamm.wire.cluster import Cluster
 from klamm.wire.connection import ApiMissingError, ConnectionLostError
-from klamm.wire.small_topics import read_records, write_records
+from klamm.wire.small_topics import read_records
 from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 15.0
 _MAX_WAIT_MS: Final = 50
 _POOL_BYTES: Final = 4 * 1024 * 1024
-_RECORDS_AT_ONCE: Final = 1_000
-"""They may all belong to one partition, whose broker takes a batch of a megabyte."""
 
 
 class _Key(NamedTuple):
@@ -173,9 +172,7 @@ def _key_of(record: Record, source_alias: str) -> _Key | None:
 def _write(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:
     """Write records as they are, where a producer puts their keys."""
     count = len(cluster.topics[topic].partitions)
-    for begin in range(0, len(records), _RECORDS_AT_ONCE):
-        by_partition: dict[int, list[Record]] = {}
-        for record in records[begin : begin + _RECORDS_AT_ONCE]:
-            some = by_partition.setdefault(positions.partition_for_key(bytes(record.key or b""), count), [])
-            some.append(record._replace(offset=len(some)))
-        write_records(cluster, topic, by_partition, timeout_s=_TIMEOUT_S)
+    by_partition: dict[int, list[Record]] = {}
+    for record in records:
+        by_partition.setdefault(positions.partition_for_key(bytes(record.key or b""), count), []).append(record)
+    write_records(cluster, topic, by_partition, timeout_s=_TIMEOUT_S)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.own_records import write_records
 from klamm.wire import cluster as clusters
 from klamm.wire.buffers import BufferPool
 from klamm.wire.cluster import Cluster
 from klamm.wire.connection import ConnectionLostError
-from klamm.wire.small_topics import read_records, write_records
+from klamm.wire.small_topics import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,7 @@ class ControlConnection:
         Raises:
             ConnectionLostError: not all were; writing the same again does no harm.
         """
-        numbered = [record._replace(offset=at) for at, record in enumerate(records)]
-        write_records(self._cluster, topic, {_PARTITION: numbered}, timeout_s=_TIMEOUT_S)
+        write_records(self._cluster, topic, {_PARTITION: records}, timeout_s=_TIMEOUT_S)
 
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the log end offsets of partitions; those that do not exist or have no leader are missing.

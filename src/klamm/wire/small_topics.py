@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
-from klamm.protocol.records import decode_records, encode_batch
+from klamm.protocol.records import decode_records
 from klamm.wire.batches import Treatment, walk
 from klamm.wire.connection import ConnectionLostError
 from klamm.wire.fetch_frames import (
@@ -40,16 +40,6 @@ class RecordsRefusedError(ConnectionLostError):
     def __init__(self, topic: str, codes: Iterable[int]) -> None:
         self.codes = frozenset(codes)
         super().__init__(f"{topic}: records were refused: {', '.join(map(error_name, sorted(self.codes)))}")
-
-
-def write_records(cluster: Cluster, topic: str, records: Mapping[int, Sequence[Record]], *, timeout_s: float) -> None:
-    """Write records by partition; blocks.
-
-    Raises:
-        ConnectionLostError: not all were acknowledged; the topic's metadata is forgotten and asked for anew next time.
-    """
-    batches = {partition: encode_batch(some) for partition, some in records.items()}
-    write_batches(cluster, topic, batches, timeout_s=timeout_s)
 
 
 def write_batches(

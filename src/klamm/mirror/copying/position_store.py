@@ -8,11 +8,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.mirror import positions
+from klamm.mirror.own_records import write_records
 from klamm.mirror.positions import ShardPlan, SourcePartition
 from klamm.protocol.records import Record
 from klamm.wire import cluster as clusters
 from klamm.wire.connection import ConnectionLostError
-from klamm.wire.small_topics import read_records, write_records
+from klamm.wire.small_topics import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -181,8 +182,7 @@ def _by_partition(placed: Iterable[tuple[_Place, bytes]]) -> dict[int, list[Reco
     now_ms = int(time.time() * 1000)
     out: dict[int, list[Record]] = {}
     for place, value in placed:
-        records = out.setdefault(place.partition, [])
-        records.append(Record(key=place.key, value=value, timestamp=now_ms, offset=len(records)))
+        out.setdefault(place.partition, []).append(Record(key=place.key, value=value, timestamp=now_ms))
     return out
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror.copied_runs import RunSync, RunTracker
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.offset_translation import SyncPair, SyncRule
+from klamm.mirror.own_records import write_records
 from klamm.protocol.records import Record
 from klamm.wire.cluster import Cluster
-from klamm.wire.small_topics import write_records
 from klamm.wire.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ class SyncWriter:
                 sync = OffsetSync(
                     topic=topic, partition=partition, upstream_offset=upstream, downstream_offset=downstream
                 )
-                record = Record(key=sync.key(), value=sync.value(), headers=run.headers(), timestamp=now_ms)
-                records.append(record._replace(offset=len(records)))
+                records.append(Record(key=sync.key(), value=sync.value(), headers=run.headers(), timestamp=now_ms))
         return records
 
     def send(self, records: Sequence[Record]) -> None:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.copying.overhead import Overhead
 from klamm.mirror.copying.partition_copy import CopyState
+from klamm.mirror.own_records import OwnRecords
 from klamm.mirror.positions import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.records import encode_batch
 from klamm.wire.connection import ConnectionLostError
-from klamm.wire.small_topics import RecordsRefusedError, write_batches
+from klamm.wire.small_topics import RecordsRefusedError
 from klamm.wire.transaction_coordinator import TransactionCoordinator, TransactionLostError
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ class ShardTransactions:
         self._behind: PartitionCopy | None = None
         """Who was behind when it was asked last; while it is, nobody else is looked at."""
         self._offsets: dict[TopicPartition, int] = {}
-        self._batches: dict[int, bytearray] = {}
+        self._records = OwnRecords({})
+        """Positions, or what else is to be written before the open transaction is committed."""
         self._acknowledged: list[tuple[PartitionId, Outgoing, int]] = []
 
     @property
@@ -194,7 +196,7 @@ class ShardTransactions:
             return
         try:
             self._add({(self._store.topic, number) for number in records})
-            self._batches = self._encode(records)
+            self._records = self._numbered(records)
             self._end()
         except ConnectionLostError as error:
             raise TransactionLostError(str(error)) from error
@@ -259,11 +261,11 @@ class ShardTransactions:
         if self._phase is _Phase.CLOSING and self._is_settled(active, now, busy=busy):
             self._look_for_moved(copies, now)
             self._offsets = {key: copy.acked_offset for key, copy in self._touched.items() if _has_moved(copy)}
-            self._batches = self._encode(self._store.records(self._offsets))
+            self._records = self._numbered(self._store.records(self._offsets))
             self._phase = _Phase.ENDING
         if self._phase is _Phase.ENDING:
             with self._overhead.counted():
-                self._add({(self._store.topic, number) for number in self._batches} - self._added)
+                self._add({(self._store.topic, number) for number in self._records.partitions} - self._added)
                 self._end()
             self._overhead.next_one()
             self._committed()
@@ -322,37 +324,36 @@ class ShardTransactions:
             raise TransactionLostError(f"records are not acknowledged for {_CLOSING_S:g} s: {waits}")
         return False
 
-    def _encode(self, records: Mapping[int, Sequence[Record]]) -> dict[int, bytearray]:
-        """Return one batch for each partition, with the numbers that follow."""
-        out = {}
-        for number, some in records.items():
-            sequence = self._sequences.get(number, 0)
-            out[number] = encode_batch(
+    def _numbered(self, records: Mapping[int, Sequence[Record]]) -> OwnRecords:
+        """Return records in batches with the sequence numbers that follow."""
+
+        def encode(number: int, some: Sequence[Record]) -> bytearray:
+            return encode_batch(
                 some,
                 producer_id=self.identity.producer_id,
                 producer_epoch=self.identity.producer_epoch,
-                base_sequence=sequence,
+                base_sequence=self._sequences.get(number, 0),
                 is_transactional=True,
             )
-            self._sequences[number] = sequence + len(some) & 0x7FFFFFFF
-        return out
+
+        def count(number: int, taken: int) -> None:
+            self._sequences[number] = self._sequences.get(number, 0) + taken & 0x7FFFFFFF
+
+        return OwnRecords(records, encode, count)
 
     def _end(self) -> None:
         """Write the positions and commit. Goes on where it was interrupted: the same batches are taken once."""
-        if self._batches:
-            try:
-                write_batches(
-                    self._store.cluster,
-                    self._store.topic,
-                    self._batches,
-                    timeout_s=_TIMEOUT_S,
-                    transactional_id=self.transactional_id,
-                )
-            except RecordsRefusedError as error:
-                if error.codes & _FENCED:
-                    raise TransactionLostError(str(error)) from error
-                raise
-            self._batches = {}
+        try:
+            self._records.write(
+                self._store.cluster,
+                self._store.topic,
+                timeout_s=_TIMEOUT_S,
+                transactional_id=self.transactional_id,
+            )
+        except RecordsRefusedError as error:
+            if error.codes & _FENCED:
+                raise TransactionLostError(str(error)) from error
+            raise
         if self._added:
             self._coordinator.commit(self.identity)
             self._added = set()

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from klamm.mirror import own_records
 from klamm.mirror.copying import transactions as module
 from klamm.mirror.copying.partition_copy import CopyState, PartitionCopy, PartitionId
 from klamm.mirror.copying.position_store import PositionStore
@@ -102,7 +103,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target()
     monkeypatch.setattr(Coordinator, "target", made, raising=False)
     monkeypatch.setattr(module, "TransactionCoordinator", Coordinator)
-    monkeypatch.setattr(module, "write_batches", made.write)
+    monkeypatch.setattr(own_records, "write_batches", made.write)
     return made
 
 

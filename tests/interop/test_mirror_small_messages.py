@@ -1,0 +1,66 @@
+"""Topics of the mirror's own that take small batches only, as with many partitions every topic is small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from klamm.mirror.copying.sync_writer import SyncSettings
+from klamm.mirror.formats import OffsetSync
+from tests.support.copiers import copy_all, copy_settings
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import Seen, create_topic, produce, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTITIONS = 60
+TAKES = {"cleanup.policy": "compact", "max.message.bytes": "1500"}
+"""About ten positions."""
+
+
+@pytest.fixture(scope="module", params=["kafka", "klamm"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One cluster that is source and target."""
+    if request.param == "kafka":
+        yield request.getfixturevalue("real_kafka").bootstrap_servers
+        return
+    with KlammBroker() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.mark.parametrize("shards", [0, 1])
+def test_the_first_positions_of_many_partitions_need_not_go_in_one_batch(address: str, shards: int) -> None:
+    """K894-38: ``offset.storage.partitions = 1`` brings all of them into one partition; syncs have only one."""
+    # given
+    topic = f"small-{uuid4().hex[:6]}"
+    alias = f"A{topic}"
+    remote, positions, syncs = f"{alias}.{topic}", f"mm2-offsets.{alias}.internal", f"mm2-offset-syncs.{alias}.internal"
+    for name, count, configs in (
+        (topic, PARTITIONS, {}),
+        (remote, PARTITIONS, {}),
+        (positions, 1, TAKES),
+        (syncs, 1, TAKES),
+    ):
+        create_topic(address, name, count, {"retention.ms": "-1", **configs})
+    produce(address, topic, [(at, Seen(None, b"%d" % at, (), 1_700_000_000_000)) for at in range(PARTITIONS)])
+    settings = copy_settings(address, address, alias=alias, shards=shards)
+    settings = replace(settings, syncs=SyncSettings(topic=syncs, connection=settings.target, lag_max=100))
+    partitions = [PartitionId(topic, at, remote) for at in range(PARTITIONS)]
+    # when
+    first = copy_all(settings, *partitions)
+    # then
+    assert {row.state for row in first} == {CopyState.COPYING}
+    one_each = dict.fromkeys(range(PARTITIONS), 1)
+    assert {at: seen.value for at, (seen,) in read(address, remote, one_each).items()} == {
+        at: b"%d" % at for at in range(PARTITIONS)
+    }
+    written = read(address, syncs, {0: PARTITIONS})[0]
+    told = {OffsetSync.parse(sync.key or b"", sync.value or b"").partition for sync in written}
+    assert told == set(range(PARTITIONS))
+    again = copy_all(settings, *partitions)
+    assert [(row.next_offset, row.records) for row in again] == [(1, 0)] * PARTITIONS

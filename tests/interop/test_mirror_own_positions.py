@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 import klamm
-from klamm.mirror.carried_positions import carry_positions
+from klamm.mirror.carried_positions import carry_positions, mirrored_offsets
 from klamm.mirror.copying.position_store import PositionStore, StoredPositions
 from klamm.mirror.model import ClusterAwayError
 from klamm.mirror.positions import (
@@ -27,6 +27,7 @@ from klamm.mirror.positions import (
 )
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
+from klamm.verification.flows import verify_flow
 from klamm.wire.buffers import BufferPool
 from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties, read
@@ -57,9 +58,9 @@ class Topics:
         for topic in (self.workers, self.own):
             create_topic(target, topic, PARTITIONS, COMPACTED)
 
-    def flow(self) -> FlowSettings:
+    def flow(self, source: str = "a:1", topics: str = "x") -> FlowSettings:
         more = f"offset.storage.topic = {self.workers}\nA->B.offsets.storage.topic = {self.own}\n"
-        (flow,) = parse_settings(parse_properties(properties("a:1", self.target, more, topics="x"))).flows
+        (flow,) = parse_settings(parse_properties(properties(source, self.target, more, topics=topics))).flows
         return flow
 
     def write(self, topic: str, *records: tuple[bytes, bytes | None]) -> None:
@@ -79,8 +80,8 @@ class Topics:
         return sum(map(len, read(self.target, self.own, dict.fromkeys(range(PARTITIONS), 0)).values()))
 
 
-def at(topic: str, offset: int | None, *, cluster: str = "A") -> tuple[bytes, bytes | None]:
-    return key_bytes(SourcePartition(cluster, topic, 0)), None if offset is None else value_bytes(offset)
+def at(topic: str, offset: int | None, *, cluster: str = "A", partition: int = 0) -> tuple[bytes, bytes | None]:
+    return key_bytes(SourcePartition(cluster, topic, partition)), None if offset is None else value_bytes(offset)
 
 
 def topic_id(topic: str, value: UUID) -> tuple[bytes, bytes]:
@@ -191,6 +192,39 @@ def test_a_flow_that_gets_a_topic_of_its_own_goes_on_where_it_was(target: str) -
                 copying.wait_for(2 * (records.index(some[-1]) + 1))
     # then
     assert read(target, "A.moved", {0: 60, 1: 60}) == {0: records, 1: records}
+
+
+def test_verify_takes_from_the_workers_topic_what_the_flows_own_lacks(target: str) -> None:
+    """As a flow that begins now; nothing is written, and a position that somebody removed counts for nothing."""
+    with klamm.Broker() as source:
+        # given
+        topics = Topics(target, "verified")
+        flow = topics.flow(source.bootstrap_servers, "verified")
+        records = [Seen(b"k", b"%d" % number, (), 1_700_000_000_000) for number in range(10)]
+        for address, topic in ((source.bootstrap_servers, "verified"), (target, "A.verified")):
+            create_topic(address, topic, 3, {"retention.ms": "-1"})
+            produce(address, topic, ((partition, record) for record in records for partition in range(3)))
+        topics.write(topics.workers, at("verified", 9, partition=0), at("verified", 9, partition=1))
+        topics.write(topics.workers, at("verified", 3, partition=2), at("elsewhere", 9, cluster="C"))
+        topics.write(topics.own, at("verified", 4, partition=1))
+        topics.write(topics.own, at("verified", 5, partition=2), at("verified", None, partition=2))
+        before = topics.written()
+        # when
+        verdicts = {verdict.partition: verdict for verdict in verify_flow(flow)}
+    # then
+    assert {partition: verdict.mirrored for partition, verdict in verdicts.items()} == {0: 10, 1: 5, 2: -1}
+    assert not verdicts[0].problem
+    assert verdicts[0].findings is not None
+    assert verdicts[0].findings.same == 10
+    assert "nothing says up to where they were mirrored" in verdicts[2].problem
+    assert topics.written() == before
+
+
+def test_positions_that_are_nowhere_yet_are_no_positions_of_zero(target: str) -> None:
+    more = "offset.storage.topic = nowhere\nA->B.offsets.storage.topic = not-there-yet\n"
+    (flow,) = parse_settings(parse_properties(properties("a:1", target, more, topics="x"))).flows
+    with pytest.raises(ClusterAwayError, match="not-there-yet does not exist yet on the target"):
+        mirrored_offsets(flow)
 
 
 def test_kafkas_own_classes_say_which_topic_counts(java: None, target: str) -> None:

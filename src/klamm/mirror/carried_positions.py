@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from klamm.mirror import positions
 from klamm.mirror.model import ClusterAwayError
-from klamm.mirror.own_records import write_records
+from klamm.mirror.own_records import read_newest, write_records
 from klamm.mirror.positions import SourcePartition
 from klamm.protocol.errors import ProtocolError
-from klamm.wire import cluster as clusters
 from klamm.wire.buffers import BufferPool
 from klamm.wire.cluster import Cluster
 from klamm.wire.connection import ApiMissingError, ConnectionLostError
-from klamm.wire.small_topics import read_records
 from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -30,11 +28,13 @@ if TYPE_CHECKING:
 
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.records import Record
+    from klamm.wire.cluster import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 15.0
-_MAX_WAIT_MS: Final = 50
+_ATTEMPTS: Final = 40
+"""How often a partition is asked where a mirror may be writing; about two seconds."""
 _POOL_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -52,8 +52,8 @@ class _Stored:
 
     newest: dict[_Key, Record] = field(default_factory=dict)
     """Also records without a value: they say that there is nothing any more."""
-    is_complete: bool = True
-    """False: an open transaction hides what follows."""
+    hidden: str = ""
+    """A partition where an open transaction hides what follows; empty: everything was read."""
 
     def offset(self, key: _Key) -> int | None:
         """Return the last mirrored offset; None: there is no position."""
@@ -71,12 +71,43 @@ def carry_positions(flow: FlowSettings) -> None:
     """
     if flow.worker_positions_topic is None:
         return
+    with _target(flow) as cluster:
+        _carry(flow, cluster, flow.worker_positions_topic)
+
+
+def mirrored_offsets(flow: FlowSettings) -> dict[TopicPartition, int]:
+    """Return the offsets mirrored last by source topic and partition, as a flow finds them that begins now.
+
+    Writes nothing: what a flow's own topic lacks is read where it would be carried from.
+
+    Raises:
+        ClusterAwayError: they can not be read now.
+    """
+    with _target(flow) as cluster:
+        topics = [topic for topic in (flow.worker_positions_topic, flow.positions_topic) if topic is not None]
+        cluster.refresh(topics)
+        there = [topic for topic in topics if topic in cluster.topics]
+        if not there:
+            raise ConnectionLostError(f"{flow.positions_topic} does not exist yet on the target")
+        found = _Stored()
+        for topic in there:  # the flow's own last: it counts
+            stored = _read(cluster, topic, flow.source.alias, attempts=_ATTEMPTS)
+            if stored.hidden:
+                raise ConnectionLostError(f"An open transaction hides positions in {stored.hidden}")
+            found.newest |= stored.newest
+    offsets = {key: found.offset(key) for key in found.newest if key.kind == "position"}
+    return {(key.topic, key.partition): offset for key, offset in offsets.items() if offset is not None}
+
+
+@contextlib.contextmanager
+def _target(flow: FlowSettings) -> Iterator[Cluster]:
+    """Connect to the target, and say of every failure that it is away."""
     settings = ConnectionSettings.of(
         flow.target.bootstrap_servers, flow.clients["target.producer"], f"klamm-mirror-{flow.name}"
     )
     with contextlib.closing(Cluster(settings, BufferPool(max_free_bytes=_POOL_BYTES))) as cluster:
         try:
-            _carry(flow, cluster, flow.worker_positions_topic)
+            yield cluster
         except (ApiMissingError, ConnectionLostError, ProtocolError) as error:
             raise ClusterAwayError(str(error)) from error
 
@@ -86,14 +117,13 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
     if workers_topic not in cluster.topics:
         return
     workers = _read(cluster, workers_topic, flow.source.alias)
-    if not workers.newest and workers.is_complete:
+    if not workers.newest and not workers.hidden:
         return
     if flow.positions_topic not in cluster.topics:
         raise ConnectionLostError(f"{flow.positions_topic} does not exist yet on the target")
     own = _read(cluster, flow.positions_topic, flow.source.alias)
     carried = {key for key in workers.newest.keys() - own.newest.keys() if workers.offset(key) is not None}
-    if not workers.is_complete or (carried and not own.is_complete):
-        hidden = workers_topic if not workers.is_complete else flow.positions_topic
+    if hidden := workers.hidden or (own.hidden if carried else ""):
         raise ConnectionLostError(f"An open transaction hides positions in {hidden}")
     _warn_of_newer(flow, workers, own)
     # Last, as their presence says that all is done; an id without its position is written once more.
@@ -133,26 +163,13 @@ def _warn_of_newer(flow: FlowSettings, workers: _Stored, own: _Stored) -> None:
         )  # fmt: skip
 
 
-def _read(cluster: Cluster, topic: str, source_alias: str) -> _Stored:
-    """Read the committed records of a topic to its end, or to an open transaction."""
-    where = [(topic, number) for number in cluster.topics[topic].partitions]
-    first, end = (cluster.list_offsets(where, timestamp) for timestamp in (clusters.EARLIEST, clusters.LATEST))
-    if len(first) < len(where) or len(end) < len(where):
-        raise ConnectionLostError(f"Partitions of {topic} have no leader now")
-    stored = _Stored()
-    for _, number in where:
-        at = first[topic, number]
-        while at < end[topic, number]:
-            records, next_offset = read_records(
-                cluster, topic, number, at, timeout_s=_TIMEOUT_S, max_wait_ms=_MAX_WAIT_MS
-            )
-            for record in records:
-                if (key := _key_of(record, source_alias)) is not None:
-                    stored.newest[key] = record
-            if next_offset == at:
-                stored.is_complete = False
-                break
-            at = next_offset
+def _read(cluster: Cluster, topic: str, source_alias: str, *, attempts: int = 1) -> _Stored:
+    """Read what is committed, to the end of a topic or to an open transaction."""
+    newest, hidden = read_newest(cluster, topic, attempts=attempts)
+    stored = _Stored(hidden=hidden)
+    for record in newest.values():
+        if (key := _key_of(record, source_alias)) is not None:
+            stored.newest[key] = record
     return stored
 
 

@@ -1,4 +1,4 @@
-"""Writes to the mirror's own topics, in batches that the brokers take.
+"""Reads the mirror's own topics, and writes to them in batches that the brokers take.
 
 Positions, offset syncs and checkpoints are few, but for the first ones of a task and where one partition holds them
 all: thousands of records then, and a broker takes no more than ``max.message.bytes`` of the topic in one batch.
@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import encode_batch
-from klamm.wire.small_topics import RecordsRefusedError, write_batches
+from klamm.wire import cluster as clusters
+from klamm.wire.connection import ConnectionLostError
+from klamm.wire.small_topics import RecordsRefusedError, read_records, write_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.protocol.records import Record
-    from klamm.wire.cluster import Cluster
+    from klamm.wire.cluster import Cluster, TopicPartition
 
 _BATCH_BYTES: Final = 256 * 1024
 """A quarter of what topics take unless somebody has set ``max.message.bytes``."""
 _BATCH_RECORDS: Final = 1_000
 """So that seldom more is encoded than goes into a batch."""
+_READ_TIMEOUT_S: Final = 15.0
+_MAX_WAIT_MS: Final = 50
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -130,3 +134,52 @@ def write_records(cluster: Cluster, topic: str, records: Mapping[int, Sequence[R
         ConnectionLostError: not all were acknowledged; writing the same again does no harm in a compacted topic.
     """
     OwnRecords(records).write(cluster, topic, timeout_s=timeout_s)
+
+
+class Newest(NamedTuple):
+    """What a compacted topic holds."""
+
+    records: dict[bytes, Record]
+    """The newest of each key in the order of the log, also those without a value: they say that there is nothing."""
+    hidden: str
+    """A partition where an open transaction hides what follows; empty: everything was read."""
+
+
+def read_newest(cluster: Cluster, topic: str, *, attempts: int) -> Newest:
+    """Read the committed records of a topic to its end; blocks.
+
+    Args:
+        cluster: its metadata of the topic are fresh.
+        topic: that exists.
+        attempts: how often a partition is asked, 20 times a second, before an open transaction is said to hide records.
+
+    Raises:
+        ConnectionLostError: not all of it can be read now.
+    """
+    where = [(topic, number) for number in cluster.topics[topic].partitions]
+    first, ends = (cluster.list_offsets(where, timestamp) for timestamp in (clusters.EARLIEST, clusters.LATEST))
+    if len(first) < len(where) or len(ends) < len(where):
+        raise ConnectionLostError(f"Partitions of {topic} have no leader now")
+    newest: dict[bytes, Record] = {}
+    hidden = ""
+    for key in where:
+        if not _read_partition(cluster, key, range(first[key], ends[key]), attempts, newest):
+            hidden = f"{topic}-{key[1]}"
+    return Newest(newest, hidden)
+
+
+def _read_partition(
+    cluster: Cluster, key: TopicPartition, offsets: range, attempts: int, newest: dict[bytes, Record]
+) -> bool:
+    """Read offsets of a partition; False: something hides the rest."""
+    at, left = offsets.start, attempts
+    while at < offsets.stop:
+        records, next_offset = read_records(cluster, *key, at, timeout_s=_READ_TIMEOUT_S, max_wait_ms=_MAX_WAIT_MS)
+        for record in records:
+            newest.pop(raw_key := bytes(record.key or b""), None)
+            newest[raw_key] = record
+        left = attempts if next_offset > at else left - 1
+        if left == 0:
+            return False
+        at = next_offset
+    return True

@@ -10,24 +10,21 @@ from klamm.dataframes.options import EARLIEST, LATEST, ReadOptions
 from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reading import TopicReader
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.copying.position_store import PositionStore
+from klamm.mirror.carried_positions import mirrored_offsets
 from klamm.mirror.copying.preparing import copy_settings
 from klamm.mirror.settings.keys import IsolationLevel
 from klamm.mirror.topics.plans import selected_topics
 from klamm.protocol.records import decode_records
 from klamm.verification.comparing import Findings, Fingerprint, compare
-from klamm.wire.buffers import BufferPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.copying.settings import CopySettings
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.records import Record
     from klamm.wire.transport import ConnectionSettings
 
 _PATIENCE_S: Final = 60.0
-_POOL_BYTES: Final = 4 * 1024 * 1024
 _DIGEST_BYTES: Final = 12
 _NONE: Final = (1 << 32) - 1
 """The length of what is null; no record holds so much."""
@@ -80,7 +77,7 @@ def verify_flow(
     try:
         # In this order, as the mirror may be running: what the target holds now was read from the source before.
         remote_bounds = _bounds(target)
-        mirrored = _positions(settings)
+        mirrored = mirrored_offsets(flow)
         sides = _Sides(flow, source, target, remote_bounds, mirrored)
         yield from sides.verdicts(_bounds(source), read_records=read_records)
     finally:
@@ -93,20 +90,6 @@ def _bounds(reader: TopicReader) -> dict[tuple[str, int], tuple[int, int]]:
     partitions = reader.partitions()
     first, end = reader.offsets(partitions, EARLIEST), reader.offsets(partitions, LATEST)
     return {where: (first[where], end[where]) for where in partitions}
-
-
-def _positions(settings: CopySettings) -> Mapping[tuple[str, int], int]:
-    """Return the last mirrored offset by source topic and partition."""
-    store = PositionStore(
-        settings.target,
-        BufferPool(max_free_bytes=_POOL_BYTES),
-        topic=settings.positions_topic,
-        source_alias=settings.source_alias,
-    )
-    try:
-        return store.read().offsets
-    finally:
-        store.close()
 
 
 def _selected(flow: FlowSettings) -> list[str]:

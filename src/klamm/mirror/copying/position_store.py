@@ -8,12 +8,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.mirror import positions
-from klamm.mirror.own_records import write_records
+from klamm.mirror.own_records import read_newest, write_records
 from klamm.mirror.positions import ShardPlan, SourcePartition
 from klamm.protocol.records import Record
 from klamm.wire import cluster as clusters
 from klamm.wire.connection import ConnectionLostError
-from klamm.wire.small_topics import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _TIMEOUT_S: Final = 15.0
-_MAX_WAIT_MS: Final = 50
 _NONE: Final[Mapping[TopicPartition, UUID]] = MappingProxyType({})
 _ATTEMPTS: Final = 40
 """How often a partition is asked before we say that an open transaction hides what it holds; about two seconds."""
@@ -72,35 +70,16 @@ class PositionStore:
             ConnectionLostError: not all of it can be read now.
         """
         self.cluster.refresh([self.topic])
-        numbers = self._partitions()
-        where = [(self.topic, number) for number in numbers]
-        at = self.cluster.list_offsets(where, clusters.EARLIEST)
-        ends = self.cluster.list_offsets(where, clusters.LATEST)
-        if len(at) < len(numbers) or len(ends) < len(numbers):
-            raise ConnectionLostError(f"Partitions of {self.topic} have no leader now")
+        self._partitions()
+        newest, hidden = read_newest(self.cluster, self.topic, attempts=_ATTEMPTS)
+        if hidden:
+            raise ConnectionLostError(f"An open transaction hides positions in {hidden}")
         found = StoredPositions()
-        for key in where:
-            self._read_partition(key[1], at[key], ends[key], found)
+        # A partition that always has records has a position in every transaction: most keys come again and again before
+        # the topic is compacted, and to understand a key costs more than to find it.
+        for key, record in newest.items():
+            self._keep(key, record.value, found)
         return found
-
-    def _read_partition(self, partition: int, fetch_offset: int, end: int, found: StoredPositions) -> None:
-        newest: dict[bytes, bytes | None] = {}
-        """In the order of the log. A partition that always has records has a position in every transaction: most keys
-        come again and again before the topic is compacted, and to understand a key costs more than to find it."""
-        attempts = 0
-        while fetch_offset < end:
-            records, next_offset = read_records(
-                self.cluster, self.topic, partition, fetch_offset, timeout_s=_TIMEOUT_S, max_wait_ms=_MAX_WAIT_MS
-            )
-            for record in records:
-                newest.pop(key := bytes(record.key or b""), None)
-                newest[key] = record.value
-            attempts = 0 if next_offset > fetch_offset else attempts + 1
-            if attempts == _ATTEMPTS:
-                raise ConnectionLostError(f"An open transaction hides positions in {self.topic}-{partition}")
-            fetch_offset = next_offset
-        for key, value in newest.items():
-            self._keep(key, value, found)
 
     def _partitions(self) -> range:
         state = self.cluster.topics.get(self.topic)

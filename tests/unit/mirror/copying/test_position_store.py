@@ -8,8 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.mirror import positions
-from klamm.mirror.copying import position_store as module
+from klamm.mirror import own_records, positions
 from klamm.mirror.copying.partition_copy import PartitionId
 from klamm.mirror.copying.position_store import PositionStore
 from klamm.mirror.positions import ShardPlan, SourcePartition
@@ -60,7 +59,7 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target(3)
-    monkeypatch.setattr(module, "read_records", made.read_records)
+    monkeypatch.setattr(own_records, "read_records", made.read_records)
     monkeypatch.setattr(made.store.cluster, "refresh", lambda _: None)
     monkeypatch.setattr(made.store.cluster, "list_offsets", made.list_offsets)
     return made

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -68,7 +70,8 @@ def start_session(properties: Mapping[str, str], directory: Path) -> SparkSessio
             records twice.
     """
     try:
-        session = _submitted_session(properties) if _GATEWAY in os.environ else _own_session(properties, directory)
+        with _interrupts_kept():
+            session = _submitted_session(properties) if _GATEWAY in os.environ else _own_session(properties, directory)
     except (PySparkException, Py4JError) as error:
         asked = ", ".join(f"{key}={value}" for key, value in properties.items() if key == MASTER)
         raise SettingsError(f"Spark does not start{asked and f' with {asked}'}: {first_line(error)}") from error
@@ -103,6 +106,17 @@ def _own_session(properties: Mapping[str, str], directory: Path) -> SparkSession
     python = properties.get(_PYTHON) or (str(write_interpreter(directory)) if here else sys.executable)
     with _worker_python(python):
         return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Let Ctrl-C do afterwards what it did before: ``SparkContext`` makes it cancel all jobs, records in the middle."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def check_session(session: SparkSession) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -51,10 +51,11 @@ def target() -> Iterator[str]:
 
 
 class Topics:
-    """The worker's topic and the flow's own, of one test."""
+    """The worker's topic and the flow's own, of one run of a test: all share the target."""
 
     def __init__(self, target: str, name: str) -> None:
-        self.target, self.workers, self.own = target, f"{name}-workers", f"{name}-own"
+        self.target, self.name = target, f"{name}-{uuid4().hex[:6]}"
+        self.workers, self.own = f"{self.name}-workers", f"{self.name}-own"
         for topic in (self.workers, self.own):
             create_topic(target, topic, PARTITIONS, COMPACTED)
 
@@ -144,7 +145,7 @@ def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is
     topics = Topics(target, "hidden")
     topics.write(topics.workers, at("both", 5))
     topics.write(topics.own, at("both", 50))
-    producer = Producer({"bootstrap.servers": target, "transactional.id": "hidden"})
+    producer = Producer({"bootstrap.servers": target, "transactional.id": topics.name})
     producer.init_transactions(10)
     producer.begin_transaction()
     key, value = at("workers", 60)
@@ -153,7 +154,7 @@ def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is
     # then
     carry_positions(topics.flow())
     topics.write(topics.workers, at("workers", 6))
-    with pytest.raises(ClusterAwayError, match="An open transaction hides positions in hidden-own"):
+    with pytest.raises(ClusterAwayError, match=f"An open transaction hides positions in {topics.own}"):
         carry_positions(topics.flow())
     # when
     producer.commit_transaction(10)
@@ -172,7 +173,8 @@ def test_a_worker_that_is_ahead_is_told(target: str, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         carry_positions(topics.flow())
     # then
-    assert "A->B: 1 positions of ahead-workers are ahead of those in ahead-own, such as that of orders-0" in caplog.text
+    told = f"A->B: 1 positions of {topics.workers} are ahead of those in {topics.own}, such as that of orders-0"
+    assert told in caplog.text
     assert topics.stored().offsets == {("orders", 0): 50, ("users", 0): 5}
 
 
@@ -180,18 +182,18 @@ def test_a_flow_that_gets_a_topic_of_its_own_goes_on_where_it_was(target: str) -
     """K894-38: no record is lost or comes twice."""
     with klamm.Broker() as source:
         # given
-        here = source.bootstrap_servers
-        create_topic(here, "moved", 2, {"retention.ms": "-1"})
-        workers = properties(here, target, topics="moved")
-        own = workers + "A->B.offsets.storage.topic = moved-own\n"
+        here, topic = source.bootstrap_servers, f"moved-{uuid4().hex[:6]}"
+        create_topic(here, topic, 2, {"retention.ms": "-1"})
+        workers = properties(here, target, topics=topic)
+        own = workers + f"A->B.offsets.storage.topic = {topic}-own\n"
         records = [Seen(b"k", b"%d" % number, (), 1_700_000_000_000) for number in range(60)]
         for file, some in ((workers, records[:20]), (own, records[20:40]), (own, records[40:])):
             # when
-            produce(here, "moved", ((partition, record) for record in some for partition in (0, 1)))
+            produce(here, topic, ((partition, record) for record in some for partition in (0, 1)))
             with Copying(parse_settings(parse_properties(file)).flows[0]) as copying:
                 copying.wait_for(2 * (records.index(some[-1]) + 1))
     # then
-    assert read(target, "A.moved", {0: 60, 1: 60}) == {0: records, 1: records}
+    assert read(target, f"A.{topic}", {0: 60, 1: 60}) == {0: records, 1: records}
 
 
 def test_verify_takes_from_the_workers_topic_what_the_flows_own_lacks(target: str) -> None:
@@ -199,15 +201,16 @@ def test_verify_takes_from_the_workers_topic_what_the_flows_own_lacks(target: st
     with klamm.Broker() as source:
         # given
         topics = Topics(target, "verified")
-        flow = topics.flow(source.bootstrap_servers, "verified")
+        topic = topics.name
+        flow = topics.flow(source.bootstrap_servers, topic)
         records = [Seen(b"k", b"%d" % number, (), 1_700_000_000_000) for number in range(10)]
-        for address, topic in ((source.bootstrap_servers, "verified"), (target, "A.verified")):
-            create_topic(address, topic, 3, {"retention.ms": "-1"})
-            produce(address, topic, ((partition, record) for record in records for partition in range(3)))
-        topics.write(topics.workers, at("verified", 9, partition=0), at("verified", 9, partition=1))
-        topics.write(topics.workers, at("verified", 3, partition=2), at("elsewhere", 9, cluster="C"))
-        topics.write(topics.own, at("verified", 4, partition=1))
-        topics.write(topics.own, at("verified", 5, partition=2), at("verified", None, partition=2))
+        for address, name in ((source.bootstrap_servers, topic), (target, f"A.{topic}")):
+            create_topic(address, name, 3, {"retention.ms": "-1"})
+            produce(address, name, ((partition, record) for record in records for partition in range(3)))
+        topics.write(topics.workers, at(topic, 9, partition=0), at(topic, 9, partition=1))
+        topics.write(topics.workers, at(topic, 3, partition=2), at("elsewhere", 9, cluster="C"))
+        topics.write(topics.own, at(topic, 4, partition=1))
+        topics.write(topics.own, at(topic, 5, partition=2), at(topic, None, partition=2))
         before = topics.written()
         # when
         verdicts = {verdict.partition: verdict for verdict in verify_flow(flow)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from confluent_kafka import Consumer
 
@@ -43,19 +44,33 @@ refresh.groups.interval.seconds = 1
 offset.flush.interval.ms = 1000
 status.storage.replication.factor = 1
 config.storage.replication.factor = 1
-B->A.emit.heartbeats.enabled = false
 """
 
 OWN_POSITIONS = """
-A->B.offsets.storage.topic = once-positions
-offset.storage.topic = once-workers
-config.storage.topic = once-configs
-status.storage.topic = once-status
-B.group.id = once
+{alias}->B.offsets.storage.topic = {topic}-positions
+offset.storage.topic = {topic}-workers
+config.storage.topic = {topic}-configs
+status.storage.topic = {topic}-status
+B.group.id = {topic}
 B.exactly.once.source.support = enabled
-A.consumer.isolation.level = read_committed
+{alias}.consumer.isolation.level = read_committed
 emit.checkpoints.enabled = false
 """
+
+
+class Names:
+    """Those of one run of a test: all share the target, which remembers what an earlier run mirrored."""
+
+    def __init__(self, topic: str) -> None:
+        unique = uuid4().hex[:6]
+        self.alias, self.topic, self.group = f"A{unique}", f"{topic}-{unique}", f"app-{unique}"
+        self.remote_topic = f"{self.alias}.{self.topic}"
+        self.checkpoints = f"{self.alias}.checkpoints.internal"
+
+    def properties(self, source: str, target: str, more: str = "") -> str:
+        """Return a file for both mirrors."""
+        more = SOON + f"B->{self.alias}.emit.heartbeats.enabled = false\n" + more
+        return properties(source, target, more, topics=self.topic, alias=self.alias)
 
 
 def numbered(first: int, count: int) -> list[tuple[int, Seen]]:
@@ -115,48 +130,49 @@ def test_the_mirror_takes_over_from_mirrormaker_and_gives_back(
     """K894-38, K894-40, K894-41, K894-43: nothing is lost, nothing comes twice, groups go on."""
     with klamm.Broker() as here:
         source, target = here.bootstrap_servers, real_kafka.bootstrap_servers
-        create_topic(source, "taken", 1, {"retention.ms": "-1"})
-        file = properties(source, target, SOON, topics="taken")
+        names = Names("taken")
+        create_topic(source, names.topic, 1, {"retention.ms": "-1"})
+        file = names.properties(source, target)
         # given
-        _advance(source, first=0, group_at=120)
+        _advance(source, names, first=0, group_at=120)
         with MirrorMaker(file, tmp_path) as mirrormaker:
-            _wait_until_mirrored(target, 300, 120, mirrormaker)
-        _check_status(capsys, target)
+            _wait_until_mirrored(target, names, 300, 120, mirrormaker)
+        _check_status(capsys, target, names)
         # when
-        _advance(source, first=300, group_at=450)
+        _advance(source, names, first=300, group_at=450)
         flow = parse_settings(parse_properties(file)).flows[0]
         with Copying(flow) as copying:
             copying.wait_for(600)
         rounds(flow)
-        assert committed(target, "app") == {"A.taken": 450}
+        assert committed(target, names.group) == {names.remote_topic: 450}
         # then
-        _advance(source, first=600, group_at=750)
+        _advance(source, names, first=600, group_at=750)
         with MirrorMaker(file, tmp_path) as mirrormaker:
-            _wait_until_mirrored(target, 900, 750, mirrormaker)
+            _wait_until_mirrored(target, names, 900, 750, mirrormaker)
         wanted = [record for _, record in numbered(0, 900)]
-        assert read(target, "A.taken", {0: 900})[0] == wanted
-        stands = [each.downstream_offset for each in _checkpoints(target)]
+        assert read(target, names.remote_topic, {0: 900})[0] == wanted
+        stands = [each.downstream_offset for each in _checkpoints(target, names)]
         assert stands == sorted(stands), "a checkpoint went back"
         assert 450 in stands
         _check_syncs(source)
 
 
-def _advance(source: str, *, first: int, group_at: int) -> None:
-    produce(source, "taken", numbered(first, 300))
-    commit(source, "app", "taken", group_at)
+def _advance(source: str, names: Names, *, first: int, group_at: int) -> None:
+    produce(source, names.topic, numbered(first, 300))
+    commit(source, names.group, names.topic, group_at)
 
 
-def _checkpoints(target: str) -> list[Checkpoint]:
-    records = wait_for_records(target, "A.checkpoints.internal", 1)
+def _checkpoints(target: str, names: Names) -> list[Checkpoint]:
+    records = wait_for_records(target, names.checkpoints, 1)
     found = [Checkpoint.parse(record.key or b"", record.value or b"") for record in records]
-    return [each for each in found if each.group == "app"]
+    return [each for each in found if each.group == names.group]
 
 
-def _wait_until_mirrored(target: str, count: int, upstream: int, mirrormaker: MirrorMaker) -> None:
+def _wait_until_mirrored(target: str, names: Names, count: int, upstream: int, mirrormaker: MirrorMaker) -> None:
     """Wait for records, and for a checkpoint of where the group stands."""
-    wait_for_records(target, "A.taken", count, timeout_s=150, alive=mirrormaker.check_alive)
+    wait_for_records(target, names.remote_topic, count, timeout_s=150, alive=mirrormaker.check_alive)
     wait_until(
-        lambda: upstream in {each.upstream_offset for each in _checkpoints(target)},
+        lambda: upstream in {each.upstream_offset for each in _checkpoints(target, names)},
         timeout_s=60,
         what=f"a checkpoint of {upstream}",
         interval_s=0.2,
@@ -172,14 +188,15 @@ def _check_syncs(source: str) -> None:
         assert sync.upstream_offset == sync.downstream_offset < 900
 
 
-def _check_status(capsys: pytest.CaptureFixture[str], target: str) -> None:
+def _check_status(capsys: pytest.CaptureFixture[str], target: str, names: Names) -> None:
     """What MirrorMaker 2 left on the target says how far it was."""
-    assert cli(["mirror", "status", "--bootstrap-server", target, "--source", "A", "-o", "json"]) == 0
+    assert cli(["mirror", "status", "--bootstrap-server", target, "--source", names.alias, "-o", "json"]) == 0
     (flow,) = json.loads(capsys.readouterr().out)["flows"]
-    (taken,) = [topic for topic in flow["topics"] if topic["topic"] == "taken"]
-    assert (flow["flow"], taken["remote_topic"], taken["partitions"][0]["next_offset"]) == ("A->B", "A.taken", 300)
-    assert ("A", "B") in {(beat["source"], beat["target"]) for beat in flow["heartbeats"]}
-    assert "app" in {group["group"] for group in flow["groups"]}
+    (taken,) = [topic for topic in flow["topics"] if topic["topic"] == names.topic]
+    assert (flow["flow"], taken["remote_topic"]) == (f"{names.alias}->B", names.remote_topic)
+    assert taken["partitions"][0]["next_offset"] == 300
+    assert (names.alias, "B") in {(beat["source"], beat["target"]) for beat in flow["heartbeats"]}
+    assert names.group in {group["group"] for group in flow["groups"]}
     assert flow["newest_record_age_s"] > 0
     assert any("whether MirrorMaker 2 wrote in transactions" in what for what in flow["unknown"])
 
@@ -190,66 +207,68 @@ def test_the_mirror_takes_over_from_mirrormaker_with_a_topic_of_its_own_and_give
     """K894-38, K894-39, KIP-618: exactly once; what the worker's topic says does not count."""
     with klamm.Broker() as here:
         source, target = here.bootstrap_servers, real_kafka.bootstrap_servers
-        create_topic(source, "once", 1, {"retention.ms": "-1"})
-        file = properties(source, target, SOON + OWN_POSITIONS, topics="once")
+        names = Names("once")
+        create_topic(source, names.topic, 1, {"retention.ms": "-1"})
+        file = names.properties(source, target, OWN_POSITIONS.format(alias=names.alias, topic=names.topic))
         flow = parse_settings(parse_properties(file)).flows[0]
         # given
-        produce(source, "once", numbered(0, 300))
+        produce(source, names.topic, numbered(0, 300))
         with MirrorMaker(file, tmp_path) as mirrormaker:
-            _wait_for_position(flow, 299, mirrormaker)
-        _put_back(flow, 9)
+            _wait_for_position(flow, names, 299, mirrormaker)
+        _put_back(flow, names, 9)
         # when
-        produce(source, "once", numbered(300, 300))
+        produce(source, names.topic, numbered(300, 300))
         with Copying(flow) as copying:
             copying.wait_for(600)
         # then
-        produce(source, "once", numbered(600, 300))
+        produce(source, names.topic, numbered(600, 300))
         with MirrorMaker(file, tmp_path) as mirrormaker:
-            _wait_for_position(flow, 899, mirrormaker)
-        assert read(target, "A.once", {0: 900})[0] == [record for _, record in numbered(0, 900)]
+            _wait_for_position(flow, names, 899, mirrormaker)
+        assert read(target, names.remote_topic, {0: 900})[0] == [record for _, record in numbered(0, 900)]
 
 
-def _wait_for_position(flow: FlowSettings, offset: int, mirrormaker: MirrorMaker) -> None:
+def _wait_for_position(flow: FlowSettings, names: Names, offset: int, mirrormaker: MirrorMaker) -> None:
     """Wait until the flow's own topic says that a record is mirrored."""
 
     def is_there() -> bool:
         with _positions(flow, flow.positions_topic) as store, contextlib.suppress(ConnectionLostError):
-            return store.read().offsets.get(("once", 0)) == offset
+            return store.read().offsets.get((names.topic, 0)) == offset
         return False
 
     wait_until(is_there, timeout_s=150, what=f"position {offset}", interval_s=0.2, alive=mirrormaker.check_alive)
 
 
-def _put_back(flow: FlowSettings, offset: int) -> None:
+def _put_back(flow: FlowSettings, names: Names, offset: int) -> None:
     """Let the worker's topic hold an old position, as if repeating later ones there had failed: Kafka warns."""
     assert flow.worker_positions_topic is not None
     with _positions(flow, flow.worker_positions_topic) as store:
-        store.write({("once", 0): offset + 1})
+        store.write({(names.topic, 0): offset + 1})
 
 
 def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[PositionStore]:
     settings = ConnectionSettings.of(flow.target.bootstrap_servers, {}, "test")
     pool = BufferPool(max_free_bytes=1_000_000)
-    return contextlib.closing(PositionStore(settings, pool, topic=topic, source_alias="A"))
+    return contextlib.closing(PositionStore(settings, pool, topic=topic, source_alias=flow.source.alias))
 
 
 def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster) -> None:
     """K894-43: DescribeGroups does not know it (KIP-848)."""
     # given
-    address = real_kafka.bootstrap_servers
-    create_topic(address, "newer")
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "newer", "group.protocol": "consumer"})
-    consumer.subscribe(["newer"])
+    address, name = real_kafka.bootstrap_servers, f"newer-{uuid4().hex[:6]}"
+    create_topic(address, name)
+    consumer = Consumer({"bootstrap.servers": address, "group.id": name, "group.protocol": "consumer"})
+    consumer.subscribe([name])
     admin = KafkaAdmin([address], {}, timeout_ms=20_000)
     # when
     try:
         wait_until(lambda: consumer.poll(0.2) is None and consumer.assignment() != [], timeout_s=60, what="a member")
-        state = admin.describe_groups(["newer", "nobody"])
+        state = admin.describe_groups([name, "nobody"])
     finally:
         consumer.close()
         admin.close()
     # then
+    mine = state[name]
     assert state["nobody"] == GroupState("Dead", 0)
-    assert isinstance(state["newer"], GroupState)
-    assert state["newer"].state in {"Stable", "Reconciling", "Assigning"}
-    assert state["newer"].members == "members"
+    assert isinstance(mine, GroupState)
+    assert mine.state in {"Stable", "Reconciling", "Assigning"}
+    assert mine.members == "members"

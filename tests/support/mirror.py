@@ -126,13 +126,15 @@ class MirrorProcess:
             raise RuntimeError(f"The mirror ended with {self.process.returncode}:\n{self.text()[-4000:]}")
 
 
-def properties(source: str, target: str, more: str = "", *, topics: str, replication_factor: int = 1) -> str:
-    """Return a file that mirrors A to B, quickly."""
+def properties(
+    source: str, target: str, more: str = "", *, topics: str, replication_factor: int = 1, alias: str = "A"
+) -> str:
+    """Return a file that mirrors a cluster called ``alias`` to B, quickly."""
     return f"""
-clusters = A, B
-A.bootstrap.servers = {source}
+clusters = {alias}, B
+{alias}.bootstrap.servers = {source}
 B.bootstrap.servers = {target}
-A->B.enabled = true
+{alias}->B.enabled = true
 topics = {topics}
 replication.factor = {replication_factor}
 offset.storage.replication.factor = {replication_factor}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -51,6 +52,9 @@ class Broker:
             which need not be PLAINTEXT then. Several listeners come by the setting ``listeners`` in ``config`` instead.
         start_timeout_s: how long the broker may take to answer after its start.
         ends_with_parent: False lets the broker run on when this process has ended without ``stop()``.
+
+    Raises:
+        ValueError: ``brokers`` is less than one.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Broker:
         start_timeout_s: float = 30.0,
         ends_with_parent: bool = True,
     ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers={brokers}: at least one is needed")
         self._brokers = brokers
         self._config = dict(config or {})
         self._given_dir = None if data_dir is None else Path(data_dir)
@@ -214,8 +220,10 @@ def _free_addresses(host: str, count: int) -> tuple[str, ...]:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host.strip("[]"), port))
-            except OSError:
-                continue
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise BrokerStartError(f"{_CANNOT_LISTEN} {host}: {error}") from error  # so it is on every port
         found.append(f"{host}:{port}")
         if len(found) == count:
             return tuple(found)

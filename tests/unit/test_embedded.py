@@ -19,7 +19,7 @@ import klamm
 from klamm.admin import AdminClient, NewTopic
 from klamm.embedded import BrokerStartError
 from klamm.protocol.errors import PolicyViolationError
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 
 pytest_plugins = ["pytester"]
 
@@ -121,6 +121,56 @@ def test_a_port_that_is_taken_is_told() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BrokerStartError, match=f"cannot listen on {address}"):
             klamm.Broker(listen=address).start()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])  # the latter is kept for documentation
+def test_a_host_that_is_not_ours_is_told_at_the_first_port(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = 0
+
+    class Counting(socket.socket):
+        def bind(self, address: object) -> None:
+            nonlocal lookups
+            lookups += 1
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "socket", Counting)
+    with pytest.raises(BrokerStartError, match=rf"cannot listen on {host}: \["):
+        klamm.Broker(listen=f"{host}:0").start()
+    assert lookups == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:{port},B://127.0.0.1:{port}",
+            "listener.security.protocol.map": "B:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        },
+        {"listeners": "PLAINTEXT://127.0.0.1:{port}", "metrics.listen": "127.0.0.1:{port}"},
+    ],
+)
+def test_a_port_that_is_given_twice_is_told(config: dict[str, str]) -> None:
+    port = free_port()
+    broker = klamm.Broker(config={name: value.format(port=port) for name, value in config.items()})
+    with pytest.raises(BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        broker.start()
+
+
+def test_clients_are_told_the_host_as_it_was_written() -> None:
+    with klamm.Broker(listen="localhost:0") as broker, AdminClient(broker.bootstrap_servers) as admin:
+        assert broker.bootstrap_servers.startswith("localhost:")
+        (node,) = admin.describe_cluster().result().nodes
+        assert f"{node.host}:{node.port}" == broker.bootstrap_servers
+
+
+def test_an_address_that_leads_other_machines_to_themselves_is_warned_of() -> None:
+    with klamm.Broker(listen="0.0.0.0:0") as broker:
+        assert "set advertised.listeners" in broker.log_text()
+
+
+def test_a_cluster_has_a_broker() -> None:
+    with pytest.raises(ValueError, match="brokers=0: at least one is needed"):
+        klamm.Broker(brokers=0)
 
 
 def test_a_broker_that_does_not_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

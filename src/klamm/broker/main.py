@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import signal
 import socket
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import Node
 from klamm.broker.garbage import GarbageSettings
-from klamm.broker.security.listeners import ANY_HOST, Address, own_host_name
+from klamm.broker.security.listeners import ANY_HOST, Address, Listener, own_host_name
 from klamm.broker.settings import BrokerSettings, parse_arguments, unknown_names
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
@@ -67,13 +68,16 @@ async def _serve(
     nodes = _nodes(settings, sockets)
     app = await BrokerApp.start(settings, nodes)
     try:
+        for sock in (*itertools.chain(*sockets.values()), *([] if scrapes is None else [scrapes])):
+            _listen(sock)
         for name, of_listener in sockets.items():
             await app.listen(name, dict(zip(settings.node_ids, of_listener, strict=True)))
         if scrapes is not None:
             await app.listen_for_scrapes(scrapes)
             logger.info("Metrics on http://%s/metrics", _bound(scrapes))
         GarbageSettings().apply()
-        addresses = ",".join(str(_bound(sock)) for sock in sockets[settings.listeners[0].name])
+        first = settings.listeners[0]
+        addresses = ",".join(str(at) for at in _listened(first, sockets[first.name]))
         sys.stdout.write(f"klamm broker ready on {addresses} (data in {settings.data_dir})\n")
         sys.stdout.flush()
         await stop.wait()
@@ -95,9 +99,23 @@ def _bind(address: Address) -> socket.socket:
     return sock
 
 
+def _listen(sock: socket.socket) -> None:
+    """Find out that somebody else listens at the same address, which binding did not and uvloop does not tell."""
+    try:
+        sock.listen()
+    except OSError as error:
+        raise OSError(f"cannot listen on {_bound(sock)}: {error.strerror or error}") from error
+
+
 def _bound(sock: socket.socket) -> Address:
     host, port = sock.getsockname()[:2]
     return Address(host=host, port=port)
+
+
+def _listened(listener: Listener, sockets: Sequence[socket.socket]) -> list[Address]:
+    """Return where a listener listens, as it was written: a certificate may be for the name, not for its address."""
+    bound = [_bound(sock) for sock in sockets]
+    return [Address(host=asked.host or at.host, port=at.port) for asked, at in zip(listener.listen, bound, strict=True)]
 
 
 def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]]) -> dict[str, tuple[Node, ...]]:
@@ -105,7 +123,7 @@ def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socke
     rack = settings.static_configs.get("broker.rack")
     told = {}
     for listener in settings.listeners:
-        addresses = [_bound(sock) for sock in sockets[listener.name]]
+        addresses = _listened(listener, sockets[listener.name])
         if listener.advertise is not None:
             addresses = [
                 Address(host=wanted.host, port=wanted.port or bound.port)
@@ -113,6 +131,13 @@ def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socke
             ]
         elif not listener.listen[0].host:
             addresses = [Address(host=own_host_name(), port=bound.port) for bound in addresses]
+        elif listener.listen[0].host == ANY_HOST:
+            logger.warning(
+                "Clients of listener %s are told %s, which on another machine leads to that machine: set"
+                " advertised.listeners (--advertise)",
+                listener.name,
+                addresses[0],
+            )
         told[listener.name] = tuple(
             Node(node_id=node_id, host=address.host, port=address.port, rack=rack)
             for node_id, address in zip(settings.node_ids, addresses, strict=True)

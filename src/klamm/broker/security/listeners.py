@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
 
 DEFAULT_LISTENER: Final = "PLAINTEXT"
 MAX_PORT: Final = 65535
@@ -94,18 +94,22 @@ def parse_listeners(
         SettingsError: An address or a name that cannot be.
     """
     listen = _by_name(text, count, flag)
-    for name in configs.get("controller.listener.names", "").split(","):
-        listen.pop(name.strip().upper(), None)  # there is no controller to talk to
+    controllers = {name.strip().upper() for name in configs.get("controller.listener.names", "").split(",")}
+    listen = _without(controllers, listen)  # there is no controller to talk to
     if not listen:
         raise SettingsError(f"{flag} {text!r}: no listener for clients")
     protocols = _protocols(configs.get("listener.security.protocol.map"))
     told: Mapping[str, tuple[Address, ...]] = {}
     if advertised is not None:
-        told = _by_name(advertised, count, "advertised.listeners", unnamed=next(iter(listen)))
+        told = _without(controllers, _by_name(advertised, count, "advertised.listeners", unnamed=next(iter(listen))))
         if unknown := sorted(set(told) - set(listen)):
             raise SettingsError(f"advertised.listeners: {', '.join(unknown)} is not among the listeners")
         if any(not address.host for addresses in told.values() for address in addresses):
             raise SettingsError(f"advertised.listeners {advertised!r}: clients need a host")
+        if any(address.host == ANY_HOST for addresses in told.values() for address in addresses):
+            raise SettingsError(
+                f"advertised.listeners cannot use the nonroutable meta-address {ANY_HOST}. Use a routable IP address."
+            )
     listeners = []
     for name, addresses in listen.items():
         if name not in protocols:
@@ -129,6 +133,10 @@ def _protocols(text: str | None) -> dict[str, SecurityProtocol]:
                 f" {', '.join(protocol.value for protocol in SecurityProtocol)}"
             ) from error
     return found
+
+
+def _without(names: Set[str], found: Mapping[str, tuple[Address, ...]]) -> dict[str, tuple[Address, ...]]:
+    return {name: addresses for name, addresses in found.items() if name not in names}
 
 
 def _by_name(text: str, count: int, flag: str, unnamed: str = DEFAULT_LISTENER) -> dict[str, tuple[Address, ...]]:

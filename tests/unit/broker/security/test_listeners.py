@@ -52,6 +52,15 @@ def test_a_controller_listener_is_passed_over() -> None:
     assert names == ["PLAINTEXT"]
 
 
+def test_a_controller_listener_may_be_advertised_as_in_the_properties_that_kafka_ships() -> None:
+    (listener,) = parse(
+        "PLAINTEXT://:9092,CONTROLLER://:9093",
+        advertised="PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        controller_listener_names="CONTROLLER",
+    )
+    assert listener.advertise == addresses(("localhost", 9092))
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -68,7 +77,10 @@ def test_what_is_no_listener_is_refused(text: str, reason: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize(("advertised", "reason"), [("SSL://a:1", "not among"), ("PLAINTEXT://:1", "need a host")])
+@pytest.mark.parametrize(
+    ("advertised", "reason"),
+    [("SSL://a:1", "not among"), ("PLAINTEXT://:1", "need a host"), ("0.0.0.0:1", "nonroutable meta-address")],
+)
 def test_what_clients_cannot_use_is_not_advertised(advertised: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         parse("a:1", advertised=advertised)

@@ -57,7 +57,8 @@ def run(
         overrides: keys that win over those of the file.
 
     Returns:
-        0 done, 1 a flow failed or a partition stopped, 2 the file asks for something that cannot be.
+        0 done, 1 a flow failed, a partition stopped or a topic was refused, 2 the file asks for something that cannot
+        be.
     """
     try:
         properties = resolve({**read_properties(properties_path), **(overrides or {})})
@@ -97,7 +98,12 @@ def _mirror(
             stopping.wait()
     final = loops.status.snapshot()
     on_progress(final)
-    failed = any(flow.state is FlowState.FAILED or flow.stopped for flow in final)
+    return exit_code(final)
+
+
+def exit_code(flows: Sequence[FlowProgress]) -> int:
+    """Return what a mirror ends with: 0 only where nobody is needed."""
+    failed = any(flow.state is FlowState.FAILED or flow.stopped or flow.refused for flow in flows)
     return EXIT_FAILED if failed else EXIT_OK
 
 

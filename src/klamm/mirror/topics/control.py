@@ -33,6 +33,7 @@ _FIRST_BACKOFF_S: Final = 0.2
 _LAST_BACKOFF_S: Final = 10.0
 _TURN_S: Final = 0.2
 _INVALID_CONFIG: Final = "INVALID_CONFIG"
+_INVALID_REPLICATION_FACTOR: Final = "INVALID_REPLICATION_FACTOR"
 
 Assignment = tuple[tuple[str, str, int], ...]
 """Source topic, remote topic, number of partitions."""
@@ -82,7 +83,9 @@ class FlowControl:
         self._acl_sync_due = 0.0
         self._assignment: Assignment = ()
         self._refused: dict[str, str] = {}
-        """Remote topics that the target refused in the last round, and why."""
+        """Remote topics that were refused in the last round, and why."""
+        self._told: dict[str, str] = {}
+        """Those of the round before."""
 
     def run(self, stop: threading.Event) -> None:
         """Go round until ``stop``, or until the flow has failed."""
@@ -180,7 +183,7 @@ class FlowControl:
             )  # fmt: skip
 
     def _refresh_topics(self) -> None:
-        self._refused = {}
+        self._told, self._refused = self._refused, {}
         selected = selected_topics(self._source.list_topics(), self._settings.selection)
         target = self._target.list_topics()
         plan = plan_topics(selected, target, self._settings.remote_topic)
@@ -188,6 +191,7 @@ class FlowControl:
         counts |= self._create(plan.create, {topic.name: topic for topic in selected})
         counts |= self._grow(plan.grow)
         self._status.set_refused(self._settings.name, self._refused)
+        self._tell_gone(selected)
         self._assign(selected, counts)
 
     def _create(self, names: Sequence[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:
@@ -198,7 +202,8 @@ class FlowControl:
         new = []
         for name, entries in self._source.describe_topic_configs(list(names)).items():
             if isinstance(entries, AdminRefusedError):
-                log_refusal(entries, f"describe the configs of topic {name} on cluster {self._settings.source.alias}")
+                what = f"describe the configs of topic {name} on cluster {self._settings.source.alias}"
+                self._note_refusal(self._settings.remote_topic(name), entries, what)
                 continue
             new.append(
                 plan_new_topic(
@@ -213,18 +218,18 @@ class FlowControl:
         outcomes |= self._create_without_unknown_configs(
             [topic for topic in new if (refused := outcomes[topic.name]) and refused.error_name == _INVALID_CONFIG]
         )
+        alias = self._settings.target.alias
         copied = {remote_name: count for _, remote_name, count in self._assignment}
         for name, refused in outcomes.items():
             if refused is None and name in copied:
                 logger.warning(
                     "%s: topic %s was gone on cluster %s and is created again: what was mirrored to it before is not "
-                    "mirrored again", self._settings.name, name, self._settings.target.alias,
+                    "mirrored again", self._settings.name, name, alias,
                 )  # fmt: skip
             elif refused is None:
                 logger.info("%s: created topic %s", self._settings.name, name)
             elif refused.error_name != EXISTS:
-                log_refusal(refused, f"create topic {name} on cluster {self._settings.target.alias}")
-                self._refused[name] = str(refused)
+                self._note_refusal(name, self._with_remedy(refused), f"create topic {name} on cluster {alias}")
         counts = {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}
         # A broker that learns of thousands of topics does not list them for a while, though they are there.
         unlisted = {name for name, refused in outcomes.items() if refused and refused.error_name == EXISTS}
@@ -262,9 +267,29 @@ class FlowControl:
                 grown[name] = counts[name]
             else:
                 alias = self._settings.target.alias
-                log_refusal(refused, f"grow topic {name} to {counts[name]} partitions on cluster {alias}")
-                self._refused[name] = str(refused)
+                self._note_refusal(name, refused, f"grow topic {name} to {counts[name]} partitions on cluster {alias}")
         return grown
+
+    def _note_refusal(self, remote_topic: str, refused: AdminRefusedError, operation: str) -> None:
+        """Keep why a topic is not mirrored, or not whole; log it once until the reason changes."""
+        self._refused[remote_topic] = str(refused)
+        if self._told.get(remote_topic) != str(refused):
+            log_refusal(refused, operation)
+
+    def _with_remedy(self, refused: AdminRefusedError) -> AdminRefusedError:
+        if refused.error_name != _INVALID_REPLICATION_FACTOR:
+            return refused
+        setting = f"replication.factor={self._settings.replication_factor}"
+        return AdminRefusedError(refused.error_name, f"{setting}: {str(refused).partition(': ')[2]}")
+
+    def _tell_gone(self, selected: Sequence[TopicDescription]) -> None:
+        still = {topic.name for topic in selected}
+        for topic, remote_topic, _ in self._assignment:
+            if topic not in still:
+                logger.warning(
+                    "%s: topic %s is gone on cluster %s: %s stays on cluster %s as it is",
+                    self._settings.name, topic, self._settings.source.alias, remote_topic, self._settings.target.alias,
+                )  # fmt: skip
 
     def _assign(self, selected: Sequence[TopicDescription], counts: Mapping[str, int]) -> None:
         """Publish what can be copied: partitions that exist on both sides."""

@@ -1,0 +1,106 @@
+"""Topics that are not mirrored, or not any more: each says why, once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from klamm.mirror.main import EXIT_FAILED, EXIT_OK, exit_code
+from klamm.mirror.model import AdminRefusedError
+from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.control import FlowControl
+from tests.support.mirror_fakes import FakeCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pytest
+
+    from klamm.mirror.model import ConfigEntry
+
+DENIED = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no right to")
+
+
+class Run:
+    """A control loop between two fake clusters, with a clock of its own."""
+
+    def __init__(self, source: FakeCluster, target: FakeCluster) -> None:
+        parsed = parse_settings(
+            {
+                "clusters": "A,B",
+                "A.bootstrap.servers": "a:1",
+                "B.bootstrap.servers": "b:1",
+                "A->B.enabled": "true",
+                "topics": "orders,users",
+                "replication.factor": "3",
+                "sync.topic.configs.enabled": "false",
+            }
+        )
+        self.now = 100.0
+        self.status = MirrorStatus(["A->B"])
+        self._control = FlowControl(
+            parsed.flows[0], source, target, status=self.status, publish=lambda _: None, clock=lambda: self.now
+        )
+
+    def refresh(self) -> tuple[tuple[str, str], ...]:
+        """Do a round; returns what was refused, and why."""
+        self._control.turn()
+        self.now += 600
+        return self.status.snapshot()[0].refused
+
+
+class Secretive(FakeCluster):
+    """May not be asked for the configs of a topic."""
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        return {**super().describe_topic_configs(topics), **({"orders": DENIED} if "orders" in topics else {})}
+
+
+def test_a_refusal_is_told_once_until_its_reason_changes(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = FakeCluster(orders=1, users=1), FakeCluster()
+    run = Run(source, target)
+    for reason in ("too few partitions", "too few partitions", "too many", ""):
+        target.refuses = {"A.orders": AdminRefusedError("POLICY_VIOLATION", reason)} if reason else {}
+        run.refresh()
+    told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert [line.rpartition(": ")[2] for line in told] == ["too few partitions", "too many"]
+
+
+def test_a_mirror_that_left_a_topic_out_does_not_end_as_if_all_were_well() -> None:
+    source, target = FakeCluster(orders=1, users=1), FakeCluster()
+    target.refuses["A.orders"] = AdminRefusedError("POLICY_VIOLATION", "too few partitions")
+    run = Run(source, target)
+    run.refresh()
+    assert exit_code(run.status.snapshot()) == EXIT_FAILED
+    target.refuses.clear()
+    run.refresh()
+    assert exit_code(run.status.snapshot()) == EXIT_OK
+
+
+def test_too_high_a_replication_factor_names_the_key_to_change() -> None:
+    source, target = FakeCluster(orders=1), FakeCluster()
+    target.refuses["A.orders"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    assert Run(source, target).refresh() == (
+        ("A.orders", "INVALID_REPLICATION_FACTOR: replication.factor=3: only 1 broker"),
+    )
+
+
+def test_a_topic_whose_configs_may_not_be_described_is_shown_as_refused() -> None:
+    """K894-25: it is not created, so it must not look as if everything were mirrored."""
+    run = Run(Secretive(orders=1, users=1), FakeCluster())
+    assert run.refresh() == (("A.orders", str(DENIED)),)
+
+
+def test_a_topic_that_goes_away_on_the_source_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-36."""
+    source, target = FakeCluster(orders=1, users=1), FakeCluster()
+    run = Run(source, target)
+    run.refresh()
+    del source.topics["orders"]
+    run.refresh()
+    run.refresh()
+    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert told == ["A->B: topic orders is gone on cluster A: A.orders stays on cluster B as it is"]

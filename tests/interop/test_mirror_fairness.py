@@ -25,7 +25,7 @@ RECORD_BYTES = 512 * 1024
 LONG_WAIT_MS = 20_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def address() -> Iterator[str]:
     """One broker that is source and target."""
     with KlammBroker() as broker:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 SYNCED = "sync.group.offsets.enabled = true\n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def source() -> Iterator[klamm.Broker]:
     with klamm.Broker() as broker:
         yield broker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def target() -> Iterator[klamm.Broker]:
     with klamm.Broker() as broker:
         yield broker

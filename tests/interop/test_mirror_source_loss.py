@@ -26,7 +26,7 @@ FOREVER = {"retention.ms": "-1"}
 POSITIONS = "mm2-offsets.A.internal"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def address() -> Iterator[str]:
     """One broker that is source and target."""
     with KlammBroker() as broker:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 EXACTLY = "klamm.exactly.once = true\noffset-syncs.topic.location = target\nrefresh.groups.interval.seconds = 1\n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def target() -> Iterator[klamm.Broker]:
     with klamm.Broker() as broker:
         yield broker

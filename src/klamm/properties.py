@@ -46,7 +46,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def _decode(content: bytes) -> str:
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")  # some editors mark a file in UTF-8
     except UnicodeDecodeError:
         return content.decode("latin-1")
 
@@ -115,7 +115,7 @@ def parse_int(key: str, value: str, *, at_least: int, at_most: int = 2**31 - 1) 
         SettingsError: no number, or outside.
     """
     try:
-        number = int(value.strip())
+        number = at_least - 1 if "_" in value else int(value.strip())
     except ValueError:
         number = at_least - 1
     if not at_least <= number <= at_most:

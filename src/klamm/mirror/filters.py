@@ -24,6 +24,9 @@ DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
 )
+_ESCAPED_OR_CLASS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+_OPEN_BRACE: Final = re.compile(r"\{(?!\d+\})")
+"""Python takes it for the letter; Java, and so MirrorMaker, for a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +42,18 @@ class PatternList:
         Raises:
             SettingsError: an element is no regular expression; names ``key`` and the element.
         """
+        expected = f"{key}={','.join(expressions)}: expected a list of regular expressions"
         try:
-            return cls(patterns=tuple(re.compile(expression) for expression in expressions))
+            patterns = tuple(re.compile(expression) for expression in expressions)
         except re.error as error:
-            value = ",".join(expressions)
-            raise SettingsError(f"{key}={value}: expected a list of regular expressions: {error}") from error
+            raise SettingsError(f"{expected}: {error}") from error
+        for expression in expressions:
+            if _OPEN_BRACE.search(_ESCAPED_OR_CLASS.sub("", expression)) is not None:
+                raise SettingsError(
+                    f"{expected}: {expression} has a brace that does not end: the list is split at its commas, so "
+                    "instead of x{1,3} write xx?x?, and \\\\{ for the letter"
+                )
+        return cls(patterns=patterns)
 
     def matches(self, name: str) -> bool:
         """Tell whether one of the expressions matches the whole name."""

@@ -13,7 +13,7 @@ from klamm.mirror.settings import keys
 from klamm.mirror.settings.clients import of_flow
 from klamm.mirror.settings.exactly_once import parse_delivery
 from klamm.mirror.settings.groups import parse_groups
-from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, own_class
+from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, check_topic, own_class
 from klamm.mirror.settings.keys import (
     DefaultsFrom,
     IncrementalAlterConfigs,
@@ -165,13 +165,11 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
 
 def _positions_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | None]:
     """Return where positions are (KIP-618, ``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``), and where some may be."""
-    workers = reader.text("offset.storage.topic", naming.positions_topic(source_alias), worker=True)
+    workers = reader.topic("offset.storage.topic", naming.positions_topic(source_alias), worker=True)
     found = reader.find_in_flow(keys.OWN_POSITIONS_TOPIC)
     if found is None or found[1] == workers:
         return workers, None
-    if not found[1]:
-        raise SettingsError(f"{found[0]}=: expected the name of a topic")
-    return found[1], workers
+    return check_topic(*found), workers
 
 
 def _positions_topic_configs(reader: KeyReader) -> Mapping[str, str]:

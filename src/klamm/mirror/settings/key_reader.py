@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FROM_TOP: Final = keys.POSITIONS_TOPIC
 """Keys of Connect's worker that MirrorMaker takes from the top level of the file, rather than from ``B.``."""
 
@@ -83,6 +85,15 @@ class KeyReader:
         found = self.find(key, worker=worker)
         return found[1] if found else default
 
+    def topic(self, key: str, default: str, *, worker: bool = False) -> str:
+        """Return the name of a topic.
+
+        Raises:
+            SettingsError: no topic can be called so.
+        """
+        found = self.find(key, worker=worker)
+        return check_topic(*found) if found else default
+
     def patterns(self, key: str, default: tuple[str, ...], *, old_key: str | None = None) -> PatternList:
         """Return a list of regular expressions; ``old_key`` is what the key was called once."""
         found = self.find(key) or (self.find(old_key) if old_key else None)
@@ -98,8 +109,20 @@ class KeyReader:
         """
         factor = self.integer(key, default, at_least=-1, worker=worker)
         if factor == 0:
-            raise SettingsError(f"{key}=0: expected a whole number from 1, or -1 for the target's default")
+            found, _ = self.find(key, worker=worker) or (key, "")
+            raise SettingsError(f"{found}=0: expected a whole number from 1, or -1 for the target's default")
         return factor
+
+
+def check_topic(key: str, name: str) -> str:
+    """Return the name of a topic.
+
+    Raises:
+        SettingsError: no topic can be called so.
+    """
+    if _TOPIC.fullmatch(name) is None or name in {".", ".."}:
+        raise SettingsError(f"{key}={name}: expected the name of a topic: 1 to 249 of a-z A-Z 0-9 . _ -")
+    return name
 
 
 class FlowKeys(Mapping[str, str]):

@@ -36,6 +36,8 @@ _OPEN_PREFIXES: Final = (*SECURITY_PREFIXES, "spark.", "config.providers")
 """What begins so goes to clients, providers or Spark, who know their own keys."""
 _OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
 """What begins so behind ``A->B.`` goes to clients; at top level MirrorMaker passes it over, and so does klamm."""
+_ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_SCHEME: Final = re.compile(r"[a-zA-Z0-9%._-]*://")
 _LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
 
 
@@ -116,6 +118,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     properties = _Recorded(properties, aliases)
     if not aliases:
         raise SettingsError("clusters: expected the aliases of the clusters, such as clusters=A,B")
+    _check_aliases(properties, aliases)
     for alias in target_aliases:
         if alias not in aliases:
             raise SettingsError(f"--clusters {alias}: expected aliases out of clusters={','.join(aliases)}")
@@ -166,13 +169,26 @@ def _address(key: str, value: str) -> tuple[str, int] | None:
 
 def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings:
     key = f"{alias}.bootstrap.servers"
-    servers = parse_list(properties.get(key, ""))
+    # Kafka's clients take PLAINTEXT://host:port as well, and pass over what stands before the host.
+    servers = tuple(_SCHEME.sub("", server) for server in parse_list(properties.get(key, "")))
     if not servers:
         raise SettingsError(f"{key}: expected host:port[,host:port...]")
     for server in servers:
         if split_address(server) is None:
             raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is none")
     return ClusterSettings(alias=alias, bootstrap_servers=servers)
+
+
+def _check_aliases(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
+    for alias in aliases:
+        if _ALIAS.fullmatch(alias) is None:
+            raise SettingsError(
+                f"clusters={properties['clusters']}: {alias} becomes a part of the names of topics: expected "
+                "characters that they may have: a-z A-Z 0-9 . _ -"
+            )
+        for key in (alias, f"{alias}->", *(f"{alias}->{other}" for other in aliases)):
+            if (rest := properties.get(key, "")) and "->" in key + rest:
+                raise SettingsError(f"{key}={rest}: a key ends at a blank: expected {alias}->B.key=value, without any")
 
 
 def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:

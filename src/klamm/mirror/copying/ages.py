@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 WINDOW_MS: Final = 30_000
@@ -67,12 +68,23 @@ class RecentAges:
         """Return the figures; None when nothing was counted of late."""
         if self._now is None:
             return None
-        self._turn(now_ms)
-        windows = [window for window in (self._before, self._now) if window is not None and window.count]
-        if not windows:
-            return None
-        mean = sum(window.total for window in windows) / sum(window.count for window in windows)
-        return Ages(self._last, min(w.least for w in windows), max(w.most for w in windows), mean)
+        now, before = self._turn(now_ms), self._before
+        if before is None or not before.count:
+            return Ages(self._last, now.least, now.most, now.total / now.count) if now.count else None
+        return Ages(
+            self._last,
+            min(before.least, now.least),
+            max(before.most, now.most),
+            (before.total + now.total) / (before.count + now.count),
+        )
+
+    @property
+    def holds_until_ms(self) -> float:
+        """Until when a summary of now stays what it is if nothing more is observed; infinity: for good."""
+        now, before = self._now, self._before
+        if now is None or not (now.count or (before is not None and before.count)):
+            return math.inf
+        return now.began_ms + WINDOW_MS
 
     def _turn(self, now_ms: float) -> _Window:
         """Return the window of now; what is older than the one before it is forgotten."""

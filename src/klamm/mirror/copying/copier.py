@@ -7,7 +7,7 @@ import math
 import select
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copying.fetching import Fetcher
 from klamm.mirror.copying.partition_copy import CopyState, PartitionCopy, PartitionId
@@ -67,6 +67,16 @@ class PartitionProgress:
     """How old records were when the target had them, of late."""
 
 
+class _Told(NamedTuple):
+    """A row of progress, and when it is still true."""
+
+    made_of: object
+    row: PartitionProgress
+    made_ms: float
+    until_ms: float
+    """Ages of records change by themselves then, if what the row is made of does not before."""
+
+
 class Copier:
     """The copying of some partitions of one flow. Thread-confined; may be run again after it came back."""
 
@@ -86,8 +96,8 @@ class Copier:
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._active: dict[tuple[str, int], PartitionCopy] = {}
         """Those that have something to send or to be answered; the others cost nothing in a turn of the loop."""
-        self._told: dict[tuple[str, int], tuple[object, PartitionProgress]] = {}
-        """What was told last of each partition, and what it was made of."""
+        self._told: dict[tuple[str, int], _Told] = {}
+        """What was told last of each partition."""
         self._small = BufferPool(max_free_bytes=0)
         """Of connections for positions and syncs, which are served in another thread."""
         self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, self._small, flow=settings.flow)
@@ -290,7 +300,7 @@ class Copier:
         """Return how far each partition is; the same object as before where nothing is new."""
         return [
             *self._rows(),
-            *(self._not_started(partition_id, reason) for partition_id, reason in self._unstarted.items()),
+            *(self._unstarted_row(partition_id, reason) for partition_id, reason in self._unstarted.items()),
         ]
 
     def _rows(self) -> list[PartitionProgress]:
@@ -299,12 +309,12 @@ class Copier:
 
     def _row(self, key: tuple[str, int], copy: PartitionCopy, now_ms: float) -> PartitionProgress:
         made_of = copy.figures
-        before, row = self._told.get(key, (None, None))
-        # Ages of records change by themselves until they are forgotten.
-        if row is None or before != made_of or row.record_age is not None or row.replication_latency is not None:
+        told = self._told.get(key)
+        if told is None or told.made_of != made_of or not told.made_ms <= now_ms < told.until_ms:
             row = self._progress(copy, now_ms)
-            self._told[key] = made_of, row
-        return row
+            until_ms = min(copy.record_ages.holds_until_ms, copy.replication_ages.holds_until_ms)
+            told = self._told[key] = _Told(made_of, row, now_ms, until_ms)
+        return told.row
 
     def _progress(self, copy: PartitionCopy, now_ms: float) -> PartitionProgress:
         return PartitionProgress(
@@ -323,8 +333,17 @@ class Copier:
             replication_latency=copy.replication_ages.summary(now_ms),
         )
 
-    def _not_started(self, partition_id: PartitionId, reason: str) -> PartitionProgress:
-        if (before := self._before.get(partition_id)) is not None:
+    def _unstarted_row(self, partition_id: PartitionId, reason: str) -> PartitionProgress:
+        key, made_of = partition_id[:2], (reason, self._before.get(partition_id))
+        told = self._told.get(key)
+        if told is None or told.made_of != made_of:
+            told = self._told[key] = _Told(made_of, self._not_started(partition_id, *made_of), -math.inf, math.inf)
+        return told.row
+
+    def _not_started(
+        self, partition_id: PartitionId, reason: str, before: PartitionProgress | None
+    ) -> PartitionProgress:
+        if before is not None:
             return replace(before, state=CopyState.WAITING, reason=reason)
         return PartitionProgress(
             flow=self._settings.flow,

@@ -116,6 +116,7 @@ class ControlLoops:
             FlowControl(flow, source, target, status=self.status, publish=publish, heartbeats=heartbeats).run(ended)
         except Exception as error:  # a control loop never dies silently
             logger.exception("%s failed", flow.name)
+            publish(())
             self.status.set_state(flow.name, FlowState.FAILED, f"{type(error).__name__}: {error}")
         finally:
             source.close()

@@ -110,8 +110,15 @@ class OwnReplicationPolicy(DefaultReplicationPolicy):
     """Has the first three methods at least."""
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        """Return what the user's policy says."""
-        return self.own.format_remote_topic(source_alias, topic)
+        """Return what the user's policy says.
+
+        Raises:
+            TypeError: that is no text.
+        """
+        name: object = self.own.format_remote_topic(source_alias, topic)
+        if not isinstance(name, str):
+            raise TypeError(f"replication.policy.class: format_remote_topic gave {name!r} for {topic}, not a name")
+        return name
 
     def topic_source(self, topic: str) -> str | None:
         """Return what the user's policy says."""

@@ -105,6 +105,10 @@ class GroupControl:
             except _PASSING as error:
                 problem = str(error)
                 is_early = isinstance(error, TopicGoneError) and self._clock() < self._topics_are_known_at
+            except Exception as error:  # such as what a filter of the user's own raises: the next round may be better
+                problem = f"{type(error).__name__}: {error}"
+                if problem != self._problem:
+                    logger.exception("%s: a round of groups failed", self._flow.name)
             else:
                 problem, backoff_s = "", _FIRST_BACKOFF_S
             self._tell_problem("" if is_early else problem)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, OperationType
+from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync, in_words
 from klamm.mirror.topics.config_sync import ConfigSync
 from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin, TopicDescription
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
+
+logger = logging.getLogger(__name__)
 
 _OK: Final = 0
 _FAILED: Final = 1
@@ -33,9 +37,13 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
         try:
             source.check_reachable()
             target.check_reachable()
-            lines = plan_flow(flow, source, target)
+            lines = plan_flow(flow, source, target, heartbeats_on=_heartbeats_on(settings, flow))
         except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, FlowFailedError) as error:
             out.write(f"{flow.name}: can not be planned: {error}\n")
+            code = _FAILED
+        except Exception as error:  # such as what filters and policies of the user's own raise
+            logger.debug("%s can not be planned", flow.name, exc_info=True)
+            out.write(f"{flow.name}: can not be planned: {type(error).__name__}: {error}\n")
             code = _FAILED
         else:
             changes = sum(not line.startswith(NO_CHANGE) for line in lines)
@@ -47,8 +55,23 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
     return code
 
 
-def plan_flow(flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin) -> list[str]:
+def _heartbeats_on(settings: MirrorSettings, flow: FlowSettings) -> frozenset[str]:
+    """Return the aliases whose topic of heartbeats is told with this flow; that of a source with the flow back."""
+    written = {pair.target.alias for pair in settings.heartbeats}
+    is_both_ways = any((other.source, other.target) == (flow.target, flow.source) for other in settings.flows)
+    return frozenset(written & ({flow.target.alias} if is_both_ways else {flow.target.alias, flow.source.alias}))
+
+
+def plan_flow(
+    flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin, *, heartbeats_on: Collection[str] = ()
+) -> list[str]:
     """Return one line for each change that a round of a flow would make.
+
+    Args:
+        flow: the flow.
+        source: of its source.
+        target: of its target.
+        heartbeats_on: aliases of the clusters whose topic of heartbeats is created where it is missing.
 
     Raises:
         ClusterAwayError: a cluster is away.
@@ -64,7 +87,7 @@ def plan_flow(flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin) -> l
             denied.append(f"! topic {name}: can not be described on cluster {flow.source.alias}: {entries}")
         else:
             described[name] = entries
-    lines = _internal_topics(flow, here, there)
+    lines = _internal_topics(flow, here, there, heartbeats_on)
     lines += [_new_topic(flow, selected[name], described[name]) for name in plan.create if name in described]
     lines += [
         f"~ topic {name}: {there[name].partition_count} -> {count} partitions" for name, count in plan.grow.items()
@@ -80,7 +103,10 @@ def plan_flow(flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin) -> l
 
 
 def _internal_topics(
-    flow: FlowSettings, here: Mapping[str, TopicDescription], there: Mapping[str, TopicDescription]
+    flow: FlowSettings,
+    here: Mapping[str, TopicDescription],
+    there: Mapping[str, TopicDescription],
+    heartbeats_on: Collection[str],
 ) -> list[str]:
     """Return lines for the topics of the mirror's own that are missing."""
     wanted = [(flow.target.alias, there, flow.positions_topic, flow.positions_partitions)]
@@ -90,6 +116,15 @@ def _internal_topics(
         wanted.append((*side, flow.syncs_topic, 1))
     if flow.groups is not None:
         wanted.append((flow.target.alias, there, flow.groups.checkpoints_topic, 1))
+    sides = {flow.source.alias: here, flow.target.alias: there}
+    wanted += [(alias, topics, HEARTBEATS_TOPIC, 1) for alias, topics in sides.items() if alias in heartbeats_on]
+    if (
+        flow.source.alias in heartbeats_on
+        and flow.selection.includes(HEARTBEATS_TOPIC)
+        and HEARTBEATS_TOPIC not in here
+    ):
+        # It is there when the topics are looked at.
+        wanted.append((flow.target.alias, there, flow.remote_topic(HEARTBEATS_TOPIC), 1))
     return [
         f"+ topic {name} of the mirror's own on cluster {alias}: {count} partition{'s' * (count != 1)}"
         for alias, topics, name, count in wanted

@@ -325,3 +325,24 @@ def test_a_mirror_that_ends_leaves_the_groups_where_they_belong() -> None:
     run.control.run(stop)
     assert run.topics.checkpoints() == [("g", 500, 400)]
     assert run.target.offsets == {"g": {REMOTE: Committed(400)}}
+
+
+def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    rounds: list[str] = []
+    stop = threading.Event()
+
+    def list_groups() -> Sequence[str]:
+        rounds.append(run.status.snapshot()["A->B"].problem if rounds else "")
+        if len(rounds) == 1:
+            raise KeyError("g")
+        stop.set()
+        return ["g"]
+
+    run.source.list_groups = list_groups  # type: ignore[method-assign]
+    run.control.run(stop)
+    assert rounds[1] == "KeyError: 'g'"
+    assert run.topics.checkpoints() == [("g", 500, 400)]
+    assert "offsets of groups can not be translated now: KeyError: 'g'" in caplog.text

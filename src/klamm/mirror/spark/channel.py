@@ -158,10 +158,10 @@ class ChannelClient:
             OSError: the driver is gone.
         """
         while b"\n" not in self._received:
-            self._socket.settimeout(timeout_s or 1e-6)
+            self._socket.settimeout(timeout_s)  # a copier asks with 0 between its batches: it must not wait at all
             try:
                 data = self._socket.recv(65536)
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 return None
             finally:
                 self._socket.settimeout(_CONNECT_TIMEOUT_S)

@@ -190,11 +190,12 @@ class GroupControl:
                 found.append(group)
             else:
                 skipped[group] = "it has no offsets on topics that are mirrored"
-        for group in sorted(skipped.keys() - self._skipped.keys()):
-            logger.debug("%s: group %s is skipped: %s", self._flow.name, group, skipped[group])
+        new = sorted(group for group, reason in skipped.items() if self._skipped.get(group) != reason)
+        for reason in sorted({skipped[group] for group in new}):
+            named = _some([group for group in new if skipped[group] == reason])
+            logger.info("%s: groups skipped: %s: %s", self._flow.name, named, reason)
         if added := sorted(set(found) - set(self._groups)):
-            more = f" and {len(added) - _TOLD_AT_MOST} more" if len(added) > _TOLD_AT_MOST else ""
-            logger.info("%s: groups found: %s%s", self._flow.name, ", ".join(added[:_TOLD_AT_MOST]), more)
+            logger.info("%s: groups found: %s", self._flow.name, _some(added))
         self._groups, self._skipped = tuple(sorted(found)), skipped
         kept = frozenset(found)
         self._rows = {group: rows for group, rows in self._rows.items() if group in kept}
@@ -342,12 +343,8 @@ class GroupControl:
             by_reason.setdefault(reason, []).append(where)
         kept = frozenset(by_reason)
         for reason in sorted(kept - self._told.get((group, what), frozenset())):
-            places = by_reason[reason]
-            more = f" and {len(places) - _TOLD_AT_MOST} more" if len(places) > _TOLD_AT_MOST else ""
-            logger.log(
-                level, "%s: group %s: %s: %s (%s%s)",
-                self._flow.name, group, what, reason, ", ".join(places[:_TOLD_AT_MOST]), more,
-            )  # fmt: skip
+            places = _some(by_reason[reason])
+            logger.log(level, "%s: group %s: %s: %s (%s)", self._flow.name, group, what, reason, places)
         self._told[group, what] = kept
 
     def _tell_problem(self, problem: str) -> None:
@@ -364,3 +361,9 @@ class GroupControl:
         offsets = tuple(rows[where] for _, rows in sorted(self._rows.items()) for where in sorted(rows))
         groups = FlowGroups(offsets=offsets, skipped=tuple(sorted(self._skipped.items())), problem=self._problem)
         self._status.set(self._flow.name, groups)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    more = f" and {len(names) - _TOLD_AT_MOST} more" if len(names) > _TOLD_AT_MOST else ""
+    return ", ".join(names[:_TOLD_AT_MOST]) + more

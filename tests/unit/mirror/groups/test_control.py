@@ -346,3 +346,19 @@ def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pyte
     assert rounds[1] == "KeyError: 'g'"
     assert run.topics.checkpoints() == [("g", 500, 400)]
     assert "offsets of groups can not be translated now: KeyError: 'g'" in caplog.text
+
+
+def test_groups_that_are_skipped_are_told_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(**{"groups.exclude": "tool-.*"})
+    for number in range(7):
+        run.commit(5, f"tool-{number}")
+    run.source.offsets["other"] = {("users", 0): Committed(5)}
+    with caplog.at_level(logging.INFO):
+        run.turn()
+        run.turn(600)
+    told = [record.message for record in caplog.records if "groups skipped" in record.message]
+    assert told == [
+        "A->B: groups skipped: other: it has no offsets on topics that are mirrored",
+        "A->B: groups skipped: tool-0, tool-1, tool-2, tool-3, tool-4 and 2 more: not among groups, or excluded by "
+        "groups.exclude",
+    ]

@@ -6,10 +6,13 @@ when the command is asked for, so that ``klamm broker`` answers as fast as the b
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
@@ -54,6 +57,25 @@ COMMANDS: Final = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+    except BrokenPipeError:  # who read the result has enough of it
+        _write_nothing_more()
+        return EXIT_OK
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _write_nothing_more()
+        sys.stderr.write(f"klamm: the output could not be written: {error.strerror}\n")
+        return EXIT_FAILED
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
     if not words:
         _usage(sys.stderr)
         return EXIT_USAGE
@@ -68,10 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allowed = ", ".join(command.name for command in COMMANDS)
         sys.stderr.write(f"klamm: unknown command {words[0]!r}: expected one of {allowed}\n")
         return EXIT_USAGE
-    try:
-        return int(import_module(command.module).main(words[1:]))
-    except KeyboardInterrupt:
-        return _EXIT_INTERRUPTED
+    return int(import_module(command.module).main(words[1:]))
+
+
+def _open_what_is_closed() -> None:
+    """Give a stream that the shell closed (``>&-``) a place to write to: Python has None there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
+
+
+def _write_nothing_more() -> None:
+    """Let what is still buffered go nowhere, also at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def version_line() -> str:

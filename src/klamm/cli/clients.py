@@ -101,9 +101,9 @@ def _fetch_again(address: str, interval_s: float) -> list[Client]:
         time.sleep(interval_s)
         try:
             return fetch(address)
-        except (RefusedError, OSError) as error:
+        except RefusedError as error:
             if not is_told:
-                complain(f"{_PROG}: {address}: {error}; asked again every {interval_s:g} s")
+                complain(f"{_PROG}: {error}; asked again every {interval_s:g} s")
             is_told = True
 
 
@@ -111,8 +111,7 @@ def fetch(address: str) -> list[Client]:
     """Ask a broker who is connected.
 
     Raises:
-        RefusedError: What answers there is no broker of klamm.
-        OSError: Nobody answers.
+        RefusedError: Nobody answers, or something that is no broker of klamm; the message names the address.
     """
     parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
@@ -128,6 +127,8 @@ def fetch(address: str) -> list[Client]:
         clients: list[Client] = json.loads(body)["clients"]
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise RefusedError(f"{address} does not tell its clients: {error!r}") from error
+    except OSError as error:
+        raise RefusedError(f"{address} does not answer: {error.strerror or error}") from error
     finally:
         connection.close()
     return clients

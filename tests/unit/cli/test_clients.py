@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.cli import clients
+from tests.support.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,3 +174,9 @@ def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         clients.main(words)
     assert exit_info.value.code == 2
+
+
+def test_the_address_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    assert clients.main(["list", "--metrics", address]) == 1
+    assert capsys.readouterr().err == f"klamm clients: {address} does not answer: Connection refused\n"

@@ -79,3 +79,10 @@ def test_a_key_that_the_broker_does_not_allow_is_refused_by_name(run: Callable[.
 def test_percents_become_operations() -> None:
     assert staged({"acks": "all"}, None) == [ClientConfigOp("acks", "all")]
     assert staged({"acks": "all"}, 0.5) == [ClientConfigOp("rollout.acks", "0.5:all")]
+
+
+@pytest.mark.parametrize("percent", ["130", "-1", "nan", "ten"])
+def test_what_is_no_percent_is_told_with_what_is_expected(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["configs", "--alter", "--user", "bob", "--add-config", "acks=1", f"--percent={percent}"])
+    assert f"argument --percent: {percent}: expected a number from 0 to 100" in capsys.readouterr().err

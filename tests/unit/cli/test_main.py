@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -55,6 +57,27 @@ def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(main=run))
     assert cli.main(["demo"]) == 130
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["--help", "completion bash"])
+def test_an_output_that_takes_no_more_is_told_in_one_line(words: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "klamm.cli", *words.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == cli.EXIT_FAILED
+    assert done.stderr == "klamm: the output could not be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_written_to_in_vain(closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{shlex.quote(sys.executable)} -m klamm.cli --version {closed}"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (cli.EXIT_OK, "")
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, given_flags
@@ -90,9 +91,12 @@ def parser() -> ToolParser:
 
 
 def _percent(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 <= number <= 100:  # noqa: PLR2004  # percent
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text}: expected a number from 0 to 100")
     return number
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from klamm.mirror.admin import KafkaAdmin
@@ -13,6 +14,7 @@ from klamm.mirror.groups.running import translate_groups
 from klamm.mirror.groups.status import GroupStatus
 from klamm.mirror.heartbeats import write_heartbeats
 from klamm.mirror.naming import is_heartbeats_topic
+from klamm.mirror.other_mirrors import new_instance
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
@@ -98,10 +100,14 @@ class ControlLoops:
         def thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
             return threading.Thread(target=work, args=(*arguments, self._ended), name=name, daemon=True)
 
+        instances = dict.fromkeys((flow.name for flow in self._settings.flows), new_instance())
         return [
             *(thread(flow.name, self._control, flow) for flow in self._settings.flows),
             *(thread(f"{flow.name} groups", translate_groups, flow, self.groups) for flow in self._settings.flows),
-            *(thread(f"{pair.name} heartbeats", write_heartbeats, pair) for pair in self._settings.heartbeats),
+            *(
+                thread(f"{pair.name} heartbeats", partial(write_heartbeats, instance=instances.get(pair.name)), pair)
+                for pair in self._settings.heartbeats
+            ),
         ]
 
     def _control(self, flow: FlowSettings, ended: threading.Event) -> None:

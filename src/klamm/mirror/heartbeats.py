@@ -12,6 +12,7 @@ from klamm.mirror.formats import Heartbeat
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.model import AdminRefusedError, ClusterAwayError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.other_mirrors import OtherMirrors
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.records import Record
 from klamm.wire.connection import ApiMissingError, ConnectionLostError
@@ -54,9 +55,20 @@ class Heartbeats:
         admin: MirrorAdmin,
         writer: RecordWriter,
         *,
+        others: OtherMirrors | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
+        """Prepare.
+
+        Args:
+            settings: the pair of clusters.
+            admin: of the target.
+            writer: of the target.
+            others: looks for other mirrors of the flow; None: the pair's flow is not mirrored here.
+            now: seconds since the epoch.
+        """
         self._settings = settings
+        self._others = others
         self._admin = admin
         self._writer = writer
         self._now = now
@@ -81,7 +93,8 @@ class Heartbeats:
         settings = self._settings
         now_ms = int(self._now() * 1000)
         heartbeat = Heartbeat(source_alias=settings.source_alias, target_alias=settings.target.alias, timestamp=now_ms)
-        record = Record(key=heartbeat.key(), value=heartbeat.value(), timestamp=now_ms)
+        headers = () if self._others is None else self._others.headers()
+        record = Record(key=heartbeat.key(), value=heartbeat.value(), timestamp=now_ms, headers=headers)
         try:
             self._create_topic()
             self._writer.write(HEARTBEATS_TOPIC, [record])
@@ -95,6 +108,8 @@ class Heartbeats:
         if self._told:
             logger.info("%s: heartbeats are written again", settings.name)
             self._told = ""
+        if self._others is not None:
+            self._others.look(heartbeat.key())
         return True
 
     def _create_topic(self) -> None:
@@ -119,19 +134,30 @@ class Heartbeats:
             )  # fmt: skip
 
 
-def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event) -> None:
-    """Write the heartbeats of a pair of clusters until ``stop``; blocks."""
+def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, instance: str | None = None) -> None:
+    """Write the heartbeats of a pair of clusters until ``stop``; blocks.
+
+    Args:
+        settings: the pair.
+        stop: ends it.
+        instance: names this process, which mirrors the pair's flow; None: it does not.
+    """
     target = settings.target
     timeout_ms = int(settings.admin_timeout.total_seconds() * 1000)
     admin = KafkaAdmin(target.bootstrap_servers, settings.clients["target.admin"], timeout_ms=timeout_ms)
     client_id = f"klamm-mirror-{settings.name}"
-    connection = ControlConnection(
-        ConnectionSettings.of(target.bootstrap_servers, settings.clients["target.producer"], client_id)
+    connection, reader = (
+        ControlConnection(
+            ConnectionSettings.of(target.bootstrap_servers, settings.clients[f"target.{role}"], client_id)
+        )
+        for role in ("producer", "consumer")
     )
+    others = None if instance is None else OtherMirrors(settings.name, instance, reader)
     try:
-        Heartbeats(settings, admin, connection).run(stop)
+        Heartbeats(settings, admin, connection, others=others).run(stop)
     except Exception:  # a thread never dies silently
         logger.exception("%s: heartbeats ended", settings.name)
     finally:
         connection.close()
+        reader.close()
         admin.close()

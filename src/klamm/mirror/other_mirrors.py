@@ -1,7 +1,7 @@
 """Noticing that the same flow is mirrored by another process, too: both would copy the same records.
 
-Processes of MirrorMaker 2 with the same file share the work; those of klamm do not: Spark does that within one. Heartbeats
-of a flow that is mirrored tell in a header who writes them. MirrorMaker has no such header, and ignores it.
+Processes of MirrorMaker 2 with the same file share the work; those of klamm do not: Spark does that within one.
+Heartbeats of a flow that is mirrored tell in a header who writes them. MirrorMaker has no such header, and ignores it.
 """
 
 from __future__ import annotations

@@ -256,6 +256,20 @@ def test_the_broker_sees_the_modules_of_its_parent(tmp_path: Path, monkeypatch: 
     assert "no topic orders here" in str(refusal.value)
 
 
+def test_a_policy_may_print_as_much_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chatty_policies.py").write_text(
+        textwrap.dedent("""
+        class Chatty:
+            def validate(self, request):
+                print(f"{request.topic} " * 20_000)  # more than a pipe holds that nobody reads
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with klamm.Broker(config={"create.topic.policy.class.name": "chatty_policies:Chatty"}) as broker:
+        create_topic(broker, "orders")
+        assert "orders orders" in broker.log_text()
+
+
 def test_the_log_of_the_broker_can_be_read() -> None:
     with klamm.Broker(config={"no.such.setting": 1}) as broker:
         assert "no.such.setting" in broker.log_text()

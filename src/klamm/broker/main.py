@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import Node
@@ -39,28 +40,33 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_USAGE
     for name in unknown_names(settings.static_configs):
         logger.warning("%s is no broker config of Kafka or klamm and is passed over", name)
+    stdout = sys.stdout
     try:
-        _run(settings)
+        with contextlib.redirect_stdout(sys.stderr):  # what a policy prints: nobody need read on after the one line
+            _run(settings, stdout)
     except (DataDirectoryError, PolicyLoadError, SettingsError, OSError) as error:
         sys.stderr.write(f"klamm broker: {error}\n")
         return EXIT_FAILED
     return EXIT_OK
 
 
-def _run(settings: BrokerSettings) -> None:
+def _run(settings: BrokerSettings, stdout: TextIO) -> None:
     sockets = {listener.name: [_bind(address) for address in listener.listen] for listener in settings.listeners}
     scrapes = None if settings.metrics is None else _bind(settings.metrics)
     try:
         import uvloop  # noqa: PLC0415  # not on every platform
     except ModuleNotFoundError:
-        asyncio.run(_serve(settings, sockets, scrapes))
+        asyncio.run(_serve(settings, sockets, scrapes, stdout))
         return
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, sockets, scrapes))
+        runner.run(_serve(settings, sockets, scrapes, stdout))
 
 
 async def _serve(
-    settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]], scrapes: socket.socket | None
+    settings: BrokerSettings,
+    sockets: Mapping[str, Sequence[socket.socket]],
+    scrapes: socket.socket | None,
+    stdout: TextIO,
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,8 +84,8 @@ async def _serve(
         GarbageSettings().apply()
         first = settings.listeners[0]
         addresses = ",".join(str(at) for at in _listened(first, sockets[first.name]))
-        sys.stdout.write(f"klamm broker ready on {addresses} (data in {settings.data_dir})\n")
-        sys.stdout.flush()
+        stdout.write(f"klamm broker ready on {addresses} (data in {settings.data_dir})\n")
+        stdout.flush()
         await stop.wait()
         logger.info("Stopping")
     finally:

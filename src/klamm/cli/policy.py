@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -117,12 +118,14 @@ def _test(options: argparse.Namespace) -> int:
     name = options.policy or RULES_POLICY
     kinds = options.kind or ["create"]
     try:
-        spec = _spec(name, kinds)
-        policy = load_policy(spec, properties).policy
+        with redirect_stdout(sys.stderr):  # what the policy prints is no part of the result
+            spec = _spec(name, kinds)
+            policy = load_policy(spec, properties).policy
     except PolicyLoadError as error:
         raise RefusedError(str(error)) from error
     topics = _declared(options.topics_file) if options.topics_file is not None else _existing(options)
-    verdicts = [verdict for kind in kinds for verdict in judge(policy, kind, topics, principal=options.principal)]
+    with redirect_stdout(sys.stderr):
+        verdicts = [verdict for kind in kinds for verdict in judge(policy, kind, topics, principal=options.principal)]
     bad = [verdict for verdict in verdicts if verdict.verdict != "allowed"]
     document = {
         "policy": spec.name,

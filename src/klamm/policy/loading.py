@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from klamm.policy.kinds import PolicyKind, PolicySpec
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +116,24 @@ def load_policy(spec: PolicySpec, properties: Mapping[str, str], *, fresh: Fresh
     source = source_of(module)
     return LoadedPolicy(
         policy=policy,
-        questions={kind: getattr(policy, method) for kind, method in methods.items()},
+        questions={kind: _question(getattr(policy, method), spec) for kind, method in methods.items()},
         files=(*(() if source is None else (source,)), *own_modules(module).values(), *watched),
         only_computes=only_computes,
     )
+
+
+def _question(method: Callable[[Any], object], spec: PolicySpec) -> Callable[[Any], None]:
+    """Return what asks the policy; who answers False is told once that only raising refuses."""
+    is_told = False
+
+    def ask(details: Any) -> None:
+        nonlocal is_told
+        answer = method(details)
+        if answer is not None and not is_told:
+            is_told = True
+            logger.warning("%s: it returned %.40r, which allows; a policy refuses by raising", spec.origin, answer)
+
+    return ask
 
 
 def _find_class(spec: PolicySpec, fresh: FreshModules | None) -> tuple[Any, ModuleType]:
@@ -135,11 +152,13 @@ def _find_class(spec: PolicySpec, fresh: FreshModules | None) -> tuple[Any, Modu
 def _method(policy_class: type, kind: PolicyKind, key: str) -> str:
     for name in (kind.method, "validate"):
         method = getattr(policy_class, name, None)
-        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        if is_async or inspect.isgeneratorfunction(method):
             # Nobody would ever run it, so everything would be allowed.
             raise PolicyLoadError(
-                f"{key}={policy_class.__module__}:{policy_class.__qualname__}: {name} is an async function; a policy"
-                " has decided when it returns, so make it a plain one"
+                f"{key}={policy_class.__module__}:{policy_class.__qualname__}: {name} is"
+                f" {'an async function' if is_async else 'a generator'}; a policy has decided when it returns, so make"
+                " it a plain one"
             )
         if callable(method):
             return name

@@ -143,3 +143,14 @@ def test_a_policy_that_cannot_be_had_is_told_in_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_what_a_policy_prints_does_not_stand_in_the_result(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "chatty_policy_of_cli.py").write_text(
+        "print('imported')\nclass Chatty:\n    def validate(self, details):\n        print(details.topic)\n"
+    )
+    topics = str(files / "topics.yaml")
+    assert main(["policy", "test", "chatty_policy_of_cli:Chatty", "--topics-file", topics, "-o", "json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["refused"] == 0
+    assert captured.err.splitlines() == ["imported", "orders", "big", "Loud"]

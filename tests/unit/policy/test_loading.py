@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.policy import PolicyLoadError
-from klamm.policy.kinds import CREATE_TOPICS_POLICY, read_specs
+from klamm.policy.kinds import CREATE_TOPIC, CREATE_TOPICS_POLICY, read_specs
 from klamm.policy.loading import FreshModules, load_policy
 
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ class Unfinished(CreateTopicPolicy):
 class NeverRuns:
     async def validate(self, topic_details):
         raise ValueError("nobody waits for this")
+
+class NeverRunsEither:
+    def validate(self, topic_details):
+        raise ValueError("nobody goes through this")
+        yield
+
+class Answers:
+    def validate(self, topic_details):
+        return topic_details != "bad"
 
 not_a_class = 1
 """
@@ -110,6 +119,7 @@ def test_a_policy_is_configured_once_with_the_brokers_properties() -> None:
         ("house_rules:not_a_class", "has no class not_a_class"),
         ("house_rules:NoPolicy", "no method validate"),
         ("house_rules:NeverRuns", "validate is an async function"),
+        ("house_rules:NeverRunsEither", "validate is a generator"),
         ("house_rules:BadSetup", "ValueError: no such directory"),
         ("house_rules:NeedsArguments", "cannot be set up"),
         ("house_rules:Unfinished", "cannot be set up"),
@@ -123,6 +133,16 @@ def test_a_policy_that_cannot_be_had_keeps_the_broker_from_starting(name: str, r
         load_create_topic_policy({CREATE_TOPIC_POLICY: name})
     assert reason in str(refused.value)
     assert str(refused.value).startswith(f"{CREATE_TOPIC_POLICY}={name}")
+
+
+def test_a_policy_that_answers_is_told_that_only_raising_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    (spec,) = read_specs({CREATE_TOPIC_POLICY: "house_rules:Answers"})
+    ask = load_policy(spec, {}).questions[CREATE_TOPIC]
+    ask("bad")
+    ask("bad")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{CREATE_TOPIC_POLICY}=house_rules:Answers: it returned False, which allows; a policy refuses by raising"
+    ]
 
 
 def test_a_changed_module_is_loaded_beside_the_one_that_serves(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
@@ -19,7 +21,6 @@ from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -125,4 +126,40 @@ def test_a_checkpoint_directory_that_can_not_be_written_is_refused(
     # then
     with pytest.raises(SettingsError, match=r"does not start the query with the checkpoint directory .*/checkpoint: "):
         start(spark, parse_properties(asked))
+    assert mirror_threads() == before
+
+
+def test_a_second_mirror_in_a_session_is_refused_with_what_to_do(spark: SparkSession, broker: KlammBroker) -> None:
+    # given
+    address = broker.bootstrap_servers
+    keys: dict[str, object] = {**parse_properties(properties(address, address, NO_HEARTBEATS, topics="noted"))}
+    keys |= {"A->B.enabled": True, "replication.factor": 1}
+    query = start(spark, keys)
+    try:
+        # then
+        with pytest.raises(SettingsError, match="runs in this Spark session already: give all flows to one, or stop"):
+            start(spark, keys)
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def test_a_value_that_no_file_could_hold_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(SettingsError, match=r"^topics=\['a', 'b'\]: expected a text, a whole number, True or False"):
+        start(spark, {"clusters": "A,B", "topics": ["a", "b"]})
+
+
+def test_a_python_without_klamm_is_told_with_what_to_do(
+    spark: SparkSession, broker: KlammBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{Path(sys._base_executable)}" "$@"\n')  # type: ignore[attr-defined]
+    bare.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))
+    address = broker.bootstrap_servers
+    before = mirror_threads()
+    # then
+    with pytest.raises(SettingsError, match=f"Spark's Python, {bare}, lacks what the mirror needs: No module named"):
+        start(spark, parse_properties(properties(address, address, NO_HEARTBEATS, topics="noted")))
     assert mirror_threads() == before

@@ -18,7 +18,7 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
 from klamm.mirror.spark.session import check_session
 from klamm.mirror.spark.stream import MirrorStream
-from klamm.properties import read_properties
+from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,12 +76,15 @@ class MirrorQuery(StreamingQuery):
             self._release()
 
 
-def start(spark: SparkSession, properties: Mapping[str, str] | str | Path, clusters: Sequence[str] = ()) -> MirrorQuery:
+def start(
+    spark: SparkSession, properties: Mapping[str, object] | str | Path, clusters: Sequence[str] = ()
+) -> MirrorQuery:
     """Mirror as a query of this session until ``query.stop()``.
 
     Args:
         spark: the session; its master decides where the tasks run.
-        properties: MirrorMaker's file, or its keys and values. Keys ``spark.*`` have no effect: the session runs.
+        properties: MirrorMaker's file, or its keys and values, which may be whole numbers and booleans, too. Keys
+            ``spark.*`` have no effect: the session runs.
         clusters: only flows to these clusters; empty means all.
 
     Returns:
@@ -91,7 +94,10 @@ def start(spark: SparkSession, properties: Mapping[str, str] | str | Path, clust
     Raises:
         SettingsError: what is asked for cannot be; names key, value and what is allowed.
     """
-    keys = dict(properties) if not isinstance(properties, str | Path) else read_properties(Path(properties))
+    if isinstance(properties, str | Path):
+        keys = read_properties(Path(properties))
+    else:
+        keys = {key: _as_in_a_file(key, value) for key, value in properties.items()}
     settings = parse_settings(resolve(keys), target_aliases=clusters)
     settings.require_flows()
     settings.check_clients()
@@ -100,6 +106,18 @@ def start(spark: SparkSession, properties: Mapping[str, str] | str | Path, clust
     if settings.spark:
         logger.warning("%s: no effect, the session runs already", ", ".join(sorted(settings.spark)))
     return _start(spark, settings)
+
+
+def _as_in_a_file(key: str, value: object) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int() | Path():
+            return str(value)
+        case _:
+            raise SettingsError(f"{key}={value!r}: expected a text, a whole number, True or False")
 
 
 def _start(spark: SparkSession, settings: MirrorSettings) -> MirrorQuery:

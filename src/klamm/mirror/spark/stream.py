@@ -16,13 +16,15 @@ from klamm.mirror.spark.source import FORMAT, MirrorSource
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from klamm.mirror.spark.coordinator import Coordinator
 
 logger = logging.getLogger(__name__)
 
+_NAME: Final = "klamm-mirror"
 _STOP_S: Final = 25.0
 _MAX_RESTARTS: Final = 10
 _RESTARTS_WITHIN_S: Final = 600.0
@@ -62,20 +64,38 @@ class MirrorStream:
         """Start the query.
 
         Raises:
-            SettingsError: it does not start, as when the checkpoint directory can not be written.
+            SettingsError: it does not start, as when the checkpoint directory can not be written, Spark's Python lacks
+                klamm, or another mirror runs in the session.
         """
+        if any(query.name == _NAME for query in self._spark.streams.active):
+            # Each holds its slots for a lease: the other one might wait for minutes, and nobody would know why.
+            raise SettingsError("a mirror runs in this Spark session already: give all flows to one, or stop it first")
         host, port = self._coordinator.server.address
         reader = self._spark.readStream.format(FORMAT).options(
             host=host, port=str(port), token=self._coordinator.server.token
         )
         # Progress comes by the side channel while a lease runs; its rows are counted by Spark and go nowhere.
-        writer = reader.load().writeStream.format("noop").option("checkpointLocation", self._checkpoint)
+        writer = self._load(reader).writeStream.format("noop").option("checkpointLocation", self._checkpoint)
         try:
-            self._query = writer.queryName("klamm-mirror").start()
+            self._query = writer.queryName(_NAME).start()
         except (PySparkException, Py4JError) as error:
             said = f"Spark does not start the query with the checkpoint directory {self._checkpoint}"
             raise SettingsError(f"{said}: {first_line(error)}") from error
         return self._query
+
+    def _load(self, reader: DataStreamReader) -> DataFrame:
+        try:
+            return reader.load()
+        except (PySparkException, Py4JError) as error:
+            lines = [line.strip() for line in str(error).splitlines()]
+            missing = next((line for line in reversed(lines) if line.startswith("ModuleNotFoundError: ")), None)
+            if missing is None:
+                raise
+            python = self._spark.sparkContext.pythonExec
+            raise SettingsError(
+                f"Spark's Python, {python}, lacks what the mirror needs: {missing.partition(': ')[2]}. Name one that "
+                "has klamm by PYSPARK_PYTHON or spark.pyspark.python before the session starts"
+            ) from error
 
     def count_slots(self) -> None:
         """Let as many tasks be dealt as can run now: executors come and go."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from unittest.mock import create_autospec
 from uuid import uuid4
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.copying.partition_copy import PartitionId
 from klamm.mirror.positions import shard_of
+from klamm.wire.transaction_coordinator import TransactionCoordinator
 from tests.support.copiers import copy_all, copy_settings
 from tests.support.mirror import Seen, produce, read, wait_for_partitions
 
@@ -77,6 +80,30 @@ def test_500_partitions_in_four_shards_arrive_once_and_in_order(
     for topic in sorted({partition.remote_topic for partition in partitions}):
         expected = {p.partition: written[p] for p in partitions if p.remote_topic == topic}
         assert read(address, topic, dict.fromkeys(expected, BATCHES)) == expected
+
+
+def test_500_partitions_go_in_one_transaction_where_all_of_them_have_records_at_once(
+    real_kafka: KafkaCluster, flow: tuple[str, list[PartitionId]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K894-39: Kafka takes any number of partitions in a transaction, and writes their markers when it is decided."""
+    # given
+    address = real_kafka.bootstrap_servers
+    alias, partitions = flow
+    written = {
+        p: [Seen(None, b"%d of %s" % (p.partition, p.topic.encode()), (), int(time.time() * 1000))] for p in partitions
+    }
+    for topic in sorted({partition.topic for partition in partitions}):
+        produce(address, topic, [(p.partition, written[p][0]) for p in partitions if p.topic == topic])
+    commit = create_autospec(TransactionCoordinator.commit, side_effect=TransactionCoordinator.commit)
+    monkeypatch.setattr(TransactionCoordinator, "commit", commit)
+    # when
+    rows = copy_all(copy_settings(address, address, alias=alias, shards=1, interval_s=60.0), *partitions)
+    # then
+    assert commit.call_count == 3, "of the number of shards, of the first positions, of all records"
+    assert {row.next_offset for row in rows} == {1}
+    topic = partitions[-1].remote_topic
+    expected = {p.partition: written[p] for p in partitions if p.remote_topic == topic}
+    assert read(address, topic, dict.fromkeys(expected, 1)) == expected
 
 
 def _record(partition: PartitionId, number: int) -> Seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from klamm.wire.transport import ConnectionSettings
 
 _PATIENCE_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 0.05
 _DIGEST_BYTES: Final = 12
 _NONE: Final = (1 << 32) - 1
 """The length of what is null; no record holds so much."""
@@ -73,11 +75,15 @@ def verify_flow(
     topics = [name for name in _selected(flow) if wanted(name)]
     committed = flow.isolation_level is IsolationLevel.READ_COMMITTED
     source = TopicReader(_options(settings.source, topics, read_committed=committed))
-    target = TopicReader(_options(settings.target, [flow.remote_topic(topic) for topic in topics], read_committed=True))
+    remote_topics = [flow.remote_topic(topic) for topic in topics]
+    target = TopicReader(_options(settings.target, remote_topics, read_committed=True))
     try:
-        # In this order, as the mirror may be running: what the target holds now was read from the source before.
-        remote_bounds = _bounds(target)
+        # In this order, as the mirror may be running: what positions name is on the target by then, and what that holds
+        # was read from the source before.
         mirrored = mirrored_offsets(flow)
+        if read_records:
+            _wait_until_decided(target, _options(settings.target, remote_topics, read_committed=False))
+        remote_bounds = _bounds(target)
         sides = _Sides(flow, source, target, remote_bounds, mirrored)
         yield from sides.verdicts(_bounds(source), read_records=read_records)
     finally:
@@ -90,6 +96,25 @@ def _bounds(reader: TopicReader) -> dict[tuple[str, int], tuple[int, int]]:
     partitions = reader.partitions()
     first, end = reader.offsets(partitions, EARLIEST), reader.offsets(partitions, LATEST)
     return {where: (first[where], end[where]) for where in partitions}
+
+
+def _wait_until_decided(committed: TopicReader, options: ReadOptions) -> None:
+    """Wait until transactions are over in which something was written by now, but not for ever.
+
+    The marker of a position may be there before those of its records, which nobody sees until then: with thousands of
+    partitions in a transaction a broker takes some time to write them.
+    """
+    uncommitted = TopicReader(options)
+    try:
+        written = uncommitted.offsets(uncommitted.partitions(), LATEST)
+    finally:
+        uncommitted.close()
+    open_ones = committed.partitions()
+    deadline = time.monotonic() + _PATIENCE_S
+    while open_ones and time.monotonic() < deadline:
+        ends = committed.offsets(open_ones, LATEST)
+        if open_ones := [where for where in open_ones if ends[where] < written.get(where, 0)]:
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _selected(flow: FlowSettings) -> list[str]:

@@ -1,0 +1,121 @@
+"""Both sides of a flow are compared while it is mirrored: what is on its way is no difference."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+import klamm
+from klamm.mirror.carried_positions import mirrored_offsets
+from klamm.mirror.positions import SourcePartition, key_bytes, value_bytes
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.properties import parse_properties
+from klamm.verification import flows
+from tests.support.mirror import Seen, create_topic, produce, properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.mirror.settings.flow import FlowSettings
+
+
+class Mirrored:
+    """A topic with one partition and its remote topic, on one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.topic = address, f"verified-{uuid4().hex[:6]}"
+        self.remote_topic, self.positions = f"A.{self.topic}", f"{self.topic}-positions"
+        for name in (self.topic, self.remote_topic):
+            create_topic(address, name, 1, {"retention.ms": "-1"})
+        create_topic(address, self.positions, 1, {"cleanup.policy": "compact"})
+        more = f"offset.storage.topic = {self.positions}\n"
+        (self.flow,) = parse_settings(parse_properties(properties(address, address, more, topics=self.topic))).flows
+
+    def write(self, topic: str, *numbers: int) -> None:
+        produce(self.address, topic, [(0, Seen(None, b"%d" % number, (), 1_700_000_000_000)) for number in numbers])
+
+    def stand_at(self, offset: int) -> None:
+        """Say that the record at an offset was mirrored last."""
+        key = key_bytes(SourcePartition("A", self.topic, 0))
+        produce(self.address, self.positions, [(0, Seen(key, value_bytes(offset), (), 1_700_000_000_000))])
+
+    def verify(self) -> tuple[int, str]:
+        """Return how many records are the same on both sides, and what is wrong."""
+        (verdict,) = flows.verify_flow(self.flow)
+        assert verdict.findings is not None
+        return verdict.findings.same, verdict.problem
+
+
+@pytest.fixture
+def mirrored() -> Iterator[Mirrored]:
+    with klamm.Broker() as broker:
+        yield Mirrored(broker.bootstrap_servers)
+
+
+def test_what_is_mirrored_while_both_sides_are_looked_at_is_not_missing(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    for topic in (mirrored.topic, mirrored.remote_topic):
+        mirrored.write(topic, 0, 1)
+    mirrored.stand_at(1)
+
+    def positions_of_a_moment_later(flow: FlowSettings) -> dict[tuple[str, int], int]:
+        for topic in (mirrored.topic, mirrored.remote_topic):
+            mirrored.write(topic, 2)
+        mirrored.stand_at(2)
+        return mirrored_offsets(flow)
+
+    monkeypatch.setattr(flows, "mirrored_offsets", positions_of_a_moment_later)
+    # then
+    assert mirrored.verify() == (3, "")
+
+
+def test_records_of_a_transaction_that_is_about_to_end_are_waited_for(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their position can be read before they can: each partition gets a marker of its own."""
+    # given
+    mirrored.write(mirrored.topic, 0, 1)
+    producer = Producer({"bootstrap.servers": mirrored.address, "transactional.id": mirrored.topic})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    for number in range(2):
+        producer.produce(mirrored.remote_topic, b"%d" % number, partition=0, timestamp=1_700_000_000_000)
+    assert producer.flush(10) == 0
+    mirrored.stand_at(1)
+    waits: list[float] = []
+
+    def end(seconds: float) -> None:
+        if not waits:
+            producer.commit_transaction(10)
+        waits.append(seconds)
+
+    # when
+    monkeypatch.setattr(flows, "time", Mock(wraps=time, sleep=end))
+    # then
+    assert mirrored.verify() == (2, "")
+    assert waits
+
+
+def test_an_open_transaction_of_somebody_does_not_hold_it_up_for_ever(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    for topic in (mirrored.topic, mirrored.remote_topic):
+        mirrored.write(topic, 0, 1)
+    mirrored.stand_at(1)
+    producer = Producer({"bootstrap.servers": mirrored.address, "transactional.id": mirrored.topic})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(mirrored.remote_topic, b"somebody's", partition=0)
+    assert producer.flush(10) == 0
+    monkeypatch.setattr(flows, "_PATIENCE_S", 0.1)
+    # then
+    assert mirrored.verify() == (2, "")
+    producer.abort_transaction(10)

@@ -183,9 +183,9 @@ def _renumbered(batch: RecordBatch, data: bytes, first_delta: int, later_ms: int
     A record is its length, one byte of attributes, its timestamp and its offset less the batch's, and what stays as
     it is. This runs for each record: numbers of one or two bytes are read without a call, and written from tables.
     """
-    short, stamps = _short_varints(), _stamps(later_ms)
+    short: list[bytes] = _short_varints()
+    stamps: list[bytes] = _stamps(later_ms)
     pieces: list[bytes] = []
-    add = pieces.append
     end = 0
     for delta in range(first_delta, first_delta + batch.record_count):
         length = data[end]
@@ -202,6 +202,8 @@ def _renumbered(batch: RecordBatch, data: bytes, first_delta: int, later_ms: int
         if stamp < _MORE:
             at += 2
             head = stamps[stamp]
+            if not head:
+                stamps[stamp] = head = _stamp(stamp, later_ms)
         else:
             timestamp_delta, at = read_varint(data, at + 1, max_bits=63)
             head = b"\0" + varint(timestamp_delta + later_ms)
@@ -211,31 +213,24 @@ def _renumbered(batch: RecordBatch, data: bytes, first_delta: int, later_ms: int
             raise CorruptBatchError(f"{batch!r} has a record that is shorter than its numbers")
         head += short[delta] if delta < _SHORT else varint(delta)
         length = end - at - 1 + len(head)
-        add((short[length] if length < _SHORT else varint(length)) + head)
-        add(data[at + 1 : end])
+        pieces.append((short[length] if length < _SHORT else varint(length)) + head)
+        pieces.append(data[at + 1 : end])
     if end != len(data):
         raise CorruptBatchError(f"{batch!r} does not end with its last record")
     return pieces
 
 
 @functools.cache
-def _short_varints() -> Sequence[bytes]:
+def _short_varints() -> list[bytes]:
     return [varint(number) for number in range(_SHORT)]
 
 
 @functools.lru_cache(maxsize=64)
-def _stamps(later_ms: int) -> _Stamps:
-    return _Stamps(later_ms)
+def _stamps(later_ms: int) -> list[bytes]:
+    """Return what ``_stamp`` gave for such batches, by the byte; empty where it was not asked yet."""
+    return [b""] * _MORE
 
 
-class _Stamps(dict[int, bytes]):
-    """Attributes and timestamp of records that come later than their batch says, by the byte that tells their time."""
-
-    def __init__(self, later_ms: int) -> None:
-        super().__init__()
-        self._later_ms = later_ms
-
-    def __missing__(self, zigzag: int) -> bytes:
-        """Make one that was not asked for before; there are 128."""
-        self[zigzag] = head = b"\0" + varint(((zigzag >> 1) ^ -(zigzag & 1)) + self._later_ms)
-        return head
+def _stamp(zigzag: int, later_ms: int) -> bytes:
+    """Return attributes and timestamp of a record, from the byte that tells its time in a batch that comes later."""
+    return b"\0" + varint(((zigzag >> 1) ^ -(zigzag & 1)) + later_ms)

@@ -132,16 +132,16 @@ def outgoing_of(
 
 
 def _dense(group: Sequence[FetchedBatch], view: memoryview, memory: FrameBuffer | None) -> Outgoing:
-    next_offset = group[-1].next_offset
+    first, next_offset = group[0].batch, group[-1].next_offset
     return Outgoing(
         view,
-        sum(fetched.batch.record_count for fetched in group),
+        next_offset - first.base_offset,
         next_offset,
-        max(fetched.batch.max_timestamp for fetched in group),
+        max([fetched.batch.max_timestamp for fetched in group]),
         memory,
         last_offset=next_offset - 1,
         is_dense=True,
-        first_timestamp=group[0].batch.base_timestamp,
+        first_timestamp=first.base_timestamp,
     )
 
 

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_what_is_closed()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names and values may hold what the terminal does not know
     try:
         code = _run(words)
         sys.stdout.flush()

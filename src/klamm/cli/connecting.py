@@ -113,6 +113,8 @@ def explain(error: BaseException) -> str:
         return f"The cluster does not offer what this needs: {error}"
     if isinstance(error, KafkaApiError):
         return str(error) or error.error_code.name
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!a} holds bytes that are no text in this locale"
     return str(error) or type(error).__name__
 
 
@@ -125,7 +127,7 @@ def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str]
         # Whoever read the result has enough of it, as `head` does. What is left goes nowhere, also at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (RefusedError, SettingsError, KafkaApiError, ProtocolError, TimeoutError, ConnectionError, OSError) as error:
+    except (RefusedError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
         line = " ".join(explain(error).split("\n"))
         if complain_with is None:
             complain(f"{prog}: {line}")

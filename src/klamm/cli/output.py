@@ -31,12 +31,13 @@ def write(output: str, document: object, human: Callable[[], Sequence[str]], *, 
         human: Makes the lines for people, which are escaped: names and values in them are chosen by others.
         has_tabs: The lines are columns between tabs, and what others chose in them is escaped already.
     """
+    takes_all = (sys.stdout.encoding or "").lower().startswith("utf")  # where not, both forms have escapes of their own
     if output == "json":
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not takes_all) + "\n")
     elif output == "yaml":
         import yaml  # noqa: PLC0415  # who does not ask for it does not wait for it
 
-        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=takes_all, default_flow_style=False)
         sys.stdout.write(text)
     else:
         for line in human():

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,3 +35,15 @@ def test_what_others_chose_does_not_steer_the_terminal_of_people(
 def test_columns_keep_their_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     write("human", [], lambda: ["Topic: a\tPartition: 0"], has_tabs=True)
     assert capsys.readouterr().out == "Topic: a\tPartition: 0\n"
+
+
+@pytest.mark.parametrize(("output", "told"), [("human", "j\\xf6rg"), ("json", '"j\\u00f6rg"'), ("yaml", '"j\\xF6rg"')])
+def test_letters_that_the_terminal_does_not_know_are_escaped(output: str, told: str) -> None:
+    program = "import sys, types; from klamm import cli; from klamm.cli import output;"
+    program += f"run = lambda words: output.write({output!r}, 'j\\xf6rg', lambda: ['j\\xf6rg']) or 0;"
+    program += "cli.import_module = lambda name: types.SimpleNamespace(main=run); sys.exit(cli.main(['topics']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, told, "")

@@ -367,8 +367,18 @@ def describe(progress: FlowProgress) -> str:
     lag = "unknown" if progress.lag is None else f"{progress.lag:,}"
     eta = "" if not progress.eta_s else f", done in {progress.eta_s:.0f} s"
     stopped = f", {len(progress.stopped)} partitions stopped" if progress.stopped else ""
+    waiting = _waiting(progress) if progress.state is FlowState.RUNNING else ""
     refused = "".join(f", topic {name} refused: {reason}" for name, reason in progress.refused)
     return (
         f"{progress.flow} {state}: {share} records, {progress.records_per_s:,.0f} records/s, "
-        f"{progress.mb_per_s:.1f} MB/s, lag {lag}{eta}{stopped}{refused}"
+        f"{progress.mb_per_s:.1f} MB/s, lag {lag}{eta}{stopped}{waiting}{refused}"
     )
+
+
+def _waiting(progress: FlowProgress) -> str:
+    """Return how many partitions wait while others are copied, with the first of them: its topic may be gone."""
+    waiting = [partition for partition in progress.partitions if partition.is_waiting]
+    if not waiting:
+        return ""
+    first = waiting[0]
+    return f", {len(waiting)} partitions wait: {first.topic}-{first.partition}: {first.reason}"

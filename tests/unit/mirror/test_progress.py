@@ -149,3 +149,12 @@ def test_why_a_flow_waits_is_part_of_its_line() -> None:
     status = MirrorStatus(["A->B"])
     status.set_state("A->B", FlowState.WAITING, "target away")
     assert describe(only(status)).startswith("A->B WAITING (target away): 0/0 records")
+
+
+def test_a_partition_that_waits_while_others_are_copied_is_part_of_the_line() -> None:
+    """Somebody may have deleted its topic: nothing else would tell it for as long as the refresh takes."""
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0), ("t", 1)])
+    status.set_state("A->B", FlowState.RUNNING)
+    status.update("s", [row(0, 5, 5), row(1, 3, 5, state="WAITING", reason="no leader on the target")])
+    assert describe(only(status)).endswith("lag 2, 1 partitions wait: t-1: no leader on the target")

@@ -11,7 +11,7 @@ from klamm.mirror.carried_positions import carry_positions
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.internal_topics import EXISTS, create_internal_topic
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
-from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress import FlowState
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync
@@ -82,6 +82,7 @@ class FlowControl:
         self._sync_due = 0.0
         self._acl_sync_due = 0.0
         self._assignment: Assignment = ()
+        self._is_none_selected = False
         self._refused: dict[str, str] = {}
         """Remote topics that were refused in the last round, and why."""
         self._told: dict[str, str] = {}
@@ -184,7 +185,9 @@ class FlowControl:
 
     def _refresh_topics(self) -> None:
         self._told, self._refused = self._refused, {}
-        selected = selected_topics(self._source.list_topics(), self._settings.selection)
+        here = self._source.list_topics()
+        selected = selected_topics(here, self._settings.selection)
+        self._tell_if_none(here, selected)
         target = self._target.list_topics()
         plan = plan_topics(selected, target, self._settings.remote_topic)
         counts = {name: topic.partition_count for name, topic in target.items()}
@@ -281,6 +284,18 @@ class FlowControl:
             return refused
         setting = f"replication.factor={self._settings.replication_factor}"
         return AdminRefusedError(refused.error_name, f"{setting}: {str(refused).partition(': ')[2]}")
+
+    def _tell_if_none(self, here: Mapping[str, TopicDescription], selected: Sequence[TopicDescription]) -> None:
+        """Say once that nothing of the source is mirrored: an expression may be misspelt."""
+        policy = self._settings.policy
+        is_none = all(is_heartbeats_topic(policy, topic.name) for topic in selected)
+        if is_none and not self._is_none_selected:
+            logger.warning(
+                "%s: no topic is mirrored: topics and topics.exclude select none of the %d topics of cluster %s",
+                self._settings.name, sum(not policy.is_internal_topic(name) for name in here),
+                self._settings.source.alias,
+            )  # fmt: skip
+        self._is_none_selected = is_none
 
     def _tell_gone(self, selected: Sequence[TopicDescription]) -> None:
         still = {topic.name for topic in selected}

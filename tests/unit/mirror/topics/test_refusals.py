@@ -104,3 +104,12 @@ def test_a_topic_that_goes_away_on_the_source_is_told(caplog: pytest.LogCaptureF
     run.refresh()
     told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert told == ["A->B: topic orders is gone on cluster A: A.orders stays on cluster B as it is"]
+
+
+def test_a_flow_that_selects_no_topic_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeCluster(payments=1, other=1, heartbeats=1)
+    run = Run(source, FakeCluster())
+    run.refresh()
+    run.refresh()
+    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert told == ["A->B: no topic is mirrored: topics and topics.exclude select none of the 3 topics of cluster A"]

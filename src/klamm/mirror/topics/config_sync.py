@@ -107,6 +107,10 @@ class ConfigSync:
         known = self._known.get(remote_topic)
         return known is None or name in known
 
+    def is_described(self, remote_topic: str) -> bool:
+        """Tell whether it was seen what a planned topic has; if not, everything is sent, changed or not."""
+        return remote_topic in self._known
+
     def _without_unknown(
         self, planned: Mapping[str, tuple[ConfigOperation, ...]]
     ) -> dict[str, tuple[ConfigOperation, ...]]:
@@ -143,7 +147,7 @@ class ConfigSync:
             self._tell(name, refused)
             if refused is not None:
                 continue
-            if name not in self._known:
+            if not self.is_described(name):
                 logger.debug("%s: topic %s: %d configs were sent unseen", self._settings.name, name, len(planned[name]))
                 continue
             for operation in planned[name]:

@@ -15,7 +15,7 @@ from klamm.mirror.topics.config_sync import ConfigSync
 from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin, TopicDescription
     from klamm.mirror.settings.flow import FlowSettings
@@ -150,15 +150,35 @@ def _configs(flow: FlowSettings, sync: ConfigSync, described: Mapping[str, tuple
         return []
     if not sync.writes_single_configs(next(iter(described))):
         replaced = sync.plan_replacement(described)
-        return [_config_line(name, operation) for name, operations in replaced.items() for operation in operations]
+        unseen = [name for name in map(flow.remote_topic, described) if name not in replaced]
+        return [
+            *(_config_line(name, operation) for name, operations in replaced.items() for operation in operations),
+            *(f"~ topic {name}: ? -> the complete set, which AlterConfigs writes; {_unseen(flow)}" for name in unseen),
+        ]
     lines = []
     for name, operations in sync.plan(described).items():
+        if not sync.is_described(name):
+            lines += _unseen_lines(name, operations, _unseen(flow))
+            continue
         for operation in operations:
             if sync.is_known(name, operation.name):
                 lines.append(_config_line(name, operation))
             else:
                 alias = flow.target.alias
                 lines.append(f"! topic {name}: {operation.name} is left out: cluster {alias} does not know it")
+    return lines
+
+
+def _unseen(flow: FlowSettings) -> str:
+    return f"cluster {flow.target.alias} does not let them be described"
+
+
+def _unseen_lines(remote_name: str, operations: Sequence[ConfigOperation], why: str) -> list[str]:
+    """Return lines for what is sent to a topic whose configs may not be described."""
+    set_to = [each for each in operations if each.operation is OperationType.SET]
+    lines = [f"~ topic {remote_name}: {each.name}: ? -> {each.value}: {each.rule}; {why}" for each in set_to]
+    if reset := len(operations) - len(set_to):
+        lines.append(f"- topic {remote_name}: {reset} configs: ? -> (default): not set on the source topic; {why}")
     return lines
 
 

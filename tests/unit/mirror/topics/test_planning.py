@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.model import AdminRefusedError, ConfigEntry
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.planning import print_plan
 from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from klamm.mirror.settings.flow import FlowSettings
 
 ONE_FLOW = {
@@ -20,6 +23,7 @@ ONE_FLOW = {
     "A->B.enabled": "true",
     "topics": "orders",
 }
+DEFAULT = 5
 HEARTBEATS_ON_A = "  + topic heartbeats of the mirror's own on cluster A: 1 partition"
 HEARTBEATS_ON_B = "  + topic heartbeats of the mirror's own on cluster B: 1 partition"
 
@@ -60,6 +64,44 @@ def test_a_plan_of_two_flows_names_each_topic_of_heartbeats_once(monkeypatch: py
 def test_a_plan_without_heartbeats_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"emit.heartbeats.enabled": "false"})
     assert [line for line in lines if "heartbeats" in line] == []
+
+
+class Source(FakeCluster):
+    """Tells defaults, too."""
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        defaults = tuple(
+            ConfigEntry(name=name, value="1", config_source=DEFAULT) for name in ("flush.ms", "segment.ms")
+        )
+        described = super().describe_topic_configs(topics)
+        return {name: (*own, *defaults) for name, own in described.items() if not isinstance(own, AdminRefusedError)}
+
+
+class Secretive(FakeCluster):
+    """May not be asked for configs."""
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        return dict.fromkeys(topics, AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no right to"))
+
+
+def test_a_plan_says_where_it_can_not_see_what_would_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K894-21: everything is sent there; defaults that are defaults on both sides are not listed one by one."""
+    source, target = Source(orders=1), Secretive(**{"A.orders": 1})
+    source.configs["orders"] = {"retention.ms": "5"}
+    _, lines = printed(monkeypatch, {"A": source, "B": target})
+    why = "cluster B does not let them be described"
+    assert [line for line in lines if "A.orders" in line] == [
+        f"  ~ topic A.orders: retention.ms: ? -> 5: set on the source topic; {why}",
+        f"  - topic A.orders: 2 configs: ? -> (default): not set on the source topic; {why}",
+    ]
+    _, lines = printed(monkeypatch, {"A": source, "B": target}, **{"use.incremental.alter.configs": "never"})
+    assert [line for line in lines if "A.orders" in line] == [
+        f"  ~ topic A.orders: ? -> the complete set, which AlterConfigs writes; {why}"
+    ]
 
 
 class Broken:

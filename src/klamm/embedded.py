@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Final, Self
 
 from klamm.tied_process import TiedProcess
@@ -26,6 +27,9 @@ _LOG_TAIL_BYTES: Final = 16 * 1024
 _PORTS: Final = range(20_000, 32_000)
 """Free ports are looked for here, below the range from which systems give ports to outgoing connections: while a broker
 restarts, a client that tries to reach it must not be given its port."""
+_FOR_TESTS: Final[Mapping[str, object]] = MappingProxyType({"group.initial.rebalance.delay.ms": 0})
+"""Unless ``config`` says otherwise. A group's first member would wait three seconds for others; Kafka's own
+server.properties has the same line."""
 _ATTEMPTS: Final = 5
 """How often to look for free ports, when others take them at the same moment."""
 
@@ -47,6 +51,7 @@ class Broker:
     Args:
         brokers: how many broker ids to present, each on a port of its own.
         config: broker settings by Kafka's names, as in server.properties; True and False become true and false.
+            ``group.initial.rebalance.delay.ms`` is 0 unless named here: a first consumer need not wait 3 s for others.
         data_dir: where to keep the data; None means a temporary directory.
         listen: HOST:PORT of the first broker id; port 0 means free ports for all. NAME://HOST:PORT names the listener,
             which need not be PLAINTEXT then. Several listeners come by the setting ``listeners`` in ``config`` instead.
@@ -70,7 +75,7 @@ class Broker:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: at least one is needed")
         self._brokers = brokers
-        self._config = dict(config or {})
+        self._config = {**_FOR_TESTS, **(config or {})}
         self._given_dir = None if data_dir is None else Path(data_dir)
         self._data_dir = self._given_dir
         scheme, separator, self._listen = listen.rpartition("://")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import klamm
-from klamm.admin import AdminClient, NewTopic
+from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from klamm.embedded import BrokerStartError
 from klamm.protocol.errors import PolicyViolationError
 from tests.support.processes import free_port, wait_until
@@ -109,6 +109,14 @@ def test_settings_have_kafkas_names_and_python_values() -> None:
         with AdminClient(broker.bootstrap_servers) as admin:
             created = admin.create_topics([NewTopic(name="orders")]).all().result()["orders"]
         assert created.num_partitions == 7
+
+
+@pytest.mark.parametrize(("config", "delay_ms"), [({}, "0"), ({"group.initial.rebalance.delay.ms": 50}, "50")])
+def test_the_first_consumer_of_a_group_does_not_wait_for_others(config: dict[str, object], delay_ms: str) -> None:
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        described = admin.describe_configs([resource]).all().result()[resource]
+        assert described["group.initial.rebalance.delay.ms"].value == delay_ms
 
 
 def test_a_wrong_setting_is_told_with_its_name_and_value() -> None:
@@ -278,7 +286,7 @@ def test_the_log_of_the_broker_can_be_read() -> None:
 def test_pytest_gives_brokers_to_tests(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile("""
-        from klamm.admin import AdminClient, NewTopic
+        from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
         def use(broker):
             with AdminClient(broker.bootstrap_servers) as admin:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import Measurement, PeakMemory, Plan, alternate, cpu_seconds, wait_for
-from benchmarks.memory import fill_page_cache
 from benchmarks.mirror_sides import (
     EXACTLY_ONCE,
     PARTITIONS,
@@ -101,7 +100,6 @@ def _mirror(source: KafkaCluster, side: MirrorSide, records: int, producer: tupl
                 client.create_topic(REMOTE, partitions=PARTITIONS)
         produce(target.bootstrap_servers, _WARM_UP, _WARM_UP_RECORDS, producer)
         os.sync()  # nobody is timed while the disk is busy with what others wrote
-        fill_page_cache()
         began = time.monotonic()
         with side.running(source, target) as mirror:
             return watch(mirror, (*source.pids, *target.pids, mirror.pid), target, records, began)

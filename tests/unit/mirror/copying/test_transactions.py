@@ -242,6 +242,20 @@ def test_transactions_take_records_for_longer_than_it_takes_to_begin_and_end_the
     assert shard.transactions.due_in_s(1000.0) == pytest.approx(least_s, abs=0.001)
 
 
+def test_one_slow_transaction_does_not_make_those_after_it_longer(shard: Shard, target: Target) -> None:
+    """A broker is busy with something else now and then; records that come later need not wait for that as well."""
+    # given
+    for number, takes_s in enumerate([0.04] * 10 + [2.0, 0.04]):
+        target.takes_s = takes_s
+        shard.fetch()
+        shard.expect_nothing()
+        shard.drive(now := 10.0 * number)
+        # then
+        assert shard.transactions.due_in_s(now) == pytest.approx(0.36 if number else 0.1, abs=0.001)
+        shard.acknowledge(shard.send(), 3 * number)
+        shard.drive(now + 5.0)
+
+
 def test_a_partition_that_has_records_later_is_added_when_it_has(shard: Shard, target: Target) -> None:
     shard.fetch(0)
     shard.drive(10.0)

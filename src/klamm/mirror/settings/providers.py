@@ -13,6 +13,9 @@ from klamm.properties import SettingsError, read_properties
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    Provider = Callable[[str, str, str], str | None]
+    """From the key that refers to it, a path and a name to the value; None: there is none."""
+
 _REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}:]+)\}")
 _JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider."
 
@@ -23,8 +26,8 @@ def resolve(properties: Mapping[str, str]) -> dict[str, str]:
     A reference to a provider that the file does not name stays as it is, as in Kafka.
 
     Raises:
-        SettingsError: a provider's class is not one of Kafka's three, or what is referred to does not exist; the
-            message never holds a secret.
+        SettingsError: a provider's class is not one of Kafka's three, or what is referred to does not exist or is not
+            allowed (``param.allowed.paths``, ``param.allowlist.pattern``); the message never holds a secret.
     """
     names = parse_list(properties.get("config.providers", ""))
     providers = {name: _provider(properties, name) for name in names}
@@ -46,21 +49,55 @@ def resolve(properties: Mapping[str, str]) -> dict[str, str]:
     return {key: resolved(key, value) for key, value in properties.items()}
 
 
-def _provider(properties: Mapping[str, str], name: str) -> Callable[[str, str, str], str | None]:
+def _provider(properties: Mapping[str, str], name: str) -> Provider:
     key = f"config.providers.{name}.class"
     chosen = properties.get(key, "").strip()
+    parameters = f"config.providers.{name}.param."
     match chosen.removeprefix(_JAVA_PACKAGE):
         case "FileConfigProvider":
-            return _from_file
+            return _within(properties, f"{parameters}allowed.paths", _from_file)
         case "DirectoryConfigProvider":
-            return _from_directory
+            return _within(properties, f"{parameters}allowed.paths", _from_directory)
         case "EnvVarConfigProvider":
-            return _from_environment
+            return _listed(properties, f"{parameters}allowlist.pattern", _from_environment)
         case _:
             raise SettingsError(
                 f"{key}={chosen}: expected {_JAVA_PACKAGE}FileConfigProvider, DirectoryConfigProvider "
                 "or EnvVarConfigProvider"
             )
+
+
+def _within(properties: Mapping[str, str], limit: str, read: Provider) -> Provider:
+    """Let only what stands under some paths be read, where the file says so (KIP-993)."""
+    allowed = parse_list(properties.get(limit, ""))
+    for place in allowed:
+        if not Path(place).is_absolute():
+            raise SettingsError(f"{limit}={properties[limit]}: expected absolute paths, {place} is none")
+
+    def limited(key: str, path: str, wanted: str) -> str | None:
+        # Links are not followed, as in Kafka: mounted secrets are some.
+        normal = Path(os.path.normpath(path))
+        if allowed and not any(normal.is_relative_to(os.path.normpath(place)) for place in allowed):
+            raise SettingsError(f"{key}: {path} is not within {limit}={properties[limit]}")
+        return read(key, path, wanted)
+
+    return limited
+
+
+def _listed(properties: Mapping[str, str], limit: str, read: Provider) -> Provider:
+    """Let only variables of some names be read, where the file says so (KIP-887)."""
+    pattern = properties.get(limit, "").strip()
+    try:
+        allowed = re.compile(pattern or ".*", re.DOTALL)
+    except re.error as error:
+        raise SettingsError(f"{limit}={pattern}: expected a regular expression: {error}") from error
+
+    def limited(key: str, path: str, wanted: str) -> str | None:
+        if allowed.fullmatch(wanted) is None:
+            raise SettingsError(f"{key}: {wanted} is not one that {limit}={pattern} allows")
+        return read(key, path, wanted)
+
+    return limited
 
 
 def _from_file(key: str, path: str, wanted: str) -> str | None:

@@ -57,3 +57,34 @@ def test_a_reference_that_leads_nowhere_names_its_key_and_no_secret(tmp_path: Pa
 def test_a_provider_of_another_class_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"config\.providers\.vault\.class=.*VaultProvider: expected"):
         resolve(with_provider("vault", "VaultProvider"))
+
+
+@pytest.mark.parametrize("java_class", ["FileConfigProvider", "DirectoryConfigProvider"])
+def test_only_paths_that_are_allowed_are_read(tmp_path: Path, java_class: str) -> None:
+    """KIP-993."""
+    for name in ("open", "closed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "s").write_text("s=secret")
+    place = "" if java_class.startswith("Dir") else "/s"
+    limit = {"config.providers.p.param.allowed.paths": f"/nowhere, {tmp_path}/open"}
+    read = resolve(with_provider("p", java_class, a=f"${{p:{tmp_path}/open{place}:s}}", **limit))["a"]
+    assert "secret" in read
+    for path in (f"{tmp_path}/closed{place}", f"{tmp_path}/open/../closed{place}"):
+        with pytest.raises(
+            SettingsError, match=r"^a: .*/closed.* is not within config\.providers\.p\.param\.allowed\.paths="
+        ):
+            resolve(with_provider("p", java_class, a=f"${{p:{path}:s}}", **limit))
+    with pytest.raises(SettingsError, match=r"allowed\.paths=here: expected absolute paths, here is none"):
+        resolve(with_provider("p", java_class, **{"config.providers.p.param.allowed.paths": "here"}))
+
+
+def test_only_variables_that_are_allowed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-887."""
+    monkeypatch.setenv("KLAMM_TEST_USER", "alice")
+    limit = "config.providers.env.param.allowlist.pattern"
+    given = with_provider("env", "EnvVarConfigProvider", a="${env:KLAMM_TEST_USER}")
+    assert resolve(given | {limit: "KLAMM_.*"})["a"] == "alice"
+    with pytest.raises(SettingsError, match=r"^a: KLAMM_TEST_USER is not one that .*allowlist\.pattern=TEST.* allows"):
+        resolve(given | {limit: "TEST.*"})
+    with pytest.raises(SettingsError, match=r"allowlist\.pattern=\(: expected a regular expression"):
+        resolve(given | {limit: "("})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import logging
+import reprlib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from klamm.policy.kinds import PolicyKind, PolicySpec
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +89,20 @@ def _put(name: str, module: ModuleType) -> None:
         setattr(sys.modules[package], leaf, module)
 
 
-def load_policy(spec: PolicySpec, properties: Mapping[str, str], *, fresh: FreshModules | None = None) -> LoadedPolicy:
+def load_policy(
+    spec: PolicySpec,
+    properties: Mapping[str, str],
+    *,
+    fresh: FreshModules | None = None,
+    advise: Callable[[str], None] = lambda _: None,
+) -> LoadedPolicy:
     """Make and configure one policy.
 
     Args:
         spec: Which, and for what.
         properties: All of the broker's properties, handed to ``configure`` when the policy has one.
         fresh: Where to take the module from when it is to be read anew; None takes what is imported.
+        advise: Called once per method with what the author should know: that it returns something, which nobody reads.
 
     Raises:
         PolicyLoadError: No such class, or it is no policy, or making or configuring it fails.
@@ -116,13 +121,15 @@ def load_policy(spec: PolicySpec, properties: Mapping[str, str], *, fresh: Fresh
     source = source_of(module)
     return LoadedPolicy(
         policy=policy,
-        questions={kind: _question(getattr(policy, method), spec) for kind, method in methods.items()},
+        questions={kind: _question(getattr(policy, method), spec, advise) for kind, method in methods.items()},
         files=(*(() if source is None else (source,)), *own_modules(module).values(), *watched),
         only_computes=only_computes,
     )
 
 
-def _question(method: Callable[[Any], object], spec: PolicySpec) -> Callable[[Any], None]:
+def _question(
+    method: Callable[[Any], object], spec: PolicySpec, advise: Callable[[str], None]
+) -> Callable[[Any], None]:
     """Return what asks the policy; who answers False is told once that only raising refuses."""
     is_told = False
 
@@ -131,7 +138,7 @@ def _question(method: Callable[[Any], object], spec: PolicySpec) -> Callable[[An
         answer = method(details)
         if answer is not None and not is_told:
             is_told = True
-            logger.warning("%s: it returned %.40r, which allows; a policy refuses by raising", spec.origin, answer)
+            advise(f"{spec.origin}: it returned {reprlib.repr(answer)}, which allows; a policy refuses by raising")
 
     return ask
 

@@ -205,7 +205,7 @@ def _raised_by(question: Callable[[Any], None], details: Details) -> BaseExcepti
 
 
 def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModules | None) -> Callable[[], LoadedPolicy]:
-    return lambda: load_policy(spec, properties, fresh=fresh)
+    return lambda: load_policy(spec, properties, fresh=fresh, advise=logger.warning)
 
 
 def _close(loaded: LoadedPolicy, spec: PolicySpec) -> Any:

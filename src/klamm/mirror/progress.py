@@ -157,7 +157,8 @@ class _Totals:
     def add(self, partition: PartitionStatus | None, *, expected: bool, sign: int = 1) -> None:
         """Count a partition, None for one without news; or do not count it any more."""
         if partition is not None:
-            self.copied += sign * max(0, partition.next_offset)
+            # A topic that was emptied or made anew ends before what was copied of it.
+            self.copied += sign * max(0, min(partition.next_offset, partition.end_offset))
             self.total += sign * max(0, partition.end_offset)
         if expected:
             lag = None if partition is None else partition.lag

@@ -32,7 +32,8 @@ _LAST_ADD: Final = 3
 _LAST_END: Final = 4
 
 _ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-_LATER: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_MARKERS_DUE: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
+_LATER: Final = _MARKERS_DUE | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 _DENIED: Final = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 _OF_A_PARTITION: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED}
@@ -137,7 +138,8 @@ class TransactionCoordinator:
             elif code not in _LATER:
                 raise TransactionLostError(f"{what} for {self._transactional_id}: {error_name(code)}")
             if time.monotonic() >= deadline:
-                raise ConnectionLostError(f"{what} for {self._transactional_id}: {error_name(code)}")
+                why = " (the markers of the transaction before are not written yet)" if code in _MARKERS_DUE else ""
+                raise ConnectionLostError(f"{what} for {self._transactional_id}: {error_name(code)}{why}")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LAST_PAUSE_S)
 

@@ -70,7 +70,7 @@ def test_sums_that_are_kept_are_those_of_the_partitions(events: list[Any]) -> No
     progress = only(status)
     counted = {(p.topic, p.partition): p for p in progress.partitions if p.topic != "heartbeats"}
     assert list(counted) == sorted(counted)
-    assert progress.copied == sum(max(0, p.next_offset) for p in counted.values())
+    assert progress.copied == sum(max(0, min(p.next_offset, p.end_offset)) for p in counted.values())
     assert progress.total == sum(max(0, p.end_offset) for p in counted.values())
     wanted = {key for key in expected or set() if key[0] != "heartbeats"}
     lags = [counted[key].lag if key in counted else None for key in wanted]
@@ -90,6 +90,12 @@ def test_a_topic_that_is_not_mirrored_any_more_is_not_shown_any_more() -> None:
     assert [partition.partition for partition in only(status).partitions] == [1]
     status.expect("A->B", [])
     assert only(status).partitions, "of a flow that failed it is shown how far it was"
+
+
+def test_what_was_copied_of_a_topic_that_was_made_anew_is_not_more_than_it_has() -> None:
+    status = MirrorStatus(["A->B"])
+    status.update("s", [row(0, 20, 3, state="STOPPED", reason="it was created again"), row(1, 5, 10)])
+    assert (only(status).copied, only(status).total) == (8, 13)
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:

@@ -1,0 +1,62 @@
+"""A target that has no room for a while: it is said, nothing is lost, and it goes on by itself when there is room."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.copying.copier import Copier
+from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from tests.support.copiers import copy_settings, is_done, run_until
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import Seen, create_topic, produce, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORDS = [Seen(None, b"%04d" % at + bytes(2_000), (), 1_700_000_000_000) for at in range(400)]
+ROOM_BYTES = 300_000
+"""For each file; the partition's first is to hold more."""
+
+
+def fill_disk(broker: KlammBroker) -> Callable[[], None]:
+    """Let no file of a broker grow further than ``ROOM_BYTES`` until what is returned is called."""
+    soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (ROOM_BYTES, hard))
+
+    def make_room() -> None:
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+    return make_room
+
+
+@pytest.mark.parametrize("shards", [0, 1])
+def test_a_target_without_room_is_waited_for_and_nothing_is_lost(shards: int) -> None:
+    with KlammBroker() as source, KlammBroker() as target:
+        # given
+        create_topic(source.bootstrap_servers, "t", 1, {})
+        create_topic(target.bootstrap_servers, "A.t", 1, {})
+        create_topic(target.bootstrap_servers, "mm2-offsets.A.internal", 1, {"cleanup.policy": "compact"})
+        produce(source.bootstrap_servers, "t", [(0, record) for record in RECORDS])
+        settings = copy_settings(source.bootstrap_servers, target.bootstrap_servers, alias="A", shards=shards)
+        copier = Copier(settings, [PartitionId("t", 0, "A.t")])
+        reasons = set()
+        make_room = fill_disk(target)
+
+        def is_all_there() -> bool:
+            (row,) = copier.progress()
+            if row.state is CopyState.WAITING and "KAFKA_STORAGE_ERROR" in row.reason:
+                reasons.add(row.reason)
+                make_room()
+            return is_done(row)
+
+        # when
+        try:
+            run_until(copier, is_all_there)
+        finally:
+            copier.close()
+        # then
+        assert any("File too large" in reason for reason in reasons), reasons
+        assert read(target.bootstrap_servers, "A.t", {0: len(RECORDS)}) == {0: RECORDS}

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.mirror.progress import FlowProgress, FlowState, describe
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
@@ -33,6 +33,8 @@ EXIT_USAGE: Final = 2
 
 _TURN_S: Final = 0.1
 _REPORT_EVERY_S: Final = 1.0
+_REPEATED_EVERY_S: Final = 60.0
+"""A log is to show that a mirror lives, and not fill up while one waits for a cluster over a weekend."""
 
 
 def run(
@@ -67,7 +69,7 @@ def run(
         settings.tell(logger)
         if plan:
             return print_plan(settings, sys.stdout)
-        return _mirror(settings, until_caught_up=until_caught_up, on_progress=on_progress or _print_progress, stop=stop)
+        return _mirror(settings, until_caught_up=until_caught_up, on_progress=on_progress or ProgressLines(), stop=stop)
     except SettingsError as error:
         sys.stderr.write(f"{properties_path}: {error}\n")
         return EXIT_USAGE
@@ -167,7 +169,22 @@ def _signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _print_progress(flows: tuple[FlowProgress, ...]) -> None:
-    for flow in flows:
-        sys.stderr.write(describe(flow) + "\n")
-    sys.stderr.flush()
+class ProgressLines:
+    """Writes a line for each flow whose progress changed, and for the others one now and then."""
+
+    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._clock = clock
+        self._written: dict[str, tuple[str, float]] = {}
+
+    def __call__(self, flows: tuple[FlowProgress, ...]) -> None:
+        """Take what is the progress now."""
+        out = self._out or sys.stderr
+        now = self._clock()
+        for flow in flows:
+            line = describe(flow)
+            before, at = self._written.get(flow.flow, ("", 0.0))
+            if line != before or now - at >= _REPEATED_EVERY_S:
+                out.write(line + "\n")
+                self._written[flow.flow] = line, now
+        out.flush()

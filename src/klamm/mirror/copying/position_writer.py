@@ -50,6 +50,8 @@ class PositionWriter:
         self._flow = flow
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="positions")
         self._running: Future[_Outcome] | None = None
+        self._told = ""
+        """Why positions are not written, as the log has it; confined to the thread that writes."""
 
     @property
     def is_busy(self) -> bool:
@@ -76,8 +78,11 @@ class PositionWriter:
         try:
             if offsets:
                 self._store.write(offsets)
+                self._told = ""
         except _REFUSALS as error:
-            logger.warning("%s: positions could not be written: %s", self._flow, error)
+            if str(error) != self._told:
+                logger.warning("%s: positions could not be written: %s", self._flow, error)
+                self._told = str(error)
             offsets = {}
         return _Outcome(offsets, refusal)
 

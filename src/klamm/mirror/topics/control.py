@@ -91,6 +91,7 @@ class FlowControl:
     def run(self, stop: threading.Event) -> None:
         """Go round until ``stop``, or until the flow has failed."""
         backoff_s = _FIRST_BACKOFF_S
+        told = ""
         while not stop.is_set():
             try:
                 self.turn()
@@ -100,13 +101,15 @@ class FlowControl:
                 self._publish(())
                 return
             except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
-                logger.warning("%s waits: %s", self._settings.name, error)
+                if str(error) != told:
+                    logger.warning("%s waits: %s", self._settings.name, error)
+                    told = str(error)
                 self._status.set_state(self._settings.name, FlowState.WAITING, str(error))
                 self._are_reachable = False
                 stop.wait(backoff_s)
                 backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
             else:
-                backoff_s = _FIRST_BACKOFF_S
+                backoff_s, told = _FIRST_BACKOFF_S, ""
                 self._status.set_state(self._settings.name, FlowState.RUNNING)
                 stop.wait(_TURN_S)
         self._status.set_state(self._settings.name, FlowState.STOPPED)

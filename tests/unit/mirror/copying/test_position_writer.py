@@ -125,6 +125,16 @@ def test_what_fails_is_told_and_leaves_the_other(
     assert (syncs.sent, syncs.settled) == (["b"], [error, None])
 
 
+def test_what_goes_on_failing_is_told_once(
+    writer: PositionWriter, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error in (ConnectionLostError("away"), ConnectionLostError("away"), None, ConnectionLostError("away")):
+        store.error = error
+        writer.begin(OFFSETS)
+        writer.collect(wait=True)
+    assert [record.getMessage() for record in caplog.records] == ["A->B: positions could not be written: away"] * 2
+
+
 def test_what_is_being_written_when_it_closes_is_settled(store: Store, syncs: Syncs) -> None:
     writer = PositionWriter(cast("PositionStore", store), cast("SyncWriter", syncs), flow="A->B")
     syncs.due = ["a"]

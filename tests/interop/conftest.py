@@ -36,3 +36,13 @@ def family(request: pytest.FixtureRequest) -> Family:
     if chosen.needs_java:
         request.getfixturevalue("java")
     return chosen
+
+
+@pytest.fixture(scope="module", params=["kafka", "klamm"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One cluster of each kind, which a mirror's tests take for source and target."""
+    if request.param == "kafka":
+        yield request.getfixturevalue("real_kafka").bootstrap_servers
+        return
+    with KlammBroker() as broker:
+        yield broker.bootstrap_servers

@@ -13,7 +13,6 @@ from klamm.mirror.copying.copier import Copier
 from klamm.mirror.copying.partition_copy import PartitionId
 from klamm.mirror.positions import shard_of
 from tests.support.copiers import copy_all, copy_settings
-from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.processes import wait_until
 
@@ -25,16 +24,6 @@ if TYPE_CHECKING:
 YEAR_2013 = 1_356_998_400_000
 LONG_S = 3_600.0
 """A transaction that does not end by itself while a test lasts."""
-
-
-@pytest.fixture(scope="module", params=["kafka", "klamm"])
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One cluster that is source and target."""
-    if request.param == "kafka":
-        yield request.getfixturevalue("real_kafka").bootstrap_servers
-        return
-    with KlammBroker() as broker:
-        yield broker.bootstrap_servers
 
 
 class Flow:

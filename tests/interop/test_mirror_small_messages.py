@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -12,25 +11,11 @@ from klamm.mirror.copying.partition_copy import CopyState, PartitionId
 from klamm.mirror.copying.sync_writer import SyncSettings
 from klamm.mirror.formats import OffsetSync
 from tests.support.copiers import copy_all, copy_settings
-from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PARTITIONS = 60
 TAKES = {"cleanup.policy": "compact", "max.message.bytes": "1500"}
 """About ten positions."""
-
-
-@pytest.fixture(scope="module", params=["kafka", "klamm"])
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One cluster that is source and target."""
-    if request.param == "kafka":
-        yield request.getfixturevalue("real_kafka").bootstrap_servers
-        return
-    with KlammBroker() as broker:
-        yield broker.bootstrap_servers
 
 
 @pytest.mark.parametrize("shards", [0, 1])

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from klamm.mirror.settings.flow import FlowSettings
 
+TIME_MS = 1_700_000_000_000
+
 
 class Mirrored:
     """A topic with one partition and its remote topic, on one broker."""
@@ -37,12 +39,26 @@ class Mirrored:
         (self.flow,) = parse_settings(parse_properties(properties(address, address, more, topics=self.topic))).flows
 
     def write(self, topic: str, *numbers: int) -> None:
-        produce(self.address, topic, [(0, Seen(None, b"%d" % number, (), 1_700_000_000_000)) for number in numbers])
+        produce(self.address, topic, [(0, Seen(None, b"%d" % number, (), TIME_MS)) for number in numbers])
+
+    def write_both(self, *numbers: int) -> None:
+        for topic in (self.topic, self.remote_topic):
+            self.write(topic, *numbers)
+
+    def begin_transaction(self, *values: bytes) -> Producer:
+        """Write values to the remote topic in a transaction, and leave it open."""
+        producer = Producer({"bootstrap.servers": self.address, "transactional.id": self.topic})
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(self.remote_topic, value, partition=0, timestamp=TIME_MS)
+        assert producer.flush(10) == 0
+        return producer
 
     def stand_at(self, offset: int) -> None:
         """Say that the record at an offset was mirrored last."""
         key = key_bytes(SourcePartition("A", self.topic, 0))
-        produce(self.address, self.positions, [(0, Seen(key, value_bytes(offset), (), 1_700_000_000_000))])
+        produce(self.address, self.positions, [(0, Seen(key, value_bytes(offset), (), TIME_MS))])
 
     def verify(self) -> tuple[int, str]:
         """Return how many records are the same on both sides, and what is wrong."""
@@ -61,13 +77,11 @@ def test_what_is_mirrored_while_both_sides_are_looked_at_is_not_missing(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    for topic in (mirrored.topic, mirrored.remote_topic):
-        mirrored.write(topic, 0, 1)
+    mirrored.write_both(0, 1)
     mirrored.stand_at(1)
 
     def positions_of_a_moment_later(flow: FlowSettings) -> dict[tuple[str, int], int]:
-        for topic in (mirrored.topic, mirrored.remote_topic):
-            mirrored.write(topic, 2)
+        mirrored.write_both(2)
         mirrored.stand_at(2)
         return mirrored_offsets(flow)
 
@@ -82,12 +96,7 @@ def test_records_of_a_transaction_that_is_about_to_end_are_waited_for(
     """Their position can be read before they can: each partition gets a marker of its own."""
     # given
     mirrored.write(mirrored.topic, 0, 1)
-    producer = Producer({"bootstrap.servers": mirrored.address, "transactional.id": mirrored.topic})
-    producer.init_transactions(10)
-    producer.begin_transaction()
-    for number in range(2):
-        producer.produce(mirrored.remote_topic, b"%d" % number, partition=0, timestamp=1_700_000_000_000)
-    assert producer.flush(10) == 0
+    producer = mirrored.begin_transaction(b"0", b"1")
     mirrored.stand_at(1)
     waits: list[float] = []
 
@@ -107,14 +116,9 @@ def test_an_open_transaction_of_somebody_does_not_hold_it_up_for_ever(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    for topic in (mirrored.topic, mirrored.remote_topic):
-        mirrored.write(topic, 0, 1)
+    mirrored.write_both(0, 1)
     mirrored.stand_at(1)
-    producer = Producer({"bootstrap.servers": mirrored.address, "transactional.id": mirrored.topic})
-    producer.init_transactions(10)
-    producer.begin_transaction()
-    producer.produce(mirrored.remote_topic, b"somebody's", partition=0)
-    assert producer.flush(10) == 0
+    producer = mirrored.begin_transaction(b"somebody's")
     monkeypatch.setattr(flows, "_PATIENCE_S", 0.1)
     # then
     assert mirrored.verify() == (2, "")

@@ -68,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     except BrokenPipeError:  # who read the result has enough of it
-        _write_nothing_more()
+        write_nothing_more()
         return EXIT_OK
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        _write_nothing_more()
+        write_nothing_more()
         sys.stderr.write(f"klamm: the output could not be written: {error.strerror}\n")
         return EXIT_FAILED
     return code
@@ -104,7 +104,7 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
 
 
-def _write_nothing_more() -> None:
+def write_nothing_more() -> None:
     """Let what is still buffered go nowhere, also at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.cli import write_nothing_more
 from klamm.cli.output import complain
 from klamm.properties import SettingsError, read_properties, split_address
 from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersionError
@@ -123,9 +123,8 @@ def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str]
     try:
         code = work()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the result has enough of it, as `head` does. What is left goes nowhere, also at the exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who read the result has enough of it, as `head` does
+        write_nothing_more()
         return 0
     except (RefusedError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
         line = " ".join(explain(error).split("\n"))

@@ -15,6 +15,11 @@ _OF_BROKERS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
+def is_of_topic_characters(text: str) -> bool:
+    """Tell whether a text has characters that names of topics may have, and at least one."""
+    return _LEGAL.fullmatch(text) is not None
+
+
 def check_topic_name(name: str) -> None:
     """Refuse what cannot be the name of a topic.
 
@@ -28,7 +33,7 @@ def check_topic_name(name: str) -> None:
         reason = f"'{name}' is not allowed"
     elif len(name) > MAX_TOPIC_NAME_LENGTH:
         reason = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
-    elif _LEGAL.fullmatch(name) is None:
+    elif not is_of_topic_characters(name):
         reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     if reason is not None:
         raise InvalidTopicError(f"Topic name is invalid: {reason}")

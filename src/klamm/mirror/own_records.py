@@ -151,7 +151,8 @@ def read_newest(cluster: Cluster, topic: str, *, attempts: int) -> Newest:
     Args:
         cluster: its metadata of the topic are fresh.
         topic: that exists.
-        attempts: how often a partition is asked, 20 times a second, before an open transaction is said to hide records.
+        attempts: how often a partition is asked, 20 times a second, before an open transaction is said to hide records;
+            after the first such partition the others are not waited for.
 
     Raises:
         ConnectionLostError: not all of it can be read now.
@@ -163,8 +164,8 @@ def read_newest(cluster: Cluster, topic: str, *, attempts: int) -> Newest:
     newest: dict[bytes, Record] = {}
     hidden = ""
     for key in where:
-        if not _read_partition(cluster, key, range(first[key], ends[key]), attempts, newest):
-            hidden = f"{topic}-{key[1]}"
+        if not _read_partition(cluster, key, range(first[key], ends[key]), 1 if hidden else attempts, newest):
+            hidden = hidden or f"{topic}-{key[1]}"
     return Newest(newest, hidden)
 
 

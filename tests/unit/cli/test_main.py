@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm import cli
+from tests.support.skips import skip_loudly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,9 +60,10 @@ def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) 
     assert cli.main(["demo"]) == 130
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("words", ["--help", "completion bash"])
 def test_an_output_that_takes_no_more_is_told_in_one_line(words: str) -> None:
+    if not Path("/dev/full").exists():
+        skip_loudly("this system has no /dev/full")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "klamm.cli", *words.split()],

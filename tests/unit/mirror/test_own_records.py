@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.own_records import OwnRecords
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
+from klamm.wire.cluster import LATEST
 from klamm.wire.connection import ConnectionLostError
 from klamm.wire.small_topics import RecordsRefusedError
 from klamm.wire.transport import ConnectionSettings
@@ -153,3 +155,22 @@ def test_checkpoints_of_many_groups_are_more_than_a_broker_takes_at_once() -> No
             connection.write("own", records(some))
             # then
             assert [record.value for record in connection.read("own", 0)[0]] == some
+
+
+def test_after_a_partition_that_hides_records_no_other_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    asked: list[int] = []
+
+    def nothing(_: object, __: str, partition: int, at: int, **___: object) -> tuple[list[Record], int]:
+        asked.append(partition)
+        return [], at
+
+    monkeypatch.setattr(own_records, "read_records", nothing)
+    cluster = Mock()
+    cluster.topics = {"t": Mock(partitions=(0, 1, 2))}
+    cluster.list_offsets = lambda where, timestamp: dict.fromkeys(where, int(timestamp == LATEST))
+    # when
+    newest = own_records.read_newest(cluster, "t", attempts=3)
+    # then
+    assert (newest.records, newest.hidden) == ({}, "t-0")
+    assert asked == [0, 0, 0, 1, 2]

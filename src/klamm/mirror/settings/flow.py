@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from klamm.configs.names import is_of_topic_characters
 from klamm.mirror import filters, naming
 from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from klamm.mirror.settings import keys
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.groups import GroupSettings
     from klamm.mirror.settings.mirror import ClusterSettings
 
-_SEPARATOR: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic")
 
 
@@ -219,7 +218,7 @@ def _policy(reader: KeyReader, source_alias: str) -> ReplicationPolicy:
 def _separator(reader: KeyReader) -> str:
     key = "replication.policy.separator"
     separator = reader.text(key, ".")
-    if _SEPARATOR.fullmatch(separator) is None:
+    if not is_of_topic_characters(separator):
         found, value = reader.find(key) or (key, separator)
         raise SettingsError(f"{found}={value}: expected characters that names of topics may have: a-z A-Z 0-9 . _ -")
     return separator

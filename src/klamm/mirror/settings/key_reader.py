@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from klamm.configs.names import MAX_TOPIC_NAME_LENGTH, check_topic_name
 from klamm.mirror.filters import PatternList
 from klamm.mirror.settings import keys
 from klamm.properties import SettingsError, parse_int, with_prefix
+from klamm.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FROM_TOP: Final = keys.POSITIONS_TOPIC
 """Keys of Connect's worker that MirrorMaker takes from the top level of the file, rather than from ``B.``."""
 
@@ -120,8 +120,11 @@ def check_topic(key: str, name: str) -> str:
     Raises:
         SettingsError: no topic can be called so.
     """
-    if _TOPIC.fullmatch(name) is None or name in {".", ".."}:
-        raise SettingsError(f"{key}={name}: expected the name of a topic: 1 to 249 of a-z A-Z 0-9 . _ -")
+    try:
+        check_topic_name(name)
+    except InvalidTopicError as error:
+        expected = f"the name of a topic: 1 to {MAX_TOPIC_NAME_LENGTH} of a-z A-Z 0-9 . _ -"
+        raise SettingsError(f"{key}={name}: expected {expected}") from error
     return name
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.configs.names import is_of_topic_characters
 from klamm.mirror.naming import DefaultReplicationPolicy, IdentityReplicationPolicy
 from klamm.mirror.settings.clients import SECURITY_PREFIXES, check_clients, of_flow, without_meaning
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
@@ -36,7 +37,6 @@ _OPEN_PREFIXES: Final = (*SECURITY_PREFIXES, "spark.", "config.providers")
 """What begins so goes to clients, providers or Spark, who know their own keys."""
 _OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
 """What begins so behind ``A->B.`` goes to clients; at top level MirrorMaker passes it over, and so does klamm."""
-_ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _SCHEME: Final = re.compile(r"[a-zA-Z0-9%._-]*://")
 _LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
 
@@ -181,7 +181,7 @@ def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings
 
 def _check_aliases(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
     for alias in aliases:
-        if _ALIAS.fullmatch(alias) is None:
+        if not is_of_topic_characters(alias):
             raise SettingsError(
                 f"clusters={properties['clusters']}: {alias} becomes a part of the names of topics: expected "
                 "characters that they may have: a-z A-Z 0-9 . _ -"

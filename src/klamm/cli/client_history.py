@@ -14,13 +14,13 @@ from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.rollout import rollout_key
+from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.history import plan_revert, read_config_history
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from klamm.storage.changes import PutHistory
     from klamm.storage.history import Reversal
@@ -108,29 +108,32 @@ def _change(name: str, old: str | None, new: str | None) -> str:
 
 def _revert(options: argparse.Namespace) -> int:
     from klamm.admin import ClientConfigOp  # noqa: PLC0415  # wrong flags need no network library
+    from klamm.cli.configs.clients import configs_of  # noqa: PLC0415
 
     entity = _entity(options)
     history = read_config_history(options.data_dir, resource=str(entity), limit=_ALL_LINES)
     reversals = plan_revert(history, resource=str(entity), to_ms=options.to)
     if reversals:
-        operations = [ClientConfigOp(name, value) for name, value in _wanted(reversals, history).items()]
         with connect(options) as admin:
+            wanted = _wanted(reversals, configs_of(admin, entity))
+            operations = [ClientConfigOp(name, value) for name, value in wanted.items()]
             admin.alter_client_configs({entity: operations}, validate_only=options.validate_only).all().result()
     write(options.output, [_planned(one) for one in reversals], lambda: _said(reversals, options))
     return 0
 
 
-def _wanted(reversals: Sequence[Reversal], history: Sequence[PutHistory]) -> dict[str, str | None]:
-    """Return what is to be set, None for what is to be removed.
+def _wanted(reversals: Sequence[Reversal], present: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the values to set, None for configs to remove.
 
-    Setting a config ends its roll-out, so one that was under way then as it is now has to be named too.
+    A change of a config may change its roll-out, and the other way round. The one that is to stay as it is now is
+    therefore named as well, with its present value.
     """
     wanted = {one.name: one.value for one in reversals}
-    newest = {line.name: line.new for line in reversed(history)}
     for one in reversals:
-        rollout = rollout_key(one.name)
-        if rollout not in wanted and newest.get(rollout) is not None:
-            wanted[rollout] = newest[rollout]
+        key = one.name.removeprefix(PREFIX)
+        if rollout_key(key) in present or rollout_key(key) in wanted:
+            for name in (key, rollout_key(key)):
+                wanted.setdefault(name, present.get(name))
     return wanted
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from klamm.client_configs.definitions import BrokerLimits, check_value
 from klamm.client_configs.entities import ClientConfigEntity, alterable_entity
-from klamm.client_configs.rollout import PREFIX, rollout_key
+from klamm.client_configs.rollout import PREFIX, parse_rollout, rollout_key
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
@@ -121,4 +121,21 @@ def _changes(
         rollout = rollout_key(key)
         if rollout in configs and rollout not in changes:
             changes[rollout] = ClientConfigChange(entity=entity, name=rollout, old=configs[rollout], new=None)
+    for change in tuple(changes.values()):
+        key = change.name.removeprefix(PREFIX)
+        final = _replaced_by_next(change)
+        if final is not None and key not in changes:
+            changes[key] = ClientConfigChange(entity=entity, name=key, old=configs.get(key), new=final)
     return tuple(changes.values())
+
+
+def _replaced_by_next(change: ClientConfigChange) -> str | None:
+    """Return the value of a complete roll-out that a roll-out of another value replaces, None for other changes.
+
+    Every client has that value. It becomes the plain value of the config, because otherwise the clients that are not in
+    the new roll-out would fall back to the value before both.
+    """
+    if not change.name.startswith(PREFIX) or change.old is None or change.new is None:
+        return None
+    before, after = (parse_rollout(change.name, text) for text in (change.old, change.new))
+    return before.value if before.is_complete and before.value != after.value else None

@@ -4,6 +4,9 @@ KIP-649's wire stays as it is. A roll-out is one more config of the entity, ``ro
 operators set, see and remove it as any other, it is kept and remembered like any other, and clients never see it,
 because the broker resolves it. Which clients are in is decided by a hash of user, client id and key, so it is the same
 after a restart, and whoever is in at 10 % is in at 50 %.
+
+A roll-out at 100 percent applies to every client and still is a roll-out: the value that it replaces is kept beside it,
+so that removing the roll-out restores that value. Setting the config itself ends the roll-out and makes a value final.
 """
 
 from __future__ import annotations
@@ -34,14 +37,23 @@ class Rollout:
     """Of a percent, 0 to 10,000: below it a client is in."""
     value: str
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every client has the value."""
+        return self.hundredths >= HUNDREDTHS
+
     def applies_to(self, application: ClientConfigEntity, key: str) -> bool:
         """Tell whether this application is among those that have it."""
         return client_class(application, key) < self.hundredths
 
+    @property
+    def percent(self) -> str:
+        """The percent without needless zeros, as ``12.5``."""
+        return f"{self.hundredths / 100:.2f}".rstrip("0").rstrip(".")
+
     def __str__(self) -> str:
-        """Return it as it is stored."""
-        percent = f"{self.hundredths / 100:.2f}".rstrip("0").rstrip(".")
-        return f"{percent}:{self.value}"
+        """Return the roll-out in its stored form."""
+        return f"{self.percent}:{self.value}"
 
 
 def rollout_key(key: str) -> str:

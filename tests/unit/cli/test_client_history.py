@@ -87,6 +87,22 @@ def test_a_roll_out_that_was_under_way_then_is_again(broker: klamm.Broker, run: 
     assert described.configs == {"acks": "1", "rollout.acks": "10:all"}
 
 
+def test_a_complete_roll_out_goes_back_to_a_part_of_the_clients(broker: klamm.Broker, run: Command) -> None:
+    # given: a roll-out of another value follows a complete one only when the value before is to stay
+    put(broker, acks="1")
+    put(broker, **{"rollout.acks": "10:0"})
+    newest = json.loads(run("history", "--user", "alice", "-o", "json")[1])[0]
+    put(broker, **{"rollout.acks": "100:all"})
+    # when
+    code, said = run("revert", "--user", "alice", "--to", newest["at"])
+    # then
+    assert (code, said.splitlines()) == (0, ["~ rollout.acks: 100:all -> 10:0", "Changed: 1."])
+    with AdminClient(broker.bootstrap_servers) as admin:
+        alice = EntityFilter(components=(FilterComponent.of_entity(EntityType.USER, "alice"),), strict=True)
+        (described,) = admin.describe_client_configs(alice).result()
+    assert described.configs == {"acks": "1", "rollout.acks": "10:0"}
+
+
 def test_the_default_client_id_of_a_user_has_a_history_too(broker: klamm.Broker, run: Command) -> None:
     with AdminClient(broker.bootstrap_servers) as admin:
         entity = ClientConfigEntity.of_client("alice", None)

@@ -8,8 +8,9 @@ import pytest
 
 import klamm
 from klamm import cli
-from klamm.admin import ClientConfigOp
-from klamm.cli.configs.clients import staged
+from klamm.admin import ClientConfigEntity, ClientConfigOp
+from klamm.cli.configs.clients import stage
+from klamm.cli.connecting import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +47,57 @@ def test_a_value_is_rolled_out_step_by_step(run: Callable[..., tuple[int, str]])
     assert alter("12.5") == "acks=1, rollout.acks=12.5:all"
     assert alter("0") == "acks=1"
     assert alter("50") == "acks=1, rollout.acks=50:all"
-    assert alter("100") == "acks=all"
+    assert alter("100") == "acks=1, rollout.acks=100:all"
+
+
+def test_percent_0_restores_the_value_that_percent_100_replaced(run: Callable[..., tuple[int, str]]) -> None:
+    change = ("--alter", "--user", "dora", "--add-config", "acks=all")
+    assert run("--alter", "--user", "dora", "--add-config", "acks=1")[0] == 0
+    assert run(*change, "--percent", "100") == (
+        0,
+        "Completed updating config for user dora.\n"
+        "  acks=all for every client of user 'dora'; --percent 0 restores acks=1,"
+        " --add-config acks=all without --percent makes it final\n",
+    )
+    assert run(*change, "--percent", "0") == (
+        0,
+        "Completed updating config for user dora.\n  acks=1 for every client of user 'dora'\n",
+    )
+    assert described(run, "dora") == "acks=1"
+
+
+def test_percent_0_without_a_roll_out_fails_and_names_the_flags(run: Callable[..., tuple[int, str]]) -> None:
+    change = ("--alter", "--user", "emil", "--add-config", "acks=all")
+    code, said = run(*change, "--percent", "0")
+    assert code == 1
+    assert "user 'emil' has no roll-out of acks" in said
+    assert "no acks is set" in said
+    assert run(*change)[0] == 0
+    code, said = run(*change, "--percent", "0")
+    assert code == 1
+    assert "acks=all is set for every client" in said
+    assert "--delete-config acks" in said
+    assert described(run, "emil") == "acks=all"
+
+
+def test_the_same_value_without_a_percent_ends_the_roll_out(run: Callable[..., tuple[int, str]]) -> None:
+    change = ("--alter", "--user", "fritz", "--add-config", "acks=all")
+    assert run(*change, "--percent", "100")[0] == 0
+    assert run(*change)[0] == 0
+    assert described(run, "fritz") == "acks=all"
+
+
+def test_the_next_roll_out_begins_at_the_value_of_the_complete_one(run: Callable[..., tuple[int, str]]) -> None:
+    def alter(value: str, percent: str) -> str:
+        code, said = run("--alter", "--user", "gerda", "--add-config", f"acks={value}", "--percent", percent)
+        assert code == 0
+        return said.splitlines()[-1].strip()
+
+    assert run("--alter", "--user", "gerda", "--add-config", "acks=1")[0] == 0
+    alter("all", "100")
+    assert alter("0", "10") == "acks=0 for 10 % of the clients of user 'gerda'; the others: acks=all"
+    assert described(run, "gerda") == "acks=all, rollout.acks=10:0"
+    assert alter("0", "0") == "acks=all for every client of user 'gerda'"
 
 
 def test_a_roll_out_is_deleted_with_its_config(run: Callable[..., tuple[int, str]]) -> None:
@@ -76,9 +127,18 @@ def test_a_key_that_the_broker_does_not_allow_is_refused_by_name(run: Callable[.
     assert described(run, "carol") == ""
 
 
-def test_percents_become_operations() -> None:
-    assert staged({"acks": "all"}, None) == [ClientConfigOp("acks", "all")]
-    assert staged({"acks": "all"}, 0.5) == [ClientConfigOp("rollout.acks", "0.5:all")]
+def test_a_percent_becomes_an_operation_on_the_roll_out() -> None:
+    alice = ClientConfigEntity.of_user("alice")
+    assert stage(alice, {}, ("acks", "all"), 0.5).operation == ClientConfigOp("rollout.acks", "0.5:all")
+    assert stage(alice, {"rollout.acks": "10:0"}, ("acks", "0"), 0).operation == ClientConfigOp("rollout.acks", None)
+    with pytest.raises(RefusedError, match="no roll-out of acks"):
+        stage(alice, {"rollout.heartbeat.interval.ms": "10:5"}, ("acks", "0"), 0)
+
+
+def test_a_percent_that_no_client_can_be_in_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["configs", "--alter", "--user", "bob", "--add-config", "acks=1", "--percent", "0.001"])
+    assert "expected 0, or a number from 0.01 to 100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("percent", ["130", "-1", "nan", "ten"])

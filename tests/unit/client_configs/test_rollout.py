@@ -93,6 +93,15 @@ def test_setting_or_removing_the_config_ends_its_roll_out() -> None:
     assert plan({"acks": "1"}, ("acks", "all")) == {"acks": "all"}
 
 
+def test_a_roll_out_after_a_complete_one_keeps_the_value_that_every_client_has() -> None:
+    complete = {"acks": "1", "rollout.acks": "100:all"}
+    assert plan(complete, ("rollout.acks", "10:0")) == {"rollout.acks": "10:0", "acks": "all"}
+    assert plan(complete, ("rollout.acks", "10:0"), ("acks", "1")) == {"rollout.acks": "10:0", "acks": "1"}
+    assert plan(complete, ("rollout.acks", "50:all")) == {"rollout.acks": "50:all"}
+    assert plan(complete, ("rollout.acks", None)) == {"rollout.acks": None}
+    assert plan({"acks": "1", "rollout.acks": "99.99:all"}, ("rollout.acks", "10:0")) == {"rollout.acks": "10:0"}
+
+
 def test_one_client_id_cannot_be_rolled_out_to_in_part() -> None:
     with pytest.raises(InvalidRequestError, match="percent"):
         plan({}, ("rollout.acks", "10:all"), client_id="app")

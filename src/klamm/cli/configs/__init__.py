@@ -52,11 +52,12 @@ def _run(options: argparse.Namespace) -> int:
         users.route(found, changes)  # what is wrong in itself is told before anything is connected
     with connect(options) as admin:
         change = users.alter if found.has_quotas else resources.alter
-        change(admin, found, changes, options)
+        effects = change(admin, found, changes, options)
     document = {
         "entity": dict(zip(found.types, found.names, strict=True)),
         "changes": changes.document(),
         "validate_only": options.validate_only,
     }
-    write(options.output, document, lambda: [found.valid() if options.validate_only else found.completed()])
+    done = found.valid() if options.validate_only else found.completed()
+    write(options.output, document, lambda: [done, *effects])
     return 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 from klamm.cli.connecting import RefusedError
-from klamm.client_configs.rollout import Rollout, rollout_key
+from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from klamm.cli.configs.entities import Target
 
 _TYPES: Final = {"users": EntityType.USER, "clients": EntityType.CLIENT_ID}
-ALL_PERCENT: Final = 100
 
 
 def find(admin: AdminClient, target: Target) -> tuple[ClientConfigsDescription, ...]:
@@ -35,42 +35,96 @@ def find(admin: AdminClient, target: Target) -> tuple[ClientConfigsDescription, 
     return admin.describe_client_configs(EntityFilter(components=tuple(components), strict=True)).result()
 
 
-def alter(admin: AdminClient, target: Target, changes: Changes, *, percent: float | None, validate_only: bool) -> None:
+def alter(
+    admin: AdminClient, target: Target, changes: Changes, *, percent: float | None, validate_only: bool
+) -> list[str]:
     """Send the changes of one entity.
 
+    Returns:
+        With a percent, one line per config: the values that apply to the clients after the change.
+
     Raises:
-        RefusedError: A key to be deleted is not set; nothing was sent.
+        RefusedError: A key to be deleted is not set, or there is no roll-out to take back; nothing was sent.
     """
-    user, client = target.name_of("users"), target.name_of("clients")
-    if "clients" in target.types:
-        entity = ClientConfigEntity.of_client(user or None, client or None)
-    else:
-        entity = ClientConfigEntity.of_user(user or None)
-    if changes.deleted:
-        present = _configs(admin, entity)
-        if wrong := [key for key in changes.deleted if key not in present and rollout_key(key) not in present]:
-            raise RefusedError(f"Invalid config(s): {','.join(wrong)}")
+    entity = entity_of(target)
+    present = configs_of(admin, entity) if changes.deleted or percent is not None else {}
+    if wrong := [key for key in changes.deleted if key not in present and rollout_key(key) not in present]:
+        raise RefusedError(f"Invalid config(s): {','.join(wrong)}")
+    stages = [] if percent is None else [stage(entity, present, pair, percent) for pair in changes.added.items()]
     operations = [
-        *staged(changes.added, percent),
+        *(each.operation for each in stages),
+        *(ClientConfigOp(key, value) for key, value in changes.added.items() if percent is None),
         *(ClientConfigOp(key, None) for key in changes.deleted),
     ]
     admin.alter_client_configs({entity: operations}, validate_only=validate_only).all().result()
+    return [each.effect for each in stages]
 
 
-def staged(added: Mapping[str, str], percent: float | None) -> list[ClientConfigOp]:
-    """Return the operations that set these values for some percent of the clients.
+def entity_of(target: Target) -> ClientConfigEntity:
+    """Return the entity that the configs belong to; the empty name is the default of its type."""
+    user, client = target.name_of("users"), target.name_of("clients")
+    if "clients" in target.types:
+        return ClientConfigEntity.of_client(user or None, client or None)
+    return ClientConfigEntity.of_user(user or None)
 
-    Nothing, or 100 percent, sets them for all and ends a roll-out; 0 percent takes a roll-out back.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of the roll-out of one config."""
+
+    operation: ClientConfigOp
+    effect: str
+    """The values that apply to the clients after the step, for people."""
+
+
+def stage(entity: ClientConfigEntity, present: Mapping[str, str], pair: tuple[str, str], percent: float) -> Stage:
+    """Return the step that sets a value for some percent of the clients; 0 percent restores the value before.
+
+    Args:
+        entity: The user, for messages.
+        present: Its configs now, roll-outs included.
+        pair: Key and value.
+        percent: From 0 to 100.
+
+    Raises:
+        RefusedError: 0 percent, and the config has no roll-out.
     """
-    if percent is None or percent >= ALL_PERCENT:
-        return [ClientConfigOp(key, value) for key, value in added.items()]
+    key, value = pair
+    name = rollout_key(key)
+    under_way = parse_rollout(name, present[name]) if name in present else None
+    plain = present.get(key)
     if percent == 0:
-        return [ClientConfigOp(rollout_key(key), None) for key in added]
-    hundredths = round(percent * 100)
-    return [
-        ClientConfigOp(rollout_key(key), str(Rollout(hundredths=hundredths, value=value)))
-        for key, value in added.items()
-    ]
+        if under_way is None:
+            raise RefusedError(_nothing_to_take_back(entity, key, plain))
+        return Stage(operation=ClientConfigOp(name, None), effect=f"  {_plainly(entity, key, plain)}")
+    if under_way is not None and under_way.is_complete and under_way.value != value:
+        plain = under_way.value  # the broker makes it the value of the clients that are not in the new roll-out
+    rollout = Rollout(hundredths=round(percent * 100), value=value)
+    operation = ClientConfigOp(name, str(rollout))
+    if rollout.is_complete:
+        before = "removes it" if plain is None else f"restores {key}={plain}"
+        effect = (
+            f"  {_plainly(entity, key, value)}; --percent 0 {before},"
+            f" --add-config {key}={value} without --percent makes it final"
+        )
+    else:
+        others = f"no {key} of {entity}" if plain is None else f"{key}={plain}"
+        effect = f"  {key}={value} for {rollout.percent} % of the clients of {entity}; the others: {others}"
+    return Stage(operation=operation, effect=effect)
+
+
+def _plainly(entity: ClientConfigEntity, key: str, value: str | None) -> str:
+    return f"no {key} of {entity}" if value is None else f"{key}={value} for every client of {entity}"
+
+
+def _nothing_to_take_back(entity: ClientConfigEntity, key: str, plain: str | None) -> str:
+    reason = f"--percent 0: {entity} has no roll-out of {key}, so there is no earlier value to restore"
+    if plain is None:
+        return f"{reason}, and no {key} is set"
+    return (
+        f"{reason}; {key}={plain} is set for every client. Type --delete-config {key} to remove it,"
+        f" or --add-config {key}=VALUE without --percent to set the earlier value"
+    )
 
 
 def check(target: Target) -> None:
@@ -86,7 +140,8 @@ def check(target: Target) -> None:
         )
 
 
-def _configs(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
+def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
+    """Return the entity's own configs, roll-outs included."""
     components = tuple(
         FilterComponent.of_default_entity(kind) if name is None else FilterComponent.of_entity(kind, name)
         for kind, name in entity.components

@@ -83,7 +83,8 @@ def parser() -> ToolParser:
         type=_percent,
         metavar="N",
         help="users: set the configs of --add-config for N percent of their clients only, always the same ones;"
-        " raise it step by step, 100 is all, 0 takes it back",
+        " raise it step by step to 100; 0 restores the value before, also after 100; without --percent the value"
+        " becomes final",
     )
     found.add_switch("--validate-only", help="check with the cluster and change nothing")
     found.set_defaults(entity_default=False)
@@ -97,6 +98,8 @@ def _percent(text: str) -> float:
         number = math.nan
     if not 0 <= number <= 100:  # noqa: PLR2004  # percent
         raise argparse.ArgumentTypeError(f"{text}: expected a number from 0 to 100")
+    if number and not round(number * 100):
+        raise argparse.ArgumentTypeError(f"{text}: expected 0, or a number from 0.01 to 100")
     return number
 
 

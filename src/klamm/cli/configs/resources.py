@@ -55,8 +55,11 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
     write(options.output, documents, lambda: shown)
 
 
-def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> None:
+def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> list[str]:
     """Send the changes of one entity, and nothing else (KIP-339).
+
+    Returns:
+        Lines about the effect, for people: none.
 
     Raises:
         RefusedError: A config to be deleted is not set, or a logger is not there; nothing was sent.
@@ -77,6 +80,7 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
     admin.incremental_alter_configs(
         {ConfigResource(_KINDS[kind][0], name): operations}, AlterConfigsOptions(validate_only=options.validate_only)
     ).all().result()
+    return []
 
 
 def _operations(pairs: Mapping[str, str], op_type: OpType) -> list[AlterConfigOp]:

@@ -127,8 +127,11 @@ def _check_credentials(target: Target, found: Routed) -> None:
     credentials.read(target.names[0], found.credentials)
 
 
-def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> None:
-    """Send the changes of one entity; where two APIs are meant, what can be checked is checked with the cluster first.
+def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> list[str]:
+    """Send the changes of one entity; with two APIs, the cluster checks every part that it can check first.
+
+    Returns:
+        Lines about the effect, for people; empty without ``--percent``.
 
     Raises:
         RefusedError: What was asked for cannot be done; nothing was sent.
@@ -141,10 +144,12 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
     rounds = [True] if options.validate_only else [False]
     if sum(part.is_any for part in (found.quotas, found.credentials, found.dynamic)) > 1:
         rounds.insert(0, True)
+    effects: list[str] = []
     for validate_only in rounds:
         if found.quotas.is_any:
             quotas.alter(admin, target, found.quotas, validate_only=validate_only)
         if found.credentials.is_any and not validate_only:
             credentials.alter(admin, target.names[0], found.credentials)
         if found.dynamic.is_any:
-            clients.alter(admin, target, found.dynamic, percent=options.percent, validate_only=validate_only)
+            effects = clients.alter(admin, target, found.dynamic, percent=options.percent, validate_only=validate_only)
+    return effects

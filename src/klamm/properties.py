@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -49,6 +49,15 @@ def _decode(content: bytes) -> str:
         return content.decode("utf-8-sig")  # some editors mark a file in UTF-8
     except UnicodeDecodeError:
         return content.decode("latin-1")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean NAME?`` for the known name most like this one, an empty text when none is alike."""
+    from difflib import get_close_matches  # noqa: PLC0415  # needed only after a mistake
+
+    by_folded = {each.casefold(): each for each in known}
+    close = get_close_matches(name.casefold(), by_folded, n=1)
+    return f"; did you mean {by_folded[close[0]]}?" if close else ""
 
 
 def with_prefix(properties: Mapping[str, str], prefix: str) -> dict[str, str]:

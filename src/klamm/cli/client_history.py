@@ -15,6 +15,7 @@ from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
+from klamm.security.principals import user_name
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.history import plan_revert, read_config_history
 
@@ -73,7 +74,7 @@ def _parser(prog: str, action: str) -> ToolParser:
 
 
 def _entity(options: argparse.Namespace) -> ClientConfigEntity:
-    user = None if options.user_defaults else options.user
+    user = None if options.user_defaults else user_name(options.user)
     if options.client is None and not options.client_defaults:
         return ClientConfigEntity.of_user(user)
     return ClientConfigEntity.of_client(user, options.client)
@@ -81,7 +82,8 @@ def _entity(options: argparse.Namespace) -> ClientConfigEntity:
 
 def _history(options: argparse.Namespace) -> int:
     lines = read_config_history(options.data_dir, resource=str(_entity(options)), limit=options.limit or _SHOWN_LINES)
-    write(options.output, [_document(line) for line in lines], lambda: [_line(line) for line in lines])
+    nothing = f"No change of {_entity(options)} is recorded."
+    write(options.output, [_document(line) for line in lines], lambda: [*map(_line, lines)] or [nothing])
     return 0
 
 

@@ -20,6 +20,8 @@ from klamm.cli.arguments import ToolParser
 from klamm.cli.connecting import RefusedError, guarded
 from klamm.cli.output import complain, say, write
 from klamm.client_configs.printing import printable
+from klamm.properties import did_you_mean
+from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,8 +81,9 @@ def _seconds(text: str) -> float:
 
 
 def _list(options: argparse.Namespace) -> int:
-    found = _chosen(fetch(options.metrics), options)
-    write(options.output, found, lambda: table(found))
+    clients = fetch(options.metrics)
+    found = _chosen(clients, options)
+    write(options.output, found, lambda: table(found) if found else [_none_found(clients, options)])
     return 0
 
 
@@ -135,19 +138,33 @@ def fetch(address: str) -> list[Client]:
 
 
 def _chosen(clients: Iterable[Client], options: argparse.Namespace) -> list[Client]:
-    return [
-        client
-        for client in clients
-        if (options.gone or client["connections"] > 0)
-        and options.user in {None, client["principal"].partition(":")[2]}
-        and options.client in {None, client["client_id"]}
-    ]
+    wanted = (client for client in clients if _is_wanted(client, options))
+    return [client for client in wanted if options.gone or client["connections"] > 0]
+
+
+def _is_wanted(client: Client, options: argparse.Namespace) -> bool:
+    """Return whether the flags ask for this client, connected or not."""
+    is_of_user = options.user is None or user_name(options.user) == client["principal"].partition(":")[2]
+    return is_of_user and options.client in {None, client["client_id"]}
+
+
+def _none_found(clients: Sequence[Client], options: argparse.Namespace) -> str:
+    """Return the line in place of an empty table, with the nearest known name when one was asked for."""
+    gone = any(_is_wanted(client, options) for client in clients)
+    if gone:
+        return "No client is connected; --gone shows those that left."
+    hint, users = "", {client["principal"].partition(":")[2] for client in clients}
+    if options.user is not None and user_name(options.user) not in users:
+        hint = did_you_mean(user_name(options.user), users)
+    elif options.client is not None:
+        hint = did_you_mean(options.client, {client["client_id"] for client in clients})
+    of_user = "" if options.user is None else f" of user '{user_name(options.user)}'"
+    of_client = "" if options.client is None else f" with the client id '{options.client}'"
+    return f"No client{of_user}{of_client} is known{hint or '.'}"
 
 
 def table(clients: Sequence[Client]) -> list[str]:
     """Return one line per client under a line of headings."""
-    if not clients:
-        return ["No clients."]
     rows = [_COLUMNS, *(_cells(client) for client in clients)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

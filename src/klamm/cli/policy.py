@@ -19,6 +19,7 @@ from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DE
 from klamm.policy.loading import load_policy
 from klamm.policy.rules import RULES_FILE
 from klamm.protocol.errors import KafkaApiError
+from klamm.security.principals import ANONYMOUS, principal_of
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 EXIT_REFUSED: Final = 3
 RULES_POLICY: Final = "klamm.policy.rules:RulesPolicy"
-DEFAULT_PRINCIPAL: Final = "User:ANONYMOUS"
 CLIENT_ID: Final = "klamm-policy-test"
 _KINDS: Final[Mapping[str, PolicyKind]] = {
     "create": CREATE_TOPIC,
@@ -125,7 +125,11 @@ def _test(options: argparse.Namespace) -> int:
         raise RefusedError(str(error)) from error
     topics = _declared(options.topics_file) if options.topics_file is not None else _existing(options)
     with redirect_stdout(sys.stderr):
-        verdicts = [verdict for kind in kinds for verdict in judge(policy, kind, topics, principal=options.principal)]
+        verdicts = [
+            verdict
+            for kind in kinds
+            for verdict in judge(policy, kind, topics, principal=principal_of(options.principal))
+        ]
     bad = [verdict for verdict in verdicts if verdict.verdict != "allowed"]
     document = {
         "policy": spec.name,
@@ -258,5 +262,7 @@ def _parser() -> ToolParser:
     parser.add_argument(
         "--property", action="append", default=[], metavar="NAME=VALUE", help="a property for the policy's configure"
     )
-    parser.add_argument("--principal", default=DEFAULT_PRINCIPAL, metavar="Type:name", help="who is said to ask")
+    parser.add_argument(
+        "--principal", default=ANONYMOUS, metavar="NAME", help=f"user or principal that asks (default {ANONYMOUS})"
+    )
     return parser

@@ -12,6 +12,7 @@ from klamm.cli.clients import fetch
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.java import JavaNotFoundError
 from klamm.properties import read_properties
+from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ def _report(options: argparse.Namespace) -> int:
             sys.stdout,
             output_format=options.output,
             properties={} if options.command_config is None else read_properties(options.command_config),
-            scope=Scope(user=options.user, config=options.key, window=options.window),
+            scope=Scope(user=options.user and user_name(options.user), config=options.key, window=options.window),
             parquet=options.parquet,
             html=options.html,
             following=following if options.follow else None,

@@ -16,6 +16,19 @@ def user_principal(name: str) -> str:
     return f"{USER}:{name}"
 
 
+def user_name(text: str) -> str:
+    """Return the name of a user, given as ``alice`` or as the principal ``User:alice``.
+
+    Only one ``User:`` is removed, so that a user whose name begins with it is reached as ``User:User:...``.
+    """
+    return text.removeprefix(f"{USER}:")
+
+
+def principal_of(text: str) -> str:
+    """Return the principal that a person means by ``User:alice`` or by ``alice``."""
+    return text if ":" in text else user_principal(text)
+
+
 def parse_super_users(text: str | None) -> frozenset[str]:
     """Read ``super.users``: principals separated by semicolons, since certificate names contain commas.
 

@@ -109,12 +109,14 @@ def test_the_default_client_id_of_a_user_has_a_history_too(broker: klamm.Broker,
         admin.alter_client_configs({entity: [ClientConfigOp("acks", "1")]}).all().result()
     code, said = run("history", "--user", "alice", "--client-defaults")
     assert (code, said.strip().endswith("+ acks=1")) == (0, True)
-    assert run("history", "--user", "alice") == (0, "")
+    assert run("history", "--user", "alice") == (0, "No change of user 'alice' is recorded.\n")
 
 
 def test_others_are_left_alone(broker: klamm.Broker, run: Command) -> None:
     put(broker, acks="1")
-    assert run("history", "--user", "alice", "--client", "app") == (0, "")
+    nothing = "No change of user 'alice', client-id 'app' is recorded.\n"
+    assert run("history", "--user", "alice", "--client", "app") == (0, nothing)
+    assert run("history", "--user", "User:alice") == run("history", "--user", "alice")
     now = datetime.now(UTC).isoformat()
     assert run("revert", "--user-defaults", "--to", now)[1].startswith("Nothing to change: the default user")
 

@@ -93,6 +93,31 @@ def test_those_that_left_are_shown_on_request(broker: Broker, capsys: pytest.Cap
     assert [one["client_id"] for one in json.loads(capsys.readouterr().out)] == ["gone"]
 
 
+@pytest.mark.parametrize("user", ["alice", "User:alice"])
+def test_a_user_is_chosen_by_name_or_principal(broker: Broker, user: str, capsys: pytest.CaptureFixture[str]) -> None:
+    clients.main(["list", "--metrics", address(broker), "--user", user, "-o", "json"])
+    assert [one["client_id"] for one in json.loads(capsys.readouterr().out)] == ["app", "old"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--user", "Alcie"), "No client of user 'Alcie' is known; did you mean alice?"),
+        (("--user", "bob"), "No client of user 'bob' is known."),
+        (
+            ("--user", "alice", "--client", "ap"),
+            "No client of user 'alice' with the client id 'ap' is known; did you mean app?",
+        ),
+        (("--client", "gone"), "No client is connected; --gone shows those that left."),
+    ],
+)
+def test_an_empty_list_says_why(
+    broker: Broker, words: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert clients.main(["list", "--metrics", address(broker), *words]) == 0
+    assert capsys.readouterr().out == f"{line}\n"
+
+
 def test_a_broker_that_is_away_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     # when
     code = clients.main(["list", "--metrics", "127.0.0.1:1"])

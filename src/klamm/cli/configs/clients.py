@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
+from klamm.cli.configs import unknown
 from klamm.cli.connecting import RefusedError
+from klamm.cli.output import complain
+from klamm.client_configs.printing import escaped
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ def alter(
         *(ClientConfigOp(key, None) for key in changes.deleted),
     ]
     admin.alter_client_configs({entity: operations}, validate_only=validate_only).all().result()
+    if changes.added and (warning := unknown.warning(admin, entity)) is not None:
+        complain(f"Warning: {escaped(warning)}")
     return [each.effect for each in stages]
 
 
@@ -108,13 +113,13 @@ def stage(entity: ClientConfigEntity, present: Mapping[str, str], pair: tuple[st
             f" --add-config {key}={value} without --percent makes it final"
         )
     else:
-        others = f"no {key} of {entity}" if plain is None else f"{key}={plain}"
+        others = f"{key} is not set for {entity}" if plain is None else f"{key}={plain}"
         effect = f"  {key}={value} for {rollout.percent} % of the clients of {entity}; the others: {others}"
     return Stage(operation=operation, effect=effect)
 
 
 def _plainly(entity: ClientConfigEntity, key: str, value: str | None) -> str:
-    return f"no {key} of {entity}" if value is None else f"{key}={value} for every client of {entity}"
+    return f"{key} is not set for {entity}" if value is None else f"{key}={value} for every client of {entity}"
 
 
 def _nothing_to_take_back(entity: ClientConfigEntity, key: str, plain: str | None) -> str:

@@ -18,9 +18,10 @@ from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.configs.kinds import ResourceType
-from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource
+from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
+from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
     import argparse
@@ -239,14 +240,15 @@ def _as_in_history(text: str | None) -> str | None:
     kind, colon, name = text.partition(":")
     if kind.upper() == QUOTA_RESOURCE and colon:
         try:
-            return quota_resource(parse_quota_resource(name))
+            entity = parse_quota_resource(name)
+            return quota_resource(tuple((each, of and (user_name(of) if each == USER else of)) for each, of in entity))
         except InvalidRequestError as error:
             raise SettingsError(f"--resource {text}: {error}") from error
     kinds = (*_KINDS, QUOTA_RESOURCE, _SCRAM)
     if not colon or kind.upper() not in kinds:
         example = f"; a topic is TOPIC:{text}" if not colon else ""
         raise SettingsError(f"--resource {text}: expected TYPE:NAME with a type of {', '.join(kinds)}{example}")
-    return f"{kind.upper()}:{name}"
+    return f"{kind.upper()}:{user_name(name) if kind.upper() == _SCRAM else name}"
 
 
 def _to_ms(text: str) -> int:

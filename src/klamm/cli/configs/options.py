@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, given_flags
 from klamm.cli.configs.entities import ENTITY_TYPES, Target
 from klamm.cli.connecting import RefusedError
+from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +131,7 @@ def target(options: argparse.Namespace) -> Target:
     short_names = [_value(options, flag) for flag in _NAME_FLAGS if _value(options, flag) is not None]
     short_names += ["" for flag in _DEFAULT_FLAGS if _value(options, flag)]
     types = (*(options.entity_type or ()), *short_types)
-    names = (*(options.entity_names or ()), *short_names)
+    names = _without_principal_type(types, (*(options.entity_names or ()), *short_names))
     _check_types(types)
     if (options.entity_type or options.entity_names) and short_types:
         raise RefusedError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
@@ -142,6 +143,12 @@ def target(options: argparse.Namespace) -> Target:
     else:
         _check_alter(options, found)
     return found
+
+
+def _without_principal_type(types: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Accept a user by the principal too, as ``klamm clients list`` prints it."""
+    kinds = (*types, *([""] * len(names)))
+    return tuple(user_name(name) if kind == "users" else name for kind, name in zip(kinds, names, strict=False))
 
 
 def _value(options: argparse.Namespace, flag: str) -> Any:

@@ -1,0 +1,56 @@
+"""Warnings about users and client ids without any registered client: most often the name has a typing error."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from klamm.admin import EntityFilter, EntityType, FilterComponent
+from klamm.properties import did_you_mean
+from klamm.protocol.errors import KafkaApiError
+from klamm.security.principals import ANONYMOUS, user_name
+
+if TYPE_CHECKING:
+    from klamm.admin import AdminClient, ClientConfigEntity
+
+
+def warning(admin: AdminClient, entity: ClientConfigEntity) -> str | None:
+    """Return a warning when no client of the entity has ever registered, None when one has.
+
+    Configs may be set before the first client starts, so this is never an error. The default user and default client
+    ids concern everybody. A principal that may not describe client configs gets no warning.
+    """
+    if entity.user is None:
+        return None
+    try:
+        clients = _registered(admin, FilterComponent.of_entity(EntityType.USER, entity.user))
+        if not clients:
+            known = {user for user, _ in _registered(admin, FilterComponent.of_entity_type(EntityType.USER))}
+            hint = did_you_mean(entity.user, known | _other_users(admin))
+            return f"no client of user '{entity.user}' has ever registered for dynamic configs{hint}"
+    except KafkaApiError:
+        return None
+    ids = {client_id for _, client_id in clients}
+    if entity.client_id is None or entity.client_id in ids:
+        return None
+    hint = did_you_mean(entity.client_id, ids)
+    return f"user '{entity.user}' has no registered client with the client id '{entity.client_id}'{hint}"
+
+
+def _registered(admin: AdminClient, user: FilterComponent) -> set[tuple[str, str]]:
+    """Return user and client id of the clients that have registered."""
+    components = (user, FilterComponent.of_entity_type(EntityType.CLIENT_ID))
+    found = admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
+    return {
+        (each.entity.user, each.entity.client_id or "")
+        for each in found
+        if each.compatibility and each.entity.user is not None
+    }
+
+
+def _other_users(admin: AdminClient) -> set[str]:
+    """Return users that exist without a registration: those with a password, and clients that do not log in."""
+    users = {user_name(ANONYMOUS)}
+    with suppress(KafkaApiError):
+        users |= set(admin.list_user_scram_credentials().result())
+    return users

@@ -1,0 +1,80 @@
+"""Users and client ids that nobody has ever seen: a warning with the nearest name, and both spellings of a user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm import cli
+from klamm.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from klamm.clients import KafkaProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with klamm.Broker() as broker, AdminClient(broker.bootstrap_servers) as admin:
+        alice = UserScramCredentialUpsertion("alice", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), "x")
+        admin.alter_user_scram_credentials([alice]).all().result()
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="payments"):
+            yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def alter(address: str, capsys: pytest.CaptureFixture[str]) -> Command:
+    def command(*words: str) -> tuple[int, str, str]:
+        code = cli.main(["configs", "--alter", "--add-config", "acks=1", "--bootstrap-server", address, *words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+def test_a_user_that_no_client_has_is_warned_of_with_the_nearest_one(alter: Command) -> None:
+    code, out, err = alter("--user", "ANONYMUS", "--validate-only")
+    assert (code, out) == (0, "Valid: config for user ANONYMUS.\n")
+    assert err == (
+        "Warning: no client of user 'ANONYMUS' has ever registered for dynamic configs; did you mean ANONYMOUS?\n"
+    )
+
+
+def test_a_user_with_a_password_counts_as_near_too(alter: Command) -> None:
+    assert "did you mean alice?" in alter("--user", "Alcie", "--validate-only")[2]
+    assert "did you mean" not in alter("--user", "zz", "--validate-only")[2]
+
+
+def test_a_client_id_of_a_known_user_is_warned_of_with_the_nearest_one(alter: Command) -> None:
+    _, _, err = alter("--user", "ANONYMOUS", "--client", "payment", "--validate-only")
+    assert err.startswith("Warning: user 'ANONYMOUS' has no registered client with the client id 'payment'")
+    assert err.endswith("; did you mean payments?\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--user", "ANONYMOUS"),
+        ("--user", "User:ANONYMOUS"),
+        ("--entity-type", "users", "--entity-name", "User:ANONYMOUS"),
+        ("--user", "User:ANONYMOUS", "--client", "payments"),
+        ("--user", "ANONYMOUS", "--client-defaults"),
+        ("--user-defaults",),
+    ],
+)
+def test_known_clients_and_defaults_bring_no_warning(words: tuple[str, ...], alter: Command) -> None:
+    assert alter(*words, "--validate-only")[::2] == (0, "")
+
+
+def test_the_principal_and_the_name_are_the_same_user(
+    address: str, alter: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = alter("--user", "User:ANONYMOUS")
+    assert (code, out) == (0, "Completed updating config for user ANONYMOUS.\n")
+    for spelled in ("ANONYMOUS", "User:ANONYMOUS"):
+        cli.main(["configs", "--describe", "--user", spelled, "--bootstrap-server", address])
+        assert "Dynamic configs for user-principal 'ANONYMOUS' are acks=1" in capsys.readouterr().out

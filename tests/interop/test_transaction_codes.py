@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 INVALID_REQUEST, UNKNOWN_TOPIC, ILLEGAL_STATE, UNKNOWN_MEMBER = 42, 3, 48, 25
 STALE_EPOCH, NO_MAPPING, BAD_TIMEOUT, CONCURRENT, FENCED = 47, 49, 50, 51, 90
+OUT_OF_ORDER = 45
 NOT_ATTEMPTED, UNSTABLE, NOT_FOUND, ABORTABLE, INVALID_PATTERN = 55, 88, 105, 120, 128
 
 
@@ -140,6 +141,20 @@ def test_others_do_not_write_into_the_transaction(scene: Scene) -> None:
 
     assert scene.write(stranger, 1) == NO_MAPPING
     assert scene.write(scene.epoch(1), 1) == STALE_EPOCH
+
+
+def test_an_unknown_producer_begins_at_sequence_0_where_every_transaction_has_its_epoch(scene: Scene) -> None:
+    """KIP-890: a first batch that overtook an earlier one, or belongs to an old transaction, opens none."""
+    if not scene.dialect.knows_v2:
+        assert scene.ours.add(scene.first, 3, scene.topic, 0) == [0]
+
+    assert scene.write(scene.first, sequence=5) == (OUT_OF_ORDER if scene.dialect.knows_v2 else 0)
+
+    if scene.dialect.knows_v2:
+        assert [scene.write(scene.first, sequence=sequence) for sequence in (0, 1)] == [0, 0]
+    assert scene.end(scene.first, commit=True)[0] == 0
+    wait_for_markers(scene.client, scene.topic)
+    assert read_committed(scene.client, scene.topic) == ["x"] * (2 if scene.dialect.knows_v2 else 1)
 
 
 def test_a_producer_that_was_replaced_is_told_so_by_every_request(scene: Scene) -> None:

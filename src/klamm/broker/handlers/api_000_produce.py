@@ -171,7 +171,9 @@ def _append(
         if context.api_version < _ZSTD_SINCE and _codec(records) == Codec.ZSTD:
             raise UnsupportedCompressionTypeError("Produce requests of v3 to v6 are not allowed to use ZStandard")
         if admission is not None:
-            result = log.append(records, is_verified=admission.check(log, records))
+            result = log.append(
+                records, is_verified=admission.check(log, records), begins_at_zero=admission.begins_at_zero
+            )
         elif is_transactional(records):
             raise TransactionalIdAuthorizationError("A transactional batch needs a transactional id.")
         else:

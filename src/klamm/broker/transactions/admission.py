@@ -77,6 +77,11 @@ class ProduceAdmission:
         self._transactional_id = transactional_id
         self._ability = ability
 
+    @property
+    def begins_at_zero(self) -> bool:
+        """Whether sequences begin at 0 with each transaction, as clients of ``transaction.version`` 2 have it."""
+        return self._ability.adds
+
     async def add(self, wanted: Sequence[tuple[PartitionLog, memoryview]], slices: TimeSlice) -> None:
         """Add partitions to the transaction where the client leaves that to the broker.
 

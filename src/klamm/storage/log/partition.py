@@ -130,12 +130,15 @@ class PartitionLog:
 
     # -- writing
 
-    def append(self, records: memoryview, *, is_verified: bool = False) -> AppendResult:
+    def append(
+        self, records: memoryview, *, is_verified: bool = False, begins_at_zero: bool = False
+    ) -> AppendResult:
         """Check one batch of a producer, stamp it and write it.
 
         Args:
             records: The batch.
             is_verified: The transaction coordinator knows that this partition belongs to the producer's transaction.
+            begins_at_zero: The first batch of a producer that is unknown here must have sequence 0 (KIP-890).
 
         Raises:
             KafkaApiError: The batch is refused (see ``validation`` and ``producers``), nothing is written.
@@ -146,7 +149,7 @@ class PartitionLog:
         config = self._configs()
         validate(batch, config, self._name, now_ms)
         if batch.producer_id != NO_PRODUCER_ID:
-            duplicate = self.producers.duplicate_of(batch)
+            duplicate = self.producers.duplicate_of(batch, begins_at_zero=begins_at_zero)
             if duplicate is not None:
                 return AppendResult(
                     base_offset=duplicate.base_offset,

@@ -174,10 +174,15 @@ class ProducerStates:
 
     # -- sequences
 
-    def duplicate_of(self, batch: RecordBatch) -> AppendedBatch | None:
+    def duplicate_of(self, batch: RecordBatch, *, begins_at_zero: bool = False) -> AppendedBatch | None:
         """Check the epoch and sequence of a batch; returns the one that it repeats, or None when it is new.
 
-        An unknown producer may begin at any sequence: its earlier batches may have been deleted.
+        An unknown producer may begin at any sequence, because its earlier batches may have been deleted. With
+        ``transaction.version`` 2 this cannot be the reason: each transaction has an epoch of its own and begins at 0.
+
+        Args:
+            batch: A batch of a producer with an id.
+            begins_at_zero: The batch belongs to a transaction of ``transaction.version`` 2 (KIP-890).
 
         Raises:
             InvalidProducerEpochError: A newer epoch of the producer has written: this one is fenced.
@@ -185,6 +190,12 @@ class ProducerStates:
         """
         state = self._states.get(batch.producer_id)
         if state is None:
+            if begins_at_zero and batch.base_sequence != 0:
+                raise OutOfOrderSequenceError(
+                    f"Invalid sequence number for producer {batch.producer_id} in {self._partition}:"
+                    f" {batch.base_sequence} (incoming seq. number). Expected sequence 0 for transactions v2"
+                    " idempotent producers when no state exists."
+                )
             return None
         if batch.producer_epoch == state.epoch:
             last_sequence = batch.last_sequence

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from klamm.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
 from klamm.storage.log import append_marker, delete_records
@@ -81,6 +82,21 @@ def test_within_a_transaction_a_producer_writes_nothing_else(tmp_path: Path) -> 
 
     with pytest.raises(InvalidTxnStateError):
         log.append(batch("y", producer_id=1, producer_epoch=0, base_sequence=1))
+
+
+def test_an_unknown_producer_begins_at_sequence_0_when_told_so(tmp_path: Path) -> None:
+    """KIP-890; without it the batches before may have been deleted."""
+    log = LogHouse(tmp_path).log
+    of_one, of_two = (
+        batch("x", producer_id=number, producer_epoch=0, base_sequence=3, is_transactional=True) for number in (1, 2)
+    )
+
+    with pytest.raises(OutOfOrderSequenceError, match="Expected sequence 0 for transactions v2"):
+        log.append(of_one, is_verified=True, begins_at_zero=True)
+    assert (log.end_offset, len(log.producers)) == (0, 0)
+
+    log.append(of_two, is_verified=True)
+    assert log.end_offset == 1
 
 
 def test_a_marker_with_a_newer_epoch_keeps_the_old_producer_out(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import time
-import uuid
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.client_configs.registration_log import RegistrationLog
@@ -15,10 +13,11 @@ from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
 from klamm.broker.cluster import ClusterInfo, Node
 from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.loggers import PythonLoggers
-from klamm.broker.configs.own_settings import allowed_client_configs, max_history
+from klamm.broker.configs.own_settings import allowed_client_configs
 from klamm.broker.configs.policy import alter_config_guard
 from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
+from klamm.broker.data_directory import LOGS_DIRECTORY, open_metadata
 from klamm.broker.fetching.sessions import FetchSessions
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.internal_records import InternalRecords
@@ -39,10 +38,8 @@ from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.kinds import ResourceType
 from klamm.configs.values import format_value
-from klamm.storage.changes import PutSetting
 from klamm.storage.lock import DataDirectoryLock
 from klamm.storage.log import HousekeepingSettings, LogManager
-from klamm.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
     import socket
@@ -54,12 +51,10 @@ if TYPE_CHECKING:
     from klamm.broker.security.tls_renewal import TlsRenewal
     from klamm.broker.settings import BrokerSettings
     from klamm.protocol.errors import StorageError
+    from klamm.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
 
-METADATA_FILE: Final = "metadata.sqlite"
-LOGS_DIRECTORY: Final = "logs"
-CLUSTER_ID_SETTING: Final = "cluster_id"
 GRACE_S: Final = 5.0
 """How long running requests may take when the broker stops."""
 
@@ -123,12 +118,8 @@ class BrokerApp:
         reloader = PolicyReloader(policies, settings.static_configs)
         lock = DataDirectoryLock(settings.data_dir)
         try:
-            store = MetadataStore.open(
-                settings.data_dir / METADATA_FILE, max_history=max_history(settings.static_configs)
-            )
-            cluster = ClusterInfo(
-                cluster_id=await _cluster_id(store), nodes=nodes[settings.listeners[0].name], by_listener=nodes
-            )
+            store, cluster_id = await open_metadata(settings)
+            cluster = ClusterInfo(cluster_id=cluster_id, nodes=nodes[settings.listeners[0].name], by_listener=nodes)
             app = await cls._assemble(settings, lock=lock, store=store, cluster=cluster, policies=policies)
         except BaseException:
             lock.release()
@@ -281,15 +272,6 @@ def _metrics(settings: BrokerSettings) -> Metrics | None:
     return Metrics(ROUTES)
 
 
-async def _cluster_id(store: MetadataStore) -> str:
-    for setting in store.load_settings():
-        if setting.name == CLUSTER_ID_SETTING:
-            return setting.value
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    await store.submit([PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id)])
-    return cluster_id
-
-
 def _open_registrations(topics: TopicCatalog, logs: LogManager, cluster: ClusterInfo) -> RegistrationLog:
     registrations = RegistrationLog(
         InternalRecords(
@@ -329,10 +311,8 @@ async def _start_transactions(
 
 
 def _open_logs(settings: BrokerSettings, configs: ConfigService) -> LogManager:
-    directory = settings.data_dir / LOGS_DIRECTORY
-    directory.mkdir(exist_ok=True)
     return LogManager(
-        directory,
+        settings.data_dir / LOGS_DIRECTORY,
         configs_of=lambda topic: _in_force(configs, topic),
         now_ms=now_ms,
         settings=lambda: _housekeeping(configs),

@@ -36,6 +36,8 @@ class BrokerSettings:
     """Where Prometheus finds metrics; None when nowhere."""
     static_configs: Mapping[str, str]
     """The properties file and ``--set``, as they were written."""
+    recovers_metadata: bool = False
+    """``--recover``: make new metadata for logs whose metadata are missing or damaged."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
@@ -74,6 +76,7 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
         metrics=_metrics_address(configs.get(METRICS_LISTEN, "").strip()),
         node_ids=node_ids,
         static_configs=configs,
+        recovers_metadata=parsed.recover,
     )
 
 
@@ -101,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help=f"where metadata and logs are kept, instead of the config log.dirs (default {DEFAULT_DATA_DIR})",
+    )
+    parser.add_argument(
+        "--recover",
+        action="store_true",
+        help="make new metadata when metadata.sqlite is missing or damaged and logs are there: topics that have records"
+        " keep their ids and records and get no retention; all configs, ACLs, logins, quotas, client configs, group"
+        " offsets and empty topics are lost, open transactions are aborted. Without effect on sound metadata",
     )
     parser.add_argument(
         "--brokers",

@@ -30,7 +30,7 @@ class DataDirectoryLock:
         self._path = data_dir / LOCK_FILE_NAME
         try:
             make_durable_directory(data_dir)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DataDirectoryError(f"Cannot use the data directory {data_dir}: {error}") from error
         try:
@@ -62,14 +62,14 @@ class DataDirectoryLock:
 
 
 def make_durable_directory(path: Path) -> None:
-    """Create ``path`` with its parents so that the new entries survive a power cut."""
+    """Create ``path`` with its parents, for the broker's own user only, so that the new entries survive a power cut."""
     missing = []
     here = path
     while not here.exists():
         missing.append(here)
         here = here.parent
     for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(directory.parent, os.O_RDONLY)
         try:
             os.fsync(fd)

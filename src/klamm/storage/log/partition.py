@@ -130,9 +130,7 @@ class PartitionLog:
 
     # -- writing
 
-    def append(
-        self, records: memoryview, *, is_verified: bool = False, begins_at_zero: bool = False
-    ) -> AppendResult:
+    def append(self, records: memoryview, *, is_verified: bool = False, begins_at_zero: bool = False) -> AppendResult:
         """Check one batch of a producer, stamp it and write it.
 
         Args:
@@ -234,7 +232,7 @@ class PartitionLog:
 
     def _first_segment(self) -> LogSegment:
         """Make the directory: an empty partition needs none."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_topic_id(self.directory, self.topic_id)
         return self._add_segment(self.end_offset)
 

@@ -183,7 +183,7 @@ def rewrite(sources: Sequence[Source], directory: Path, *, rules: Rules, shape: 
         OSError: The disk refuses.
         StoppedError: The broker stops.
     """
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     pool = FilePool()
     base_offset, changed_s, count = sources[0].base_offset, 0.0, 0
     built = LogSegment(pool=pool, directory=directory, base_offset=base_offset, created_ms=0)

@@ -1,0 +1,100 @@
+"""Opening of a data directory: checks that metadata and logs belong together, or makes metadata for orphaned logs."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.configs.own_settings import max_history
+from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
+from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.storage.changes import PutSetting
+from klamm.storage.identity import (
+    CLUSTER_ID_SETTING,
+    MetadataLostError,
+    check_metadata,
+    protect_metadata,
+    put_metadata_aside,
+    read_cluster_id,
+    write_cluster_id,
+)
+from klamm.storage.lock import make_durable_directory
+from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
+from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
+from klamm.storage.rebuilding import largest_producer_id, topics_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.broker.settings import BrokerSettings
+
+logger = logging.getLogger(__name__)
+
+LOGS_DIRECTORY: Final = "logs"
+_SKIPPED_PRODUCER_IDS: Final = 1_000_000
+"""Producer ids that recovery leaves out above the largest one in the logs: some may have written to damaged files."""
+
+
+async def open_metadata(settings: BrokerSettings) -> tuple[MetadataStore, str]:
+    """Open the metadata of a data directory that is locked; return them with the cluster id.
+
+    Raises:
+        MetadataLostError: There are logs, and their metadata are missing or damaged.
+        DataDirectoryError: The metadata cannot be opened, or belong to other logs.
+    """
+    metadata, logs = settings.data_dir / METADATA_FILE_NAME, settings.data_dir / LOGS_DIRECTORY
+    is_rebuilt = False
+    try:
+        check_metadata(metadata, logs, was_clean=(logs / CLEAN_SHUTDOWN).exists())
+    except MetadataLostError as error:
+        if not settings.recovers_metadata:
+            raise
+        aside = put_metadata_aside(metadata)
+        logger.warning("%s. Recovering%s", error, "" if aside is None else f"; the old file is {aside} now")
+        is_rebuilt = True
+    else:
+        if settings.recovers_metadata:
+            logger.info("--recover has nothing to do: the metadata are sound")
+    protect_metadata(metadata)
+    store = MetadataStore.open(metadata, max_history=max_history(settings.static_configs))
+    try:
+        cluster_id = await _rebuild(store, settings, logs) if is_rebuilt else await _cluster_id(store)
+        make_durable_directory(logs)
+        write_cluster_id(logs, cluster_id)
+    except BaseException:
+        await store.close()
+        raise
+    return store, cluster_id
+
+
+async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -> str:
+    """Store what can be learned from the logs, in one commit; return the cluster id."""
+    cluster_id = read_cluster_id(logs)
+    if cluster_id is None:
+        cluster_id = _new_cluster_id()
+        logger.warning("The cluster id is lost: the new one is %s", cluster_id)
+    (logs / CLEAN_SHUTDOWN).unlink(missing_ok=True)  # a start looks for open transactions in logs that it recovers
+    next_producer_id = largest_producer_id(logs) + 1 + _SKIPPED_PRODUCER_IDS
+    await store.submit(
+        [
+            PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id),
+            PutSetting(name=NEXT_PRODUCER_ID, value=str(next_producer_id)),
+            *topics_in(logs, node_ids=settings.node_ids, internal={REGISTRATIONS_TOPIC}),
+        ]
+    )
+    return cluster_id
+
+
+async def _cluster_id(store: MetadataStore) -> str:
+    for setting in store.load_settings():
+        if setting.name == CLUSTER_ID_SETTING:
+            return setting.value
+    cluster_id = _new_cluster_id()
+    await store.submit([PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id)])
+    return cluster_id
+
+
+def _new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

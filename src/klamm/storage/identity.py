@@ -1,0 +1,137 @@
+"""The identity of a data directory: whether the metadata and the logs in it are those of one cluster.
+
+The cluster id stands in the metadata, and a copy of it beside the logs in Kafka's ``meta.properties``. Logs without
+their metadata must not be taken for a new cluster: it would put the partitions of every topic aside.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from klamm.storage.errors import DataDirectoryError
+from klamm.storage.log.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+META_PROPERTIES: Final = "meta.properties"
+CLUSTER_ID_SETTING: Final = "cluster_id"
+_ATTACHED: Final = ("", "-wal", "-shm")
+"""Suffixes of the files that make up one SQLite database."""
+
+
+class MetadataLostError(DataDirectoryError):
+    """The logs of a data directory are there and its metadata are missing or damaged; ``--recover`` may help."""
+
+
+def partition_directories(logs: Path) -> Iterator[tuple[Path, str, int]]:
+    """Yield the directory, topic name and partition of each partition that has a directory, in no order."""
+    if not logs.is_dir():
+        return
+    for path in logs.iterdir():
+        topic, _, partition = path.name.rpartition("-")
+        if topic and partition.isascii() and partition.isdigit() and path.is_dir():
+            yield path, topic, int(partition)
+
+
+def check_metadata(metadata: Path, logs: Path, *, was_clean: bool) -> None:
+    """Refuse metadata that cannot be those of the logs beside them.
+
+    Args:
+        metadata: The SQLite file; it may be missing when there are no partitions either.
+        logs: The directory of all partitions.
+        was_clean: The last run ended in order, so that the file need not be read through.
+
+    Raises:
+        MetadataLostError: The metadata are missing, empty or damaged.
+        DataDirectoryError: The file cannot be read.
+    """
+    holds_partitions = any(True for _ in partition_directories(logs))
+    if not metadata.exists() or metadata.stat().st_size == 0:
+        if holds_partitions:
+            raise _lost(metadata, "is missing" if not metadata.exists() else "is empty", logs)
+        return
+    try:
+        with closing(sqlite3.connect(metadata, isolation_level=None)) as database:
+            found = "ok" if was_clean else database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            cluster_id = _setting(database, CLUSTER_ID_SETTING) if "settings" in tables else None
+    except sqlite3.OperationalError as error:
+        raise DataDirectoryError(f"Cannot read {metadata}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise _lost(metadata, f"is damaged ({error})", logs) from error
+    if found != "ok":
+        raise _lost(metadata, f"is damaged ({found})", logs)
+    is_ours = not tables or "settings" in tables
+    if holds_partitions and is_ours and cluster_id is None:
+        raise _lost(metadata, "holds no cluster id", logs)
+    beside = read_cluster_id(logs)
+    if cluster_id is not None and beside is not None and cluster_id != beside:
+        raise DataDirectoryError(
+            f"{metadata} belongs to the cluster {cluster_id}, but {logs / META_PROPERTIES} to the cluster {beside};"
+            " put back the metadata and logs that belong together"
+        )
+
+
+def _setting(database: sqlite3.Connection, name: str) -> str | None:
+    row = database.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _lost(metadata: Path, what: str, logs: Path) -> MetadataLostError:
+    return MetadataLostError(
+        f"{metadata} {what}. It holds the topics, configs, ACLs, logins, group offsets and the id of the cluster whose"
+        f" records are in {logs}. Put back a copy of it (with the files -wal and -shm, if it has them). Without a copy,"
+        " start once with --recover: this makes new metadata with the topics that have records in the log directory."
+        " It loses all configs, ACLs, logins, quotas, client configs, group offsets and empty topics"
+    )
+
+
+def put_metadata_aside(metadata: Path) -> Path | None:
+    """Rename the files of a database that is given up; returns its new name, None when there was none."""
+    asides = (metadata.with_stem(f"{metadata.stem}-lost-{number}") for number in itertools.count(1))
+    aside = next(path for path in asides if not any(file.exists() for file in _files(path)))
+    moved = False
+    for old, new in zip(_files(metadata), _files(aside), strict=True):
+        if old.exists():
+            old.rename(new)
+            moved = True
+    return aside if moved else None
+
+
+def protect_metadata(metadata: Path) -> None:
+    """Let nobody but the broker's own user read the metadata, which hold SCRAM keys; make the file if need be.
+
+    SQLite gives ``-wal`` and ``-shm`` the permissions of the database file when it makes them.
+
+    Raises:
+        OSError: The file cannot be made, or belongs to another user.
+    """
+    metadata.touch(mode=0o600)
+    for path in _files(metadata):
+        if path.exists() and path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+
+
+def _files(metadata: Path) -> list[Path]:
+    return [metadata.with_name(metadata.name + suffix) for suffix in _ATTACHED]
+
+
+def read_cluster_id(logs: Path) -> str | None:
+    """Return the cluster id beside the logs, None when there is none."""
+    try:
+        lines = (logs / META_PROPERTIES).read_bytes().decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return None
+    values = dict(line.split("=", 1) for line in lines if "=" in line)
+    return values.get("cluster.id") or None
+
+
+def write_cluster_id(logs: Path, cluster_id: str) -> None:
+    """Put the cluster id beside the logs, durably, unless it is there."""
+    if read_cluster_id(logs) != cluster_id:
+        write_atomically(logs / META_PROPERTIES, f"version=1\ncluster.id={cluster_id}\n", durable=True)

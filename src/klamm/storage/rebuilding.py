@@ -1,0 +1,73 @@
+"""New metadata for logs whose metadata are lost (``klamm broker --recover``)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from klamm.storage.changes import PutConfig, PutTopic
+from klamm.storage.identity import partition_directories
+from klamm.storage.log.checkpoints import read_topic_id
+from klamm.storage.log.files import FilePool
+from klamm.storage.log.segment import LogSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+    from uuid import UUID
+
+    from klamm.storage.changes import Change
+
+logger = logging.getLogger(__name__)
+
+_TOPIC: Final = 2
+"""Kafka's resource type of topics."""
+_KEEP: Final = ("retention.ms", "retention.bytes")
+"""Configs whose defaults would delete the records of a topic that had other values, or was compacted."""
+
+
+def topics_in(logs: Path, *, node_ids: Sequence[int], internal: AbstractSet[str]) -> list[Change]:
+    """Return the changes that make the topics known which have directories.
+
+    A topic gets as many partitions as its last directory says, and no retention, because its configs are unknown: with
+    the defaults the next look at retention could delete records that were meant to stay.
+
+    Args:
+        logs: The directory of all partitions.
+        node_ids: The broker ids that lead partitions, in turn.
+        internal: Names of topics that are the broker's own.
+    """
+    counts: dict[str, int] = defaultdict(int)
+    ids: dict[str, Counter[UUID]] = defaultdict(Counter)
+    for path, topic, partition in partition_directories(logs):
+        topic_id = read_topic_id(path)
+        if topic_id is None:
+            logger.warning("%s does not say which topic it belongs to and stays as it is", path)
+            continue
+        ids[topic][topic_id] += 1
+        counts[topic] = max(counts[topic], partition + 1)
+    changes: list[Change] = []
+    for topic, found in sorted(ids.items()):
+        # A deleted topic of the same name may have left directories: the id that most of them have wins.
+        topic_id = max(found, key=lambda each: (found[each], each.int))
+        replicas = tuple((node_ids[partition % len(node_ids)],) for partition in range(counts[topic]))
+        changes.append(PutTopic(topic_id=topic_id, name=topic, is_internal=topic in internal, partitions=replicas))
+        changes += [PutConfig(resource_type=_TOPIC, resource_name=topic, name=name, value="-1") for name in _KEEP]
+        logger.warning("Topic %s is recovered with %d partitions and without retention", topic, counts[topic])
+    return changes
+
+
+def largest_producer_id(logs: Path) -> int:
+    """Return the largest id of a producer that wrote to the logs, -1 without any. Reads the headers of all batches."""
+    return max((head for path, _, _ in partition_directories(logs) for head in _producer_ids(path)), default=-1)
+
+
+def _producer_ids(directory: Path) -> Iterator[int]:
+    pool = FilePool()
+    for path in directory.glob("*.log"):
+        if path.stem.isdigit():
+            segment = LogSegment(pool=pool, directory=directory, base_offset=int(path.stem), created_ms=0)
+            yield max((head.producer_id for head in segment.walk(0)), default=-1)
+            segment.close()

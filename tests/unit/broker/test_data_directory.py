@@ -1,0 +1,194 @@
+"""Data directories whose metadata are gone, damaged or of another cluster, and who may read them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import stat
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.broker.app import BrokerApp
+from klamm.broker.cluster import Node
+from klamm.broker.settings import parse_arguments
+from klamm.broker.transactions.model import TransactionPartition
+from klamm.storage.errors import DataDirectoryError
+from tests.support.logs import batch, read_all
+from tests.support.transactions import committed_values, write
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from klamm.broker.services import Services
+    from klamm.storage.log import PartitionLog
+
+
+@asynccontextmanager
+async def running(data_dir: Path, *options: str) -> AsyncIterator[Services]:
+    """Run a broker that nobody can connect to."""
+    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *options])
+    node = Node(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
+    app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
+    try:
+        yield app._services
+    finally:
+        await app.stop()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 20))
+
+
+def log_of(services: Services, name: str, partition: int = 0) -> PartitionLog:
+    topic = services.topics.get(name)
+    assert topic is not None
+    log = services.logs.get(topic.topic_id, partition)
+    assert log is not None
+    return log
+
+
+async def fill(data_dir: Path) -> str:
+    """Run a broker with a topic of three partitions, of which two hold records; returns the cluster id."""
+    async with running(data_dir) as services:
+        await services.topics.create(
+            "orders", [[1], [1], [1]], configs={"retention.ms": "1", "cleanup.policy": "compact"}
+        )
+        for partition in (0, 1):
+            log_of(services, "orders", partition).append(batch("kept"))
+        who = await services.transactions.initialize("x", timeout_ms=10_000, expected=None)
+        topic = services.topics.get("orders")
+        assert topic is not None
+        await services.transactions.add("x", who, partitions={TransactionPartition(topic.topic_id, 0)})
+        write(log_of(services, "orders"), who.producer_id, "open", sequence=0)
+        return services.cluster.cluster_id
+
+
+def lose(data_dir: Path) -> None:
+    (data_dir / "metadata.sqlite").unlink()
+
+
+def empty(data_dir: Path) -> None:
+    (data_dir / "metadata.sqlite").write_bytes(b"")
+
+
+def overwrite(data_dir: Path) -> None:
+    (data_dir / "metadata.sqlite").write_bytes(b"no database" * 1000)
+
+
+def damage_a_page(data_dir: Path) -> None:
+    """As a disk does it while the broker is killed: the file is checked after an unclean end."""
+    (data_dir / "logs" / ".kafka_cleanshutdown").unlink()
+    with closing(sqlite3.connect(data_dir / "metadata.sqlite")) as database:
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+        page = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'settings'").fetchone()[0]
+    with (data_dir / "metadata.sqlite").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+
+
+def keep_the_tables_only(data_dir: Path) -> None:
+    with closing(sqlite3.connect(data_dir / "metadata.sqlite")) as database:
+        database.execute("DELETE FROM settings")
+        database.commit()
+
+
+DAMAGES = [lose, empty, overwrite, damage_a_page, keep_the_tables_only]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_logs_without_their_metadata_are_no_new_cluster(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    async def main() -> None:
+        await fill(tmp_path)
+        damage(tmp_path)
+        before = sorted(path.name for path in (tmp_path / "logs").iterdir())
+        # when
+        with pytest.raises(DataDirectoryError, match=r"start once with --recover: .* It loses all configs"):
+            async with running(tmp_path):
+                pass
+        # then
+        assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == before
+
+    run(main())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_recovery_keeps_records_and_ids_and_deletes_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    async def main() -> None:
+        cluster_id = await fill(tmp_path)
+        was = (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text()
+        damage(tmp_path)
+        # when
+        async with running(tmp_path, "--recover") as services:
+            assert services.cluster.cluster_id == cluster_id
+            topic = services.topics.get("orders")
+            assert topic is not None
+            assert topic.partitions == ((1,), (1,))
+            assert [read_all(log_of(services, "orders", partition))[0].value for partition in (0, 1)] == [b"kept"] * 2
+            config = services.configs.topic_config("orders")
+            assert (config["retention.ms"], config["retention.bytes"]) == (-1, -1)
+            # then: what was open is aborted, and its producer id is nobody else's
+            assert committed_values(log_of(services, "orders")) == ["kept"]
+            assert log_of(services, "orders").last_stable_offset == 3
+            assert await services.producer_ids.allocate() > 1_000_000
+        assert (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text() == was
+        # and: the option may stay
+        async with running(tmp_path, "--recover") as services:
+            assert await services.producer_ids.allocate() > 1_001_000
+
+    run(main())
+
+
+def test_metadata_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        await fill(tmp_path / "ours")
+        await fill(tmp_path / "theirs")
+        shutil.copy(tmp_path / "theirs" / "metadata.sqlite", tmp_path / "ours" / "metadata.sqlite")
+
+        for options in ([], ["--recover"]):
+            with pytest.raises(DataDirectoryError, match="put back the metadata and logs that belong together"):
+                async with running(tmp_path / "ours", *options):
+                    pass
+
+    run(main())
+
+
+def test_a_directory_of_an_older_klamm_without_a_copy_of_the_cluster_id_gets_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster_id = await fill(tmp_path)
+        copy = tmp_path / "logs" / "meta.properties"
+        copy.unlink()
+        async with running(tmp_path) as services:
+            assert services.cluster.cluster_id == cluster_id
+        assert f"cluster.id={cluster_id}" in copy.read_text()
+
+    run(main())
+
+
+def test_only_the_brokers_own_user_can_read_the_data(tmp_path: Path) -> None:
+    def modes(data_dir: Path) -> dict[str, str]:
+        paths = [data_dir, *data_dir.rglob("*")]
+        return {
+            path.name: oct(stat.S_IMODE(path.stat().st_mode))
+            for path in paths
+            if path.is_dir() or path.name.startswith("metadata.sqlite")
+        }
+
+    async def main() -> None:
+        data_dir = tmp_path / "new" / "data"
+        async with running(data_dir) as services:
+            await services.topics.create("orders", [[1]], configs={})
+            log_of(services, "orders").append(batch("secret"))
+            private = {"data": "0o700", "logs": "0o700", "orders-0": "0o700"}
+            files = ("metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm")
+            assert modes(data_dir) == private | dict.fromkeys(files, "0o600")
+        assert stat.S_IMODE(data_dir.parent.stat().st_mode) == 0o700
+        # and: a file that an older klamm made is closed to others
+        (data_dir / "metadata.sqlite").chmod(0o644)
+        async with running(data_dir):
+            assert modes(data_dir)["metadata.sqlite"] == "0o600"
+
+    run(main())

@@ -11,11 +11,12 @@ PYTEST_FLAGS ?=
 PYTEST_AT_ONCE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format wheel bench bench-quick soak generate lock clean
+.PHONY: help setup demo test test-fast check format wheel bench bench-quick soak generate lock clean
 
 help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
 	@echo 'make test         set up, then run all checks and all tests'
+	@echo 'make test-fast    the unit tests that start no process: for the inner loop, under a minute'
 	@echo 'make setup        only set up: .venv/bin/klamm'
 	@echo 'make check        ruff, mypy --strict, import contracts'
 	@echo 'make format       let ruff mend and format what it can'
@@ -40,6 +41,9 @@ check: setup
 
 test: check
 	$(WITH_ALL_TOOLS) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+
+test-fast: setup
+	$(PYTHON_BIN)/pytest -q -n $(PYTEST_AT_ONCE) -m 'not process' $(PYTEST_FLAGS) tests/unit
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .

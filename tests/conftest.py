@@ -11,6 +11,7 @@ from hypothesis import settings
 from tests.support.browser import Browser, find_browser
 from tests.support.java import JavaUnavailableError, class_path, java_executable
 from tests.support.kafka import KafkaCluster
+from tests.support.process_guard import guarded, install
 from tests.support.second_chance import grant_second_chances, report_second_chances
 from tests.support.skips import in_ci, report_skips, skip_loudly
 
@@ -25,6 +26,9 @@ settings.register_profile("soak", max_examples=2_000, deadline=None)
 # A change is judged by the same examples twice; new ones are looked for at home and in the soak.
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
 settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "ci" if in_ci() else "dev")
+
+
+install()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,6 +49,12 @@ def _slowest_first(item: pytest.Item) -> int:
     """Return the rank of a test's directory: whoever begins with the long files is not left alone with one of them."""
     directory = item.path.relative_to(item.config.rootpath / "tests").parts[0]
     return _SLOW_DIRECTORIES.index(directory) if directory in _SLOW_DIRECTORIES else len(_SLOW_DIRECTORIES)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let only marked unit tests start processes."""
+    return (yield from guarded(item))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

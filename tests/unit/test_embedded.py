@@ -21,6 +21,8 @@ from klamm.embedded import BrokerStartError
 from klamm.protocol.errors import PolicyViolationError
 from tests.support.processes import free_port, wait_until
 
+pytestmark = pytest.mark.process
+
 pytest_plugins = ["pytester"]
 
 

@@ -26,6 +26,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("example", sorted(EXPECTED))
 def test_an_example_runs_and_prints_what_it_promises(example: str) -> None:
     # when

@@ -50,6 +50,7 @@ def test_a_java_of_another_version_is_passed_over(tmp_path: Path) -> None:
     assert found == new
 
 
+@pytest.mark.process
 def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     # given
     home = a_java(tmp_path / "jdk", "")

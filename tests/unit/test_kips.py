@@ -66,6 +66,7 @@ def test_every_requirement_is_either_proved_by_a_test_or_says_why_it_is_not_met_
     assert [row.id for row in rows() if not (row.tests if row.is_done else row.reason.strip())] == []
 
 
+@pytest.mark.process
 def test_pytest_collects_every_test_that_the_page_names() -> None:
     assert [test for test in named_tests() if test not in collected_tests()] == []
 

@@ -82,6 +82,7 @@ def test_a_handler_begins_with_its_contract_and_ends_with_its_route(handler: Pat
     assert text.rstrip().rpartition("\n")[2].startswith(("ROUTE", ")")), "the last statement is the route"
 
 
+@pytest.mark.process
 def test_nothing_in_the_project_names_a_machine_it_was_made_on() -> None:
     # given
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()

@@ -12,6 +12,8 @@ from klamm.tied_process import TiedProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
     import signal, sys, time
 

@@ -52,6 +52,7 @@ def longest_hold(held: HeldLoop, asked: LongRequest) -> float:
     return min(holds).seconds
 
 
+@pytest.mark.process
 def test_no_request_holds_the_event_loop_for_long_whatever_it_has_many_of(held: HeldLoop) -> None:
     """What is asked for is right, or refused part by part; no more of them fit where a limit is on their number."""
     holds = {request.name: longest_hold(held, request) for request in long_requests(COUNT, without=ELSEWHERE)}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Command = Callable[..., tuple[int, str]]
 
+pytestmark = pytest.mark.process
+
 ALICE = ClientConfigEntity.of_user("alice")
 
 

@@ -10,6 +10,8 @@ import pytest
 from klamm import cli
 from klamm.cli.completion import bash_completion, words_of
 
+pytestmark = pytest.mark.process
+
 BASH = shutil.which("bash") or ""
 
 

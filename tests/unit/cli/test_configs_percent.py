@@ -15,6 +15,8 @@ from klamm.cli.connecting import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:

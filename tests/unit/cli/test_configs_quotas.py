@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 SECRET = "s3cret"  # noqa: S105  # of nobody
 
 

@@ -108,6 +108,7 @@ def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:
     assert str(failure).startswith(f"No broker answers at {servers} within 300 ms")
 
 
+@pytest.mark.process
 def test_a_reader_that_has_enough_is_no_failure() -> None:
     command = [sys.executable, "-c", "import sys\nfrom klamm.cli.connecting import guarded\n"
                "sys.exit(guarded('klamm', lambda: print('line\\n' * 100_000) or 0))"]  # fmt: skip

@@ -60,6 +60,7 @@ def test_ctrl_c_ends_a_command_without_a_trace(monkeypatch: pytest.MonkeyPatch) 
     assert cli.main(["demo"]) == 130
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", ["--help", "completion bash"])
 def test_an_output_that_takes_no_more_is_told_in_one_line(words: str) -> None:
     if not Path("/dev/full").exists():
@@ -73,6 +74,7 @@ def test_an_output_that_takes_no_more_is_told_in_one_line(words: str) -> None:
     assert done.stderr == "klamm: the output could not be written: No space left on device\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_a_closed_stream_is_written_to_in_vain(closed: str) -> None:
     done = subprocess.run(
@@ -92,6 +94,7 @@ def test_every_command_can_be_run(command: cli.Command) -> None:
     assert callable(import_module(command.module).main)
 
 
+@pytest.mark.process
 def test_the_broker_command_imports_nothing_that_it_does_not_need() -> None:
     # given
     program = (

@@ -37,6 +37,7 @@ def test_columns_keep_their_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "Topic: a\tPartition: 0\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("output", "told"), [("human", "j\\xf6rg"), ("json", '"j\\u00f6rg"'), ("yaml", '"j\\xF6rg"')])
 def test_letters_that_the_terminal_does_not_know_are_escaped(output: str, told: str) -> None:
     program = "import sys, types; from klamm import cli; from klamm.cli import output;"

@@ -81,6 +81,7 @@ def test_a_policy_in_a_file_or_module_is_asked(name: str, files: Path, capsys: p
     }
 
 
+@pytest.mark.process
 def test_topics_of_a_cluster_are_judged_by_what_they_set(
     files: Path, klamm_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from klamm.registrations import report
 from klamm.registrations.restarting import reason_of
 
 
+@pytest.mark.process
 def test_the_report_is_asked_for_the_cluster_and_the_form(
     klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_wrong_usage_ends_with_exit_code_2(words: list[str]) -> None:
     assert exit_info.value.code == 2
 
 
+@pytest.mark.process
 def test_records_that_cannot_be_read_are_one_line(
     klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

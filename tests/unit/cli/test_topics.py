@@ -149,6 +149,7 @@ def run(address: str, *words: str) -> int:
         return int(error.code or 0)
 
 
+@pytest.mark.process
 def test_validate_only_asks_the_broker_and_changes_nothing(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     assert run(address, "--create", "--topic", "here") == 0
@@ -169,6 +170,7 @@ def test_validate_only_asks_the_broker_and_changes_nothing(address: str, capsys:
     assert capsys.readouterr().out == "here\n"
 
 
+@pytest.mark.process
 def test_replicas_go_where_they_are_assigned(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     assert run(address, "--create", "--topic", "placed", "--replica-assignment", "3:1,2:3") == 0
@@ -181,6 +183,7 @@ def test_replicas_go_where_they_are_assigned(address: str, capsys: pytest.Captur
     assert (described["partition_count"], described["replication_factor"]) == (3, 2)
 
 
+@pytest.mark.process
 def test_a_topic_is_described_by_its_id_page_by_page(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # given
     run(address, "--create", "--topic", "paged", "--partitions", "5", "-o", "json")
@@ -191,6 +194,7 @@ def test_a_topic_is_described_by_its_id_page_by_page(address: str, capsys: pytes
     assert len(capsys.readouterr().out.splitlines()) == 6
 
 
+@pytest.mark.process
 def test_failures_go_to_stderr_where_stdout_is_a_document(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     # when
     assert run(address, "--describe", "--topic", "nothing", "-o", "yaml") == 1
@@ -200,6 +204,7 @@ def test_failures_go_to_stderr_where_stdout_is_a_document(address: str, capsys: 
     assert said.err == "klamm topics: Topic 'nothing' does not exist as expected\n"
 
 
+@pytest.mark.process
 def test_the_old_flag_for_deleting_configs_is_told_to_do_nothing(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +224,7 @@ def test_wrong_usage_is_one_line_and_2(words: tuple[str, ...], capsys: pytest.Ca
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [

@@ -18,6 +18,8 @@ from klamm.dataframes.reading import TopicReader, as_json, from_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 RECORDS = 50
 
 

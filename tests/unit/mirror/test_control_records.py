@@ -11,6 +11,8 @@ from klamm.wire.connection import ConnectionLostError
 from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import create_topic
 
+pytestmark = pytest.mark.process
+
 
 def test_records_are_read_from_where_one_wants_to_the_present_end() -> None:
     """K894-41: and a topic that is not there, or was made anew, is no empty topic."""

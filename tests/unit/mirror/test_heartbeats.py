@@ -4,6 +4,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 import klamm
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.heartbeats import Heartbeats, write_heartbeats
@@ -17,8 +19,6 @@ from tests.support.mirror_fakes import FakeCluster
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import pytest
 
     from klamm.mirror.settings.groups import HeartbeatSettings
     from klamm.protocol.records import Record
@@ -109,6 +109,7 @@ def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCa
     assert "has no leader now" in caplog.text
 
 
+@pytest.mark.process
 def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:
     """K894-44."""
     with klamm.Broker() as there:
@@ -131,6 +132,7 @@ def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:
         assert topic_configs(there.bootstrap_servers, "heartbeats") == {"cleanup.policy": "compact"}
 
 
+@pytest.mark.process
 def test_a_file_without_a_flow_writes_heartbeats_for_every_pair(tmp_path: Path) -> None:
     """K894-44: as MirrorMaker does; neither Spark nor Java are needed for it."""
     with klamm.Broker() as here, klamm.Broker() as there:

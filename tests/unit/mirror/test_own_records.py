@@ -143,6 +143,7 @@ def test_a_record_that_is_too_large_alone_and_other_refusals_are_told(target: Ta
         target.numbered({0: records([b"small"])}).write(CLUSTER, "own", timeout_s=1.0)
 
 
+@pytest.mark.process
 def test_checkpoints_of_many_groups_are_more_than_a_broker_takes_at_once() -> None:
     """The driver writes its records through the same door."""
     with klamm.Broker() as broker:

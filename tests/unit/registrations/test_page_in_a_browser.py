@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser, Page
 
+pytestmark = pytest.mark.process
+
 DAY_MS = 86_400_000
 CONFIGS = ("acks", "heartbeat.interval.ms", "session.timeout.ms")
 VERSIONS = (("klamm-kafka-python", "1.0"), ("confluent-kafka-python", "2.11.0-rdkafka-2.11.0"), ("librdkafka", "2.6"))

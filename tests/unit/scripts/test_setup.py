@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ("sh", "cat", "cksum", "dirname", "id", "rm", "printf", "mkdir", "chmod")
 

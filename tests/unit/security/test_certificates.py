@@ -19,6 +19,7 @@ def certificate(directory: Path, subject: str) -> bytes:
     return ssl.PEM_cert_to_DER_cert((directory / "c.pem").read_text())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("subject", "told"),
     [

@@ -29,6 +29,7 @@ def test_a_suite_of_java_is_one_of_openssl(java: str, openssl: str | None) -> No
     assert openssl_name(java) == openssl
 
 
+@pytest.mark.process
 def test_openssl_agrees_with_every_name_it_knows() -> None:
     listed = subprocess.run(["openssl", "ciphers", "-stdname", "ALL"], capture_output=True, text=True, check=True)
     pairs = [(line.split()[0], line.split()[2]) for line in listed.stdout.splitlines()]

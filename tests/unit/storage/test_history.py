@@ -27,6 +27,7 @@ def line(
     )
 
 
+@pytest.mark.process
 def test_the_history_is_read_while_the_broker_runs(tmp_path: Path) -> None:
     topic = ConfigResource(ResourceType.TOPIC, "orders")
     with klamm.Broker(data_dir=tmp_path) as broker, AdminClient(broker.bootstrap_servers, client_id="tool") as admin:

@@ -38,6 +38,7 @@ def test_the_lock_is_free_again_after_a_release(tmp_path: Path) -> None:
         assert again is not lock
 
 
+@pytest.mark.process
 def test_the_lock_of_another_process_names_its_pid_and_ends_when_it_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as other:
         try:

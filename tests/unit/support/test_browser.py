@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser
 
+pytestmark = pytest.mark.process
+
 PAGE = """<!doctype html><title>t</title>
 <style>p { color: rgb(1, 2, 3) } @media (prefers-color-scheme: dark) { p { color: rgb(4, 5, 6) } }</style>
 <p>seen</p><p hidden>unseen</p><img src="missing.png">

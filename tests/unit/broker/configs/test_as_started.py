@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 import klamm
 from klamm.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.admin import ConfigEntry
+
+pytestmark = pytest.mark.process
 
 NAMES = ("node.id", "broker.id", "process.roles", "log.dirs", "listeners", "advertised.listeners")
 

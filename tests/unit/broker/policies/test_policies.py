@@ -261,6 +261,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, allo
         asyncio.run(Policies.load({name: value}))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
 def test_a_policy_that_ends_its_process_ends_a_call_or_its_own_child(rules: Any, topic: str, answer: str) -> None:
     """K108-19"""

@@ -200,6 +200,7 @@ def test_a_worker_that_lacks_a_module_ends_the_mirror_in_clear_words(
     reader.stop()
 
 
+@pytest.mark.process
 def test_what_is_shipped_can_be_imported_from_its_archive(tmp_path: Path) -> None:
     # given
     archive = write_archive(tmp_path / "klamm.zip")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.browser import Browser, Page
 
+pytestmark = pytest.mark.process
+
 LONG = "A.payments.europe." + "transactions-" * 8
 REASON = "offset 17 of the source is gone before it was mirrored"
 SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]

@@ -33,7 +33,7 @@ def install() -> None:
 def _check(event: str, args: tuple[Any, ...]) -> None:
     if _forbidden_in is not None and event in _STARTS:
         raise UnmarkedProcessError(
-            f"{_forbidden_in} starts a process ({args[0] if args else event}): mark it `process`"
+            f"{_forbidden_in} starts a process ({args[0] if args else event}): mark it with pytest.mark.process"
         )
 
 

@@ -70,7 +70,10 @@ class InternalRecords:
         self._log(topic).append(memoryview(batch))
 
     def _log(self, topic: Topic) -> PartitionLog:
-        log = self._logs.get(topic.topic_id, PARTITION)
+        try:
+            log = self._logs.get(topic.topic_id, PARTITION)
+        except OSError as error:
+            raise StorageError(f"Cannot open {topic.name}-{PARTITION}: {error}") from error
         if log is None:
             raise StorageError(f"{topic.name}-{PARTITION} has no log")
         return log

@@ -34,7 +34,8 @@ class EpochStart(NamedTuple):
 def read_offsets(path: Path) -> dict[str, int]:
     """Read an offset checkpoint: directory name (``topic-partition``) -> offset. A missing file is empty.
 
-    A file that cannot be understood is told in the log and taken as empty: recovery looks at more than it would.
+    A damaged or unreadable file is logged and counts as empty, as in Kafka: the recovery of each log then checks all
+    of its segments.
     """
     offsets = {}
     for line in _read_lines(path):
@@ -74,29 +75,40 @@ def write_epochs(path: Path, epochs: Iterable[EpochStart]) -> None:
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """Return the topic that a partition's directory belongs to, or None when it does not say."""
+    """Return the id of the topic that a partition's directory belongs to; None when it has no readable id.
+
+    Raises:
+        OSError: The file exists and cannot be read.
+    """
+    path = directory / PARTITION_METADATA
     try:
-        lines = (directory / PARTITION_METADATA).read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
+        values = dict(line.split(": ", 1) for line in lines if ": " in line)
+        return UUID(bytes=base64.urlsafe_b64decode(values["topic_id"] + "=="))
     except FileNotFoundError:
         return None
-    values = dict(line.split(": ", 1) for line in lines if ": " in line)
-    try:
-        return UUID(bytes=base64.urlsafe_b64decode(values["topic_id"] + "=="))
-    except (KeyError, ValueError):
-        logger.warning("Unreadable %s in %s", PARTITION_METADATA, directory)
+    except (KeyError, ValueError) as error:  # a UnicodeDecodeError is a ValueError
+        logger.warning("%s is damaged and not used: %r", path, error)
         return None
 
 
 def write_topic_id(directory: Path, topic_id: UUID) -> None:
-    """Say which topic a partition's directory belongs to."""
+    """Record durably which topic a partition's directory belongs to.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     text = base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
-    write_atomically(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {text}", durable=False)
+    write_atomically(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {text}", durable=True)
 
 
 def _read_lines(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        logger.warning("%s is damaged and not used: %s", path, error)
         return []
     if len(lines) < 2 or lines[0] != _VERSION or lines[1] != str(len(lines) - 2):  # noqa: PLR2004  # version and count
         logger.warning("%s is damaged and not used", path)

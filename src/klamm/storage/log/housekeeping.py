@@ -55,6 +55,11 @@ class KeptLogs(Protocol):
         """Write recovery points and log start offsets durably."""
         ...
 
+    @property
+    def has_outdated_checkpoints(self) -> bool:
+        """Whether the checkpoint files hold offsets of directories that are gone."""
+        ...
+
     async def remove_doomed(self, now_ms: int) -> None:
         """Remove files whose time is over."""
         ...
@@ -145,7 +150,7 @@ class Housekeeper:
             if rolled or log.unflushed_bytes > _MAX_UNFLUSHED_BYTES or (due and log.recovery_point < log.end_offset):
                 await self._logs.flush(log)
                 flushed = True
-        if flushed:
+        if flushed or self._logs.has_outdated_checkpoints:
             await self._logs.checkpoint()
 
     async def check(self) -> None:

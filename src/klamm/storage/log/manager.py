@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import shutil
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.storage.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
     LOG_START_OFFSETS,
-    PARTITION_METADATA,
     RECOVERY_POINTS,
     read_offsets,
     read_topic_id,
@@ -21,6 +22,15 @@ from klamm.storage.log.checkpoints import (
 )
 from klamm.storage.log.cleaner import Cleaner
 from klamm.storage.log.config import NO_LIMIT, ConfigEpoch, HousekeepingSettings, LiveConfig
+from klamm.storage.log.directories import (
+    DELETED,
+    STRAY,
+    STRAY_RETENTION_MS,
+    is_claimed,
+    is_partition,
+    put_aside,
+    stray_since_ms,
+)
 from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, fsync_path, write_atomically
 from klamm.storage.log.housekeeping import Housekeeper
 from klamm.storage.log.recovery import open_partition
@@ -35,9 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DELETED: Final = "-delete"
-_STRAY: Final = "-stray"
-_MAX_NAME_BYTES: Final = 255
 _SLICE: Final = 256
 """Logs that are looked at before others have their turn."""
 _END_OF_TIME: Final = 2**63
@@ -96,20 +103,38 @@ class LogManager:
         self._directories: set[str] = set()
         self._epoch = ConfigEpoch()
         self._doomed: list[RetiredFile] = []
+        self._strays: list[RetiredFile] = []
         self._checkpointing = asyncio.Lock()
+        self._checkpoint_files = _CheckpointFiles(data_dir)
+        self._outdated: set[str] = set()
+        """Directory names that are gone, while the checkpoint files may still hold offsets for them."""
+        self._checkpoint_number = 0
+        self._is_started = False
         self._scan()
         marker = data_dir / CLEAN_SHUTDOWN
         self.was_clean = marker.exists()
         marker.unlink(missing_ok=True)
+        fsync_path(data_dir)  # the mark must not come back, and directories found here must not vanish
         self._housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
         self._cleaner = Cleaner(self, now_ms=now_ms, settings=settings)
 
     def _scan(self) -> None:
         for path in self._data_dir.iterdir():
-            if path.name.endswith(_DELETED):
+            if path.name.endswith(DELETED):
                 self._doomed.append(RetiredFile(0, path))
-            elif "-" in path.name and not path.name.endswith(_STRAY) and path.is_dir():
+            elif path.name.endswith(STRAY):
+                self._strays.append(RetiredFile(stray_since_ms(path) + STRAY_RETENTION_MS, path))
+            elif "-" in path.name and path.is_dir():
                 self._directories.add(path.name)
+        known = {*self._recovery_points, *self._start_offsets, *self._compacted}
+        for name in known - self._directories:
+            self._forget_offsets(name)
+
+    def _forget_offsets(self, name: str) -> None:
+        """Drop what the checkpoints say of a directory that is gone; another one of its name must not inherit it."""
+        for offsets in (self._recovery_points, self._start_offsets, self._compacted):
+            if offsets.pop(name, None) is not None:
+                self._outdated.add(name)
 
     # -- partitions
 
@@ -119,6 +144,10 @@ class LogManager:
         if known is None:
             config = LiveConfig(lambda: self._configs_of(topic), self._epoch)
             known = self._topics[topic_id] = _Topic(topic, config)
+        name = f"{topic}-{partition}"
+        if self._is_started and partition not in known.logs and name in self._directories:
+            # A partition that was created just now has no directory yet, so this one is somebody else's.
+            self._put_stray_aside(self._data_dir / name)
         known.logs.setdefault(partition, None)
 
     def get(self, topic_id: UUID, partition: int) -> PartitionLog | None:
@@ -141,7 +170,14 @@ class LogManager:
     def _open(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
         name = f"{topic.name}-{partition}"
         directory = self._data_dir / name
-        is_ours = name in self._directories and self._claim(directory, topic_id)
+        is_ours = directory.exists() and is_claimed(directory, topic_id)
+        if not is_ours and directory.exists():
+            self._put_stray_aside(directory)
+            if directory.exists():
+                raise OSError(errno.ENOTEMPTY, "A directory of another topic cannot be moved out of the way", name)
+        if not is_ours and name in self._outdated:
+            self._checkpoint_files.write(self._snapshot())
+            self._outdated.clear()
         return open_partition(
             topic=topic.name,
             partition=partition,
@@ -155,43 +191,48 @@ class LogManager:
             now_ms=self._now_ms,
         )
 
-    def _claim(self, directory: Path, topic_id: UUID) -> bool:
-        """Tell whether a directory belongs to the topic; one of an earlier topic of the same name is put away."""
-        found = read_topic_id(directory)
-        if found == topic_id:
-            return True
-        if found is None and not any(directory.glob("*.log")):
-            return False
-        logger.warning("%s belongs to topic id %s, not to %s: it is put aside", directory, found, topic_id)
-        self._put_away(directory, f".{found.hex if found is not None else 'unknown'}{_STRAY}")
-        return False
-
     def delete_topic(self, topic_id: UUID) -> None:
-        """Forget a topic; its directories are renamed now and removed after ``file.delete.delay.ms``, by a thread."""
+        """Forget a topic; its directories are renamed now and removed after ``file.delete.delay.ms``, by a thread.
+
+        A directory that cannot be renamed is logged. It keeps the id of the deleted topic, so no other topic uses it,
+        and the next start puts it aside.
+        """
         topic = self._topics.pop(topic_id, None)
         if topic is None:
             return
         due_ms = self._now_ms() + topic.config.current().file_delete_delay_ms
         for partition, log in topic.logs.items():
-            name = f"{topic.name}-{partition}"
             if log is not None:
                 log.is_deleted = True
                 log.close()
                 del self._open_logs[topic_id, partition]
-            directory = self._data_dir / name
-            if directory.exists() and read_topic_id(directory) in {topic_id, None}:
-                put_away = self._put_away(directory, f".{topic_id.hex}{_DELETED}")
-                self._doomed.append(RetiredFile(due_ms, put_away))
+            directory = self._data_dir / f"{topic.name}-{partition}"
+            try:
+                if directory.exists() and read_topic_id(directory) in {topic_id, None}:
+                    self._doomed.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
+            except OSError as error:
+                logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message has all there is
         self._housekeeper.wake()
 
-    def _put_away(self, directory: Path, suffix: str) -> Path:
-        name = directory.name
-        target = directory.with_name(name[: _MAX_NAME_BYTES - len(suffix)] + suffix)
-        directory.rename(target)
-        self._directories.discard(name)
-        self._recovery_points.pop(name, None)
-        self._start_offsets.pop(name, None)
-        self._compacted.pop(name, None)
+    def _put_stray_aside(self, directory: Path) -> None:
+        """Put aside a directory that no topic claims; a failure is logged, and the directory stays unused."""
+        try:
+            target = self._put_aside(directory, STRAY)
+        except OSError as error:
+            logger.error("%s belongs to no topic and cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message has all there is
+        else:
+            self._strays.append(RetiredFile(self._now_ms() + STRAY_RETENTION_MS, target))
+            logger.warning(
+                "%s belongs to no topic: renamed to %s, to be removed in %d days",
+                directory,
+                target.name,
+                STRAY_RETENTION_MS // 86_400_000,
+            )
+
+    def _put_aside(self, directory: Path, suffix: str) -> Path:
+        target = put_aside(directory, suffix, self._now_ms())
+        self._directories.discard(directory.name)
+        self._forget_offsets(directory.name)
         return target
 
     def update_config(self, topic_id: UUID) -> None:
@@ -245,22 +286,32 @@ class LogManager:
 
         After a clean shutdown nothing is opened before it is asked for.
         """
+        self.put_strays_aside()
         if not self.was_clean:
             self.recover()
+        self._is_started = True
         self._housekeeper.start()
         self._cleaner.start()
 
-    def recover(self) -> None:
-        """Open every partition that has a directory, which checks and cuts it; put directories of nobody aside."""
+    def put_strays_aside(self) -> None:
+        """Rename the directories of partitions that no topic has."""
         owned = {f"{topic.name}-{partition}" for topic in self._topics.values() for partition in topic.logs}
         for name in sorted(self._directories - owned):
-            directory = self._data_dir / name
-            if (directory / PARTITION_METADATA).exists():
-                logger.warning("%s belongs to no topic: it is put aside", directory)
-                self._put_away(directory, _STRAY)
+            if is_partition(self._data_dir / name):
+                self._put_stray_aside(self._data_dir / name)
+
+    def recover(self) -> None:
+        """Open every partition that has a directory, which checks and cuts it.
+
+        A log that cannot be opened is logged and tried again when a client asks for it.
+        """
         for topic_id, partition in self.known():
             if self.has_directory(topic_id, partition):
-                self.get(topic_id, partition)
+                try:
+                    self.get(topic_id, partition)
+                except OSError:
+                    name = f"{self._topics[topic_id].name}-{partition}"
+                    logger.exception("%s cannot be opened; its clients receive KAFKA_STORAGE_ERROR", name)
 
     async def close(self) -> None:
         """Make everything durable, leave checkpoints and the mark of a clean shutdown, close all files.
@@ -315,17 +366,31 @@ class LogManager:
                     self._start_offsets[log.name] = log.log_start_offset
                 else:
                     self._start_offsets.pop(log.name, None)
-            recovery_points, start_offsets = dict(self._recovery_points), dict(self._start_offsets)
-            compacted = dict(self._compacted)
-            # Start offsets first: records that were deleted must not come back.
-            await _to_the_end(write_offsets, self._data_dir / LOG_START_OFFSETS, start_offsets)
-            await _to_the_end(write_offsets, self._data_dir / RECOVERY_POINTS, recovery_points)
-            await _to_the_end(write_offsets, self._data_dir / CLEANER_OFFSETS, compacted)
+            outdated = frozenset(self._outdated)
+            await _to_the_end(self._checkpoint_files.write, self._snapshot())
+            self._outdated -= outdated
+
+    @property
+    def has_outdated_checkpoints(self) -> bool:
+        """Whether the checkpoint files hold offsets of directories that are gone."""
+        return bool(self._outdated)
+
+    def _snapshot(self) -> _Checkpoints:
+        self._checkpoint_number += 1
+        return _Checkpoints(
+            self._checkpoint_number, dict(self._start_offsets), dict(self._recovery_points), dict(self._compacted)
+        )
 
     async def remove_doomed(self, now_ms: int | None = None) -> None:
-        """Remove what was put away long enough ago: directories of deleted topics, files of segments; in a thread."""
+        """Remove what was put aside long enough ago: directories of topics, files of segments; in a thread.
+
+        Args:
+            now_ms: The clock for everything but strays, in milliseconds since the epoch; None means the real one.
+        """
+        due = [file.path for file in self._strays if file.due_ms <= self._now_ms()]
+        self._strays = [file for file in self._strays if file.path not in due]
         now_ms = self._now_ms() if now_ms is None else now_ms
-        due = [file.path for file in self._doomed if file.due_ms <= now_ms]
+        due += [file.path for file in self._doomed if file.due_ms <= now_ms]
         self._doomed = [file for file in self._doomed if file.due_ms > now_ms]
         for index, log in enumerate(self.loaded()):
             if index % _SLICE == _SLICE - 1:
@@ -334,6 +399,40 @@ class LogManager:
                 due += log.take_retired(now_ms)
         if due:
             await asyncio.to_thread(_remove_all, due)
+
+
+class _Checkpoints(NamedTuple):
+    """The contents of the three checkpoint files at one moment."""
+
+    number: int
+    """Ascends with each moment."""
+    start_offsets: dict[str, int]
+    recovery_points: dict[str, int]
+    compacted: dict[str, int]
+
+
+class _CheckpointFiles:
+    """The three checkpoint files. Written by several threads, of which an older state never replaces a newer one."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._lock = threading.Lock()
+        self._written = 0
+
+    def write(self, state: _Checkpoints) -> None:
+        """Write the files durably.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        with self._lock:
+            if state.number < self._written:
+                return
+            self._written = state.number
+            # Start offsets first: records that were deleted must not come back.
+            write_offsets(self._data_dir / LOG_START_OFFSETS, state.start_offsets)
+            write_offsets(self._data_dir / RECOVERY_POINTS, state.recovery_points)
+            write_offsets(self._data_dir / CLEANER_OFFSETS, state.compacted)
 
 
 async def _to_the_end(write: Callable[..., None], *arguments: object) -> None:
@@ -347,11 +446,17 @@ async def _to_the_end(write: Callable[..., None], *arguments: object) -> None:
 
 
 def _remove_all(paths: Sequence[Path]) -> None:
+    """Remove files and directories that were put aside; a failure is logged and concerns no other path."""
     for path in paths:
-        if path.name.endswith(_DELETED):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        try:
+            if path.name.endswith((DELETED, STRAY)):
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            logger.warning("%s cannot be removed; the next start of the broker tries again: %s", path, error)
 
 
 def _fsync_all(paths: Sequence[Path]) -> None:

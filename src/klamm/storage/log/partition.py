@@ -85,6 +85,8 @@ class PartitionLog:
         """Appended since the last flush: what a recovery would have to check."""
         self._pool = pool
         self._now_ms = now_ms
+        self._is_new = False
+        """The directory was made by this process, and its name is not durable yet."""
         self._positions = Positions(segments)
         self._name = f"{topic}-{partition}"
         self._seed = crc32(self._name.encode())
@@ -233,7 +235,8 @@ class PartitionLog:
     def _first_segment(self) -> LogSegment:
         """Make the directory: an empty partition needs none."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_topic_id(self.directory, self.topic_id)
+        self._is_new = True
+        write_topic_id(self.directory, self.topic_id)  # durable before the first record is
         return self._add_segment(self.end_offset)
 
     def segment_at(self, base_offset: int, *, created_ms: int) -> LogSegment:
@@ -349,10 +352,12 @@ class PartitionLog:
         for segment in dirty:
             segment.aborted.flush()
         aborted = (segment.aborted.file.path for segment in dirty if segment.aborted.entries)
-        return (*(segment.file.path for segment in dirty), *aborted, self.directory)
+        parent = (self.directory.parent,) if self._is_new else ()
+        return (*(segment.file.path for segment in dirty), *aborted, self.directory, *parent)
 
     def flushed(self, offset: int) -> None:
         """Take note that everything below ``offset`` is durable."""
+        self._is_new = False
         self.recovery_point = max(self.recovery_point, min(offset, self.end_offset))
         self.last_flush_ms = self._now_ms()
         self.unflushed_bytes = 0

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -247,48 +245,6 @@ def test_checkpoints_come_back_as_written(tmp_path: Path) -> None:
 
     assert read_offsets(tmp_path / "offsets") == {"a-b-1": 5, "c-0": 2**40}
     assert read_epochs(tmp_path / "epochs") == [EpochStart(0, 0), EpochStart(3, 17)]
-
-
-# -- topics that come and go
-
-
-def test_a_deleted_topic_is_gone_and_its_files_go_later(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("x"))
-
-    house.manager.delete_topic(TOPIC_ID)
-
-    assert house.manager.get(TOPIC_ID, 0) is None
-    (left,) = tmp_path.iterdir()
-    assert left.name == f"t-0.{TOPIC_ID.hex}-delete"
-    house.partitions.clear()
-    asyncio.run(house.open().remove_doomed())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_topic_of_the_same_name_begins_empty(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("old"))
-    other = UUID(int=8)
-    house.partitions = [(other, "t", 0)]
-
-    again = house.open().get(other, 0)
-
-    assert again is not None
-    assert again.end_offset == 0
-    again.append(batch("new"))
-    assert struct.unpack(">q", again.read(0, 100)[:8]) == (0,)
-    assert {path.name for path in tmp_path.iterdir()} == {"t-0", f"t-0.{TOPIC_ID.hex}-stray"}
-
-
-def test_a_directory_of_no_topic_is_put_aside_after_a_crash(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("x"))
-    house.partitions.clear()
-
-    house.open().recover()
-
-    assert [path.name for path in tmp_path.iterdir()] == ["t-0-stray"]
 
 
 def test_many_partitions_share_few_descriptors(tmp_path: Path) -> None:

@@ -1,0 +1,259 @@
+"""Directories of topics that come and go: whose they are, how they are put aside, when they are removed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import re
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from klamm.storage.log import LogManager, delete_records
+from klamm.storage.log.checkpoints import read_topic_id
+from klamm.storage.log.directories import STRAY_RETENTION_MS
+from tests.support.logs import TOPIC_ID, LogHouse, batch, read_all
+
+OTHER_ID = UUID(int=8)
+LONGEST_NAME = "n" * 249
+
+
+def names(directory: Path) -> list[str]:
+    """Names of the directories, with the same text for every UUID in them."""
+    return sorted(re.sub(r"[.][0-9a-f]{32}-", ".<uuid>-", path.name) for path in directory.iterdir() if path.is_dir())
+
+
+def values(manager: LogManager, topic_id: UUID, partition: int = 0) -> list[bytes | None]:
+    log = manager.get(topic_id, partition)
+    assert log is not None
+    return [record.value for record in read_all(log)]
+
+
+def append(manager: LogManager, topic_id: UUID, partition: int, value: str) -> None:
+    log = manager.get(topic_id, partition)
+    assert log is not None
+    log.append(batch(value))
+
+
+def test_a_deleted_topic_is_gone_and_its_files_go_later(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+
+    house.manager.delete_topic(TOPIC_ID)
+
+    assert house.manager.get(TOPIC_ID, 0) is None
+    assert names(tmp_path) == ["t-0.<uuid>-delete"]
+    house.partitions.clear()
+    asyncio.run(house.open().remove_doomed())
+    assert names(tmp_path) == []
+
+
+def test_a_topic_of_the_same_name_begins_empty_after_a_restart(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("old"))
+    house.partitions = [(OTHER_ID, "t", 0)]
+
+    manager = house.open()
+    append(manager, OTHER_ID, 0, "new")
+
+    assert values(manager, OTHER_ID) == [b"new"]
+    assert names(tmp_path) == ["t-0", "t-0.<uuid>-stray"]
+
+
+@pytest.mark.parametrize("name", ["t", "n" * 240, LONGEST_NAME])
+def test_many_partitions_of_a_long_name_are_deleted_and_created_again(tmp_path: Path, name: str) -> None:
+    house = LogHouse(tmp_path)
+    house.partitions = [(TOPIC_ID, name, partition) for partition in range(12)]
+    manager = house.open()
+    for _, _, partition in house.partitions:
+        append(manager, TOPIC_ID, partition, f"old {partition}")
+
+    manager.delete_topic(TOPIC_ID)
+    for _, _, partition in house.partitions:
+        manager.create(OTHER_ID, name, partition)
+        append(manager, OTHER_ID, partition, f"new {partition}")
+
+    assert [values(manager, OTHER_ID, n) for n in range(12)] == [[b"new %d" % n] for n in range(12)]
+    house.partitions = [(OTHER_ID, name, partition) for partition in range(12)]
+    manager = house.open()
+    asyncio.run(manager.remove_doomed())
+    assert [values(manager, OTHER_ID, n) for n in range(12)] == [[b"new %d" % n] for n in range(12)]
+    assert names(tmp_path) == sorted(f"{name}-{partition}" for partition in range(12))
+
+
+def test_directories_of_no_topic_are_put_aside_again_and_again(tmp_path: Path) -> None:
+    """The metadata of the topic is gone after each crash, as when it was deleted and the broker was killed."""
+    house = LogHouse(tmp_path)
+    house.partitions.clear()
+    for number in range(4):
+        topic_id = UUID(int=100 + number)
+        house.manager.create(topic_id, "t", 0)
+        append(house.manager, topic_id, 0, "x")
+
+        house.open().put_strays_aside()
+
+    assert names(tmp_path) == ["t-0.<uuid>-stray"] * 4
+
+
+def test_a_directory_that_is_no_partition_is_left_alone(tmp_path: Path) -> None:
+    for name in ("lost+found", "my-notes", "t-0", "t-x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "t-x" / "partition.metadata").touch()
+
+    LogHouse(tmp_path).open().put_strays_aside()
+
+    assert names(tmp_path) == ["lost+found", "my-notes", "t-0", "t-x"]
+
+
+def test_strays_are_removed_after_a_week_also_over_restarts(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+    house.partitions.clear()
+    house.open().put_strays_aside()
+    (tmp_path / "u-0-stray").mkdir()
+    os.utime(tmp_path / "u-0-stray", (house.clock.now_ms / 1000, house.clock.now_ms / 1000))
+
+    house.clock.now_ms += STRAY_RETENTION_MS - 1000
+    asyncio.run(house.open().close())
+    kept = names(tmp_path)
+    house.clock.now_ms += 2000
+    asyncio.run(house.open().remove_doomed())
+
+    assert kept == ["t-0.<uuid>-stray", "u-0-stray"]
+    assert names(tmp_path) == []
+
+
+def test_a_directory_without_a_readable_id_is_that_of_the_topic_that_has_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = LogHouse(tmp_path, flush_messages="1")
+    house.log.append(batch("x"))
+    house.log.flush_now()
+    (tmp_path / "t-0" / "partition.metadata").write_bytes(b"")
+
+    house.open()
+
+    assert values(house.manager, TOPIC_ID) == [b"x"]
+    assert "t-0 has no readable topic id" in caplog.text
+    assert read_topic_id(tmp_path / "t-0") == TOPIC_ID
+
+
+def test_a_topic_that_is_created_does_not_take_over_a_directory_that_was_there_before(tmp_path: Path) -> None:
+    """Not even one without a readable id: a new partition has no directory."""
+    house = LogHouse(tmp_path)
+    house.log.append(batch("old"))
+    (tmp_path / "t-0" / "partition.metadata").unlink()
+    (tmp_path / "t-0" / f"{0:020d}.log").rename(tmp_path / "t-0" / "aside")  # no partition to the start
+    house.partitions.clear()
+
+    async def create() -> None:
+        manager = house.open()
+        await manager.start()
+        (tmp_path / "t-0" / "aside").rename(tmp_path / "t-0" / f"{0:020d}.log")
+        manager.create(OTHER_ID, "t", 0)
+        append(manager, OTHER_ID, 0, "new")
+        assert values(manager, OTHER_ID) == [b"new"]
+        await manager.close()
+
+    asyncio.run(create())
+
+
+def test_checkpoints_of_a_deleted_topic_do_not_hold_for_the_next_one_of_its_name(tmp_path: Path) -> None:
+    """Not even when the broker is killed before it writes the checkpoints again."""
+    house = LogHouse(tmp_path)
+    for _ in range(10):
+        house.log.append(batch("old"))
+    delete_records(house.log, 5)
+    house.log.flush_now()
+    asyncio.run(house.manager.checkpoint())
+
+    house.manager.delete_topic(TOPIC_ID)
+    house.manager.create(OTHER_ID, "t", 0)
+    append(house.manager, OTHER_ID, 0, "new")
+    house.partitions = [(OTHER_ID, "t", 0)]
+    house.open()
+
+    log = house.manager.get(OTHER_ID, 0)
+    assert log is not None
+    assert (log.log_start_offset, log.recovery_point) == (0, 0)
+    assert values(house.manager, OTHER_ID) == [b"new"]
+
+
+def test_an_older_state_of_the_checkpoints_never_replaces_a_newer_one(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+    house.log.flush_now()
+    older = house.manager._snapshot()
+    asyncio.run(house.manager.checkpoint())
+
+    house.manager._checkpoint_files.write(older)
+
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+
+
+# -- a disk that does not rename or remove
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories cannot be renamed."""
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.is_dir():
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+
+
+@pytest.mark.usefixtures("stuck")
+def test_a_directory_that_cannot_be_renamed_stops_neither_the_deletion_nor_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("old"))
+
+    house.manager.delete_topic(TOPIC_ID)
+
+    assert house.manager.get(TOPIC_ID, 0) is None
+    house.partitions.clear()
+
+    async def start() -> None:
+        manager = house.open()
+        await manager.start()
+        await manager.close()
+
+    asyncio.run(start())
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+
+
+@pytest.mark.usefixtures("stuck")
+def test_a_directory_of_another_topic_is_never_opened_even_if_it_cannot_be_moved(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("old"))
+    house.partitions = [(OTHER_ID, "t", 0)]
+
+    manager = house.open()
+    manager.recover()
+
+    with pytest.raises(OSError, match="another topic"):
+        manager.get(OTHER_ID, 0)
+
+
+def test_a_file_that_cannot_be_removed_does_not_keep_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = LogHouse(tmp_path, file_delete_delay_ms="0")
+    house.log.append(batch("x"))
+    (tmp_path / "t-0" / "stuck").mkdir()
+    (tmp_path / "t-0" / "gone").touch()
+    house.log.retire_files([tmp_path / "t-0" / "stuck", tmp_path / "t-0" / "gone"])
+
+    asyncio.run(house.manager.remove_doomed())
+
+    assert not (tmp_path / "t-0" / "gone").exists()
+    assert "stuck cannot be removed" in caplog.text

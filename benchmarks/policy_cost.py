@@ -27,10 +27,10 @@ from klamm.broker.handlers import api_019_create_topics
 from klamm.broker.policies import Policies
 from klamm.broker.quotas.mutations import MutationQuotas
 from klamm.broker.topics.catalog import TopicCatalog
+from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy import PolicyViolationError
 from klamm.policy.details import TopicDetails
 from klamm.policy.kinds import CREATE_TOPIC
-from klamm.policy.rules import RULES_FILE
 from klamm.protocol.messages.create_topics import CreateTopicsRequest
 from klamm.storage.log import LogManager
 from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
@@ -68,7 +68,10 @@ async def measure(directory: Path, number: int) -> list[Measurement]:
     properties = {
         "on its thread": {_CLASS_KEY: f"{__name__}:SmallTopics"},
         "only computes": {_CLASS_KEY: f"{__name__}:SmallTopicsAtOnce"},
-        "rules in a file": {_CLASS_KEY: "klamm.policy.rules:RulesPolicy", RULES_FILE: str(directory / "rules.yaml")},
+        "rules in a file": {
+            _CLASS_KEY: "klamm.policy.rules:RulesPolicy",
+            POLICY_RULES_FILE: str(directory / "rules.yaml"),
+        },
     }
     sides = {_WITHOUT: Policies(), **{name: await Policies.load(keys) for name, keys in properties.items()}}
     decisions = await _times_of_decisions(sides, directory)

@@ -3,8 +3,9 @@
 ``python scripts/config_table.py``          says whether the page is current; exit 1 when it is not
 ``python scripts/config_table.py --write``  writes it from the definitions and ``config_effects.txt``
 
-Every topic config, dynamic broker config and group config needs a line in ``config_effects.txt``; a broker config that
-is a topic's default needs none, and a name that ends in ``.*`` speaks for all that have no line of their own.
+Every topic config, dynamic broker config, own broker config and group config needs a line in ``config_effects.txt``; a
+broker config that is a topic's default needs none, and a name that ends in ``.*`` speaks for all that have no line of
+their own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.definitions import broker_configs, group_configs, topic_configs, topic_synonyms
+from klamm.configs.definitions import (
+    broker_configs,
+    group_configs,
+    own_broker_configs,
+    topic_configs,
+    topic_synonyms,
+)
 from klamm.configs.kinds import UpdateMode
 
 if TYPE_CHECKING:
@@ -33,6 +40,11 @@ serve: they are kept and described as Kafka does, and this page says so.
 SECTIONS: Final = {
     "topic": "## Topics\n\nWhat a topic does not set it takes from the broker config beside it.\n",
     "broker": "## Brokers\n\nThose that can change while a broker runs; the others are read at the start.\n",
+    "own": """## klamm's own broker configs
+
+Those that change while the broker runs can be set as the cluster default, or on the first broker id of a process: all
+ids of `--brokers N` share them. The others are rejected while the broker runs.
+""",
     "group": "## Groups\n",
 }
 LOGGERS: Final = """## Loggers and client metrics
@@ -88,10 +100,16 @@ def build_page(text: str) -> str:
     effects = read_effects(text)
     synonyms = topic_synonyms()
     defaults = {synonym.name: topic for topic, found in synonyms.items() for synonym in found}
-    dynamic = [d for d in broker_configs().values() if d.update_mode is not UpdateMode.READ_ONLY and d.is_listed]
+    own = own_broker_configs()
+    dynamic = [
+        d
+        for d in broker_configs().values()
+        if d.update_mode is not UpdateMode.READ_ONLY and d.is_listed and d.name not in own
+    ]
     kinds: Mapping[str, Iterable[ConfigDefinition]] = {
         "topic": topic_configs().values(),
         "broker": dynamic,
+        "own": own.values(),
         "group": group_configs().values(),
     }
     parts = [HEAD]

@@ -169,7 +169,7 @@ def test_sighup_brings_a_changed_policy_into_force(broker: klamm.Broker, admin: 
         time.sleep(0.02)
     module.write_text("this is no Python")
     os.kill(broker.pid, signal.SIGHUP)
-    while "the last good ones go on" not in broker.log_text():
+    while "the last good ones keep serving" not in broker.log_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert "NEW: not created" in refusal()
@@ -190,5 +190,5 @@ def test_an_audited_policy_lets_pass_and_says_so(module: Path) -> None:
 
 
 def test_a_mode_that_is_no_mode_keeps_the_broker_from_starting() -> None:
-    with pytest.raises(BrokerStartError, match=r"delete\.topic\.policy\.mode=loud: expected enforce"):
+    with pytest.raises(BrokerStartError, match=r"loud for configuration delete\.topic\.policy\.mode: .*ENFORCE, AUDIT"):
         klamm.Broker(config={"delete.topic.policy.mode": "loud"}).start()

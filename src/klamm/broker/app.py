@@ -14,7 +14,6 @@ from klamm.broker.cluster import ClusterInfo, Node
 from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.own_settings import allowed_client_configs
-from klamm.broker.configs.policy import alter_config_guard
 from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.broker.data_directory import LOGS_DIRECTORY, open_metadata
@@ -23,7 +22,7 @@ from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.internal_records import InternalRecords
 from klamm.broker.network.server import Server
 from klamm.broker.network.traffic import Traffic
-from klamm.broker.policies import Policies, PolicyReloader
+from klamm.broker.policies import PolicyReloader, PolicySettings
 from klamm.broker.producer_ids import ProducerIdAllocator
 from klamm.broker.quotas.mutations import MutationQuotas
 from klamm.broker.routing import ROUTES
@@ -36,6 +35,7 @@ from klamm.broker.topics.catalog import TopicCatalog
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
 from klamm.configs.kinds import ResourceType
 from klamm.configs.values import format_value
 from klamm.storage.lock import DataDirectoryLock
@@ -114,18 +114,19 @@ class BrokerApp:
             SettingsError: A listener or the authorizer cannot be set up as the properties say.
             PolicyLoadError: A policy that the properties name cannot be had.
         """
-        policies = await Policies.load(settings.static_configs)
-        reloader = PolicyReloader(policies, settings.static_configs)
         lock = DataDirectoryLock(settings.data_dir)
         try:
             store, cluster_id = await open_metadata(settings)
             cluster = ClusterInfo(cluster_id=cluster_id, nodes=nodes[settings.listeners[0].name], by_listener=nodes)
+            policies = await PolicySettings.load(
+                settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0]
+            )
             app = await cls._assemble(settings, lock=lock, store=store, cluster=cluster, policies=policies)
         except BaseException:
             lock.release()
             raise
-        app._reloader = reloader
-        reloader.start()
+        app._reloader = policies.reloader
+        policies.reloader.start()
         return app
 
     @classmethod
@@ -136,27 +137,26 @@ class BrokerApp:
         lock: DataDirectoryLock,
         store: MetadataStore,
         cluster: ClusterInfo,
-        policies: Policies,
+        policies: PolicySettings,
     ) -> BrokerApp:
-        allowed = allowed_client_configs(settings.static_configs)
         authorizer = open_authorizer(store, settings.static_configs)
         credentials = ScramCredentials(store, now_ms=now_ms)
         endpoints = {
             listener.name: open_endpoint(listener, settings.static_configs, credentials)
             for listener in settings.listeners
         }
-        policy = alter_config_guard(policies)
-        tls = _tls_renewal(settings, endpoints, cluster.node_ids, policy)
+        tls = _tls_renewal(settings, endpoints, cluster.node_ids, policies)
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
             started_with=as_started(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
-            guard=tls or policy,
+            guard=tls or policies,
         )
         if tls is not None:
             _follow(configs, tls)
+        configs.subscribe(lambda change: policies.follow(change, configs.set_on_broker(change.resource_name)))
         logs = _open_logs(settings, configs)
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
@@ -171,7 +171,7 @@ class BrokerApp:
             topics=topics,
             configs=configs,
             client_configs=ClientConfigService(
-                store=store, registrations=registrations, limits=lambda: _limits(configs, allowed), now_ms=now_ms
+                store=store, registrations=registrations, limits=lambda: _limits(configs), now_ms=now_ms
             ),
             logs=logs,
             fetch_sessions=FetchSessions(
@@ -183,7 +183,7 @@ class BrokerApp:
             transactions=await _start_transactions(store, configs, producer_ids, logs=logs, groups=groups),
             quotas=quotas,
             mutation_quotas=MutationQuotas(quotas),
-            policies=policies,
+            policies=policies.policies,
             authorizer=authorizer,
             credentials=credentials,
         )
@@ -244,7 +244,7 @@ def _tls_renewal(
     settings: BrokerSettings,
     endpoints: Mapping[str, Endpoint],
     node_ids: Sequence[int],
-    policy: AlterConfigGuard | None,
+    policy: AlterConfigGuard,
 ) -> TlsRenewal | None:
     encrypted = [(each, tls) for each in settings.listeners if (tls := endpoints[each.name].tls) is not None]
     if not encrypted:
@@ -347,9 +347,9 @@ def _tell_logs(change: ConfigsChanged, *, logs: LogManager, topics: TopicCatalog
         logs.update_configs()
 
 
-def _limits(configs: ConfigService, allowed_keys: frozenset[str] | None) -> BrokerLimits:
+def _limits(configs: ConfigService) -> BrokerLimits:
     return BrokerLimits(
-        allowed_keys=allowed_keys,
+        allowed_keys=allowed_client_configs(configs.broker_value(ALLOWED_CLIENT_CONFIGS)),
         min_session_timeout_ms=int(str(configs.broker_value("group.min.session.timeout.ms"))),
         max_session_timeout_ms=int(str(configs.broker_value("group.max.session.timeout.ms"))),
     )

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.configs.own_settings import METRICS_LISTEN, OWN_SETTINGS
-from klamm.broker.security.authorizer import AUTHORIZER_SETTINGS
 from klamm.broker.security.listeners import Address, Listener, parse_listeners
-from klamm.configs.brokers import check_broker_settings
-from klamm.configs.definitions import find_broker_config, parse_broker_settings
+from klamm.configs.brokers import AUTHORIZER_CONFIGS, check_broker_settings
+from klamm.configs.definitions import METRICS_LISTEN, find_broker_config, parse_broker_settings
 from klamm.properties import SettingsError, read_properties
 from klamm.protocol.errors import InvalidConfigError
 
@@ -162,5 +160,4 @@ def _check(configs: Mapping[str, str]) -> None:
 
 def unknown_names(configs: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names that are no config of Kafka's or ours: passed over, as Kafka does, and said in the log."""
-    known = AUTHORIZER_SETTINGS.union(OWN_SETTINGS)
-    return tuple(sorted(name for name in configs if find_broker_config(name) is None and name not in known))
+    return tuple(sorted(n for n in configs if find_broker_config(n) is None and n not in AUTHORIZER_CONFIGS))

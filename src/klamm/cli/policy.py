@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
+from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, Details, TopicDetails
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
 from klamm.policy.loading import load_policy
-from klamm.policy.rules import RULES_FILE
 from klamm.protocol.errors import KafkaApiError
 from klamm.security.principals import ANONYMOUS, principal_of
 
@@ -114,7 +114,7 @@ def _details(kind: str, topic: ExistingTopic, principal: str) -> Details:
 def _test(options: argparse.Namespace) -> int:
     properties = dict(_assignment(text) for text in options.property)
     if options.rules is not None:
-        properties[RULES_FILE] = options.rules
+        properties[POLICY_RULES_FILE] = options.rules
     name = options.policy or RULES_POLICY
     kinds = options.kind or ["create"]
     try:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.rollout import PREFIX, parse_rollout
+from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
 from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 ACKS: Final = "acks"
 SESSION_TIMEOUT_MS: Final = "session.timeout.ms"
 HEARTBEAT_INTERVAL_MS: Final = "heartbeat.interval.ms"
-
-ALLOWED_KEYS: Final = "client.configs.allowed.keys"
-"""klamm's own broker property: which of these may be set, comma separated."""
 
 MAX_INT: Final = 2**31 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
@@ -68,7 +66,7 @@ def _check_plain(name: str, value: str, limits: BrokerLimits) -> str:
     if limits.allowed_keys is not None and name not in limits.allowed_keys:
         raise PolicyViolationError(
             f"{name} may not be set for clients of this cluster:"
-            f" {ALLOWED_KEYS} is {', '.join(sorted(limits.allowed_keys)) or 'empty'}"
+            f" {ALLOWED_CLIENT_CONFIGS} is {', '.join(sorted(limits.allowed_keys)) or 'empty'}"
         )
     stripped = value.strip()
     definition.check(stripped, limits)

@@ -15,6 +15,7 @@ from klamm.configs.definitions import (
     broker_configs,
     find_broker_config,
     has_listener_prefix,
+    own_broker_configs,
 )
 from klamm.configs.kinds import ConfigOperation, ConfigType, UpdateMode
 from klamm.configs.layers import BrokerLayers
@@ -53,6 +54,8 @@ _THREAD_POOLS = (
     "remote.log.manager.expiration.thread.pool.size",
     "remote.log.reader.threads",
 )
+# Read by the authorizer when it is set up. Kafka has them in no table, accepts them at run time and ignores them.
+AUTHORIZER_CONFIGS = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 # Sockets are bound once, at the start.
 _FIXED_WHILE_RUNNING = ("listeners", "listener.security.protocol.map")
 # Kafka's Utils.validHostPattern.
@@ -66,6 +69,8 @@ class BrokerSchema:
     layers: BrokerLayers
     """Of the broker that was asked, as they are before the change."""
     is_cluster_default: bool
+    speaks_for_process: bool = True
+    """Whether the process takes its settings from this broker: only the first of several broker ids (``--brokers``)."""
 
     def is_list(self, name: str) -> bool:
         """Tell whether a config takes APPEND and SUBTRACT."""
@@ -95,8 +100,7 @@ class BrokerSchema:
         values = {name: text for name, text in touched.items() if text is not None}
         self._check_names(values)
         _check_values(values)
-        if self.is_cluster_default:
-            self._check_scope(values)
+        self._check_scope(values)
         after = replace(self.layers, **{"cluster" if self.is_cluster_default else "dynamic": result})
         try:
             for rule in _RULES:
@@ -106,10 +110,11 @@ class BrokerSchema:
         self._check_min_insync_replicas(touched, result)
 
     def _check_names(self, values: Mapping[str, str]) -> None:
-        table = broker_configs()
-        fixed = [n for n in values if n in table and table[n].update_mode is UpdateMode.READ_ONLY]
+        fixed = [n for n in values if n in AUTHORIZER_CONFIGS or _is_read_only(n)]
         if fixed:
-            raise InvalidRequestError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+            own = [n for n in fixed if n in AUTHORIZER_CONFIGS or n in own_broker_configs()]
+            reason = f"; klamm reads {', '.join(own)} only when it starts: set it in the properties file" if own else ""
+            raise InvalidRequestError(f"Cannot update these configs dynamically: Set({', '.join(fixed)}){reason}")
         bare = [n for n in values if n in _LISTENER_ONLY]
         if bare:
             raise InvalidRequestError(
@@ -118,6 +123,14 @@ class BrokerSchema:
             )
 
     def _check_scope(self, values: Mapping[str, str]) -> None:
+        if not self.is_cluster_default:
+            shared = sorted(set(values) & set(own_broker_configs()))
+            if shared and not self.speaks_for_process:
+                raise InvalidRequestError(
+                    f"{', '.join(shared)} cannot be set for this broker id alone, since all broker ids of the process"
+                    " share it: set it as the cluster default"
+                )
+            return
         table = broker_configs()
         own = [
             n
@@ -155,6 +168,11 @@ def check_broker_settings(static: Mapping[str, str]) -> None:
             rule(layers, layers)
         except InvalidRequestError as error:
             raise InvalidConfigError(error.error_message) from error
+
+
+def _is_read_only(name: str) -> bool:
+    definition = broker_configs().get_definition(name)
+    return definition is not None and definition.update_mode is UpdateMode.READ_ONLY
 
 
 def _check_values(values: Mapping[str, str]) -> None:

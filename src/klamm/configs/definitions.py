@@ -25,6 +25,14 @@ MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 CREATE_TOPIC_POLICY: Final = "create.topic.policy.class.name"
 CREATE_TOPICS_POLICY: Final = "create.topics.policy.class.name"
 """The name that KIP-108's text gives the same config."""
+ALLOWED_CLIENT_CONFIGS: Final = "client.configs.allowed.keys"
+"""klamm's own: the client configs that may be set centrally (KIP-649); all of them when it is not set."""
+HISTORY_MAX_ENTRIES: Final = "config.history.max.entries"
+METRICS_LISTEN: Final = "metrics.listen"
+POLICY_TIMEOUT_MS: Final = "policy.timeout.ms"
+POLICY_RELOAD_INTERVAL_MS: Final = "policy.reload.interval.ms"
+POLICY_RULES_FILE: Final = "policy.rules.file"
+_POLICY_MODES: Final = "(case insensitive) [ENFORCE, AUDIT]"
 
 _LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)
 # These stand under listener.name.<listener>.<mechanism>., all others directly under listener.name.<listener>.
@@ -198,12 +206,28 @@ _TOPIC_ORDER = (
     "internal.segment.bytes",
 )
 
-# Broker configs beside those of the properties file: quotas that exist only dynamically, and klamm's own.
+# Kafka's broker configs that no properties file has: quotas that exist only dynamically.
 _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
     "leader.replication.throttled.rate": _fact("LONG", None, "[0,...]", listed=False),
     "follower.replication.throttled.rate": _fact("LONG", None, "[0,...]", listed=False),
     "replica.alter.log.dirs.io.max.bytes.per.second": _fact("LONG", None, "[0,...]", listed=False),
-    CREATE_TOPICS_POLICY: _fact("CLASS", None, listed=False, update_mode="read-only"),
+}
+
+# klamm's own broker configs. Modes and files of policies apply to the whole process, whichever broker id was asked.
+_OWN_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
+    ALLOWED_CLIENT_CONFIGS: _fact("LIST", None, "[acks, heartbeat.interval.ms, session.timeout.ms]"),
+    HISTORY_MAX_ENTRIES: _fact("LONG", "1000000", "[0,...]", update_mode="read-only"),
+    METRICS_LISTEN: _fact("STRING", None, update_mode="read-only"),
+    CREATE_TOPICS_POLICY: _fact("CLASS", None, update_mode="read-only"),
+    "create.partitions.policy.class.name": _fact("CLASS", None, update_mode="read-only"),
+    "delete.topic.policy.class.name": _fact("CLASS", None, update_mode="read-only"),
+    "create.topic.policy.mode": _fact("STRING", "enforce", _POLICY_MODES),
+    "alter.config.policy.mode": _fact("STRING", "enforce", _POLICY_MODES),
+    "create.partitions.policy.mode": _fact("STRING", "enforce", _POLICY_MODES),
+    "delete.topic.policy.mode": _fact("STRING", "enforce", _POLICY_MODES),
+    POLICY_TIMEOUT_MS: _fact("INT", "2000", "[1,...]"),
+    POLICY_RELOAD_INTERVAL_MS: _fact("INT", "1000", "[0,...]", update_mode="read-only"),
+    POLICY_RULES_FILE: _fact("STRING", None),
 }
 
 _CLIENT_METRICS: Mapping[str, Mapping[str, object]] = {
@@ -223,8 +247,14 @@ def topic_configs() -> ConfigTable:
 @cache
 def broker_configs() -> ConfigTable:
     """Return the configs of brokers."""
-    facts = {**_facts()["broker"], **_MORE_BROKER_CONFIGS}
+    facts = {**_facts()["broker"], **_MORE_BROKER_CONFIGS, **_OWN_BROKER_CONFIGS}
     return ConfigTable({name: _define(name, fact) for name, fact in facts.items()})
+
+
+@cache
+def own_broker_configs() -> ConfigTable:
+    """Return the broker configs that klamm has and Kafka does not."""
+    return ConfigTable({name: broker_configs()[name] for name in _OWN_BROKER_CONFIGS})
 
 
 @cache

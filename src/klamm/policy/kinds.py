@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from klamm.configs.definitions import CREATE_TOPICS_POLICY, broker_configs
 from klamm.policy.errors import PolicyLoadError
+from klamm.protocol.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CREATE_TOPICS_POLICY: Final = "create.topics.policy.class.name"
-"""The name in KIP-108's text; shipped Kafka has ``create.topic.policy.class.name``. Both are taken."""
+    from klamm.configs.values import ConfigValue
 
 
 class PolicyMode(Enum):
@@ -100,20 +101,31 @@ def read_specs(properties: Mapping[str, str]) -> tuple[PolicySpec, ...]:
 
 
 def read_modes(properties: Mapping[str, str]) -> dict[PolicyKind, PolicyMode]:
-    """Return the mode of every kind; ``enforce`` when the properties say nothing.
+    """Return the mode of every kind; ``enforce`` where the properties name none.
 
     Raises:
-        PolicyLoadError: Another word.
+        PolicyLoadError: A mode is neither ``enforce`` nor ``audit``.
     """
-    modes = {}
-    for kind in KINDS:
-        word = properties.get(kind.mode_key, PolicyMode.ENFORCE.value).strip().lower()
-        try:
-            modes[kind] = PolicyMode(word)
-        except ValueError as error:
-            allowed = " or ".join(mode.value for mode in PolicyMode)
-            raise PolicyLoadError(f"{kind.mode_key}={word}: expected {allowed}") from error
-    return modes
+    return {kind: PolicyMode(str(_value(properties, kind.mode_key)).lower()) for kind in KINDS}
+
+
+def read_milliseconds(properties: Mapping[str, str], key: str) -> int:
+    """Return a duration of the properties in milliseconds, its default when it is not set.
+
+    Raises:
+        PolicyLoadError: The value is no number, or out of range.
+    """
+    return int(str(_value(properties, key)))
+
+
+def _value(properties: Mapping[str, str], key: str) -> ConfigValue | None:
+    definition = broker_configs()[key]
+    if key not in properties:
+        return definition.default_value
+    try:
+        return definition.parse(properties[key])
+    except InvalidConfigError as error:
+        raise PolicyLoadError(error.error_message) from error
 
 
 def _parse(key: str, name: str) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy.base import Policy
 from klamm.policy.rule_file import Bounds, ConfigRule, Rule, RuleFileError, parse_rules
 from klamm.protocol.errors import PolicyViolationError
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
 
-RULES_FILE: Final = "policy.rules.file"
 _UNLIMITED: Final = frozenset({"retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"})
 """Configs in which -1 is more than any number."""
 
@@ -58,14 +58,14 @@ class RulesPolicy(Policy):
         Raises:
             RuleFileError: It is not named, cannot be read, or is wrong.
         """
-        name = str(configs.get(RULES_FILE, "")).strip()
+        name = str(configs.get(POLICY_RULES_FILE, "")).strip()
         if not name:
-            raise RuleFileError(f"{RULES_FILE} is not set")
+            raise RuleFileError(f"{POLICY_RULES_FILE} is not set")
         path = Path(name)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise RuleFileError(f"{RULES_FILE}={name} cannot be read: {error}") from error
+            raise RuleFileError(f"{POLICY_RULES_FILE}={name} cannot be read: {error}") from error
         self._rules = parse_rules(text, source=name)
         self.watched_files = (path,)
         self.only_computes = all(rule.is_linear for rule in self._rules)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.configs.definitions import CREATE_TOPICS_POLICY
 from klamm.policy import PolicyLoadError
-from klamm.policy.kinds import CREATE_TOPIC, CREATE_TOPICS_POLICY, read_specs
+from klamm.policy.kinds import CREATE_TOPIC, read_specs
 from klamm.policy.loading import FreshModules, load_policy
 
 if TYPE_CHECKING:

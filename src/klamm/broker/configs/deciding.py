@@ -160,7 +160,11 @@ class ConfigDecider:
                         raise InvalidRequestError(f"Unexpected broker id, expected {node_id}, but received {name}")
                     name = str(named_id)
                 layers = self._image.layers(node_id)
-                schema = BrokerSchema(layers=layers, is_cluster_default=name == CLUSTER_DEFAULT)
+                schema = BrokerSchema(
+                    layers=layers,
+                    is_cluster_default=name == CLUSTER_DEFAULT,
+                    speaks_for_process=node_id == self._image.node_ids[0],
+                )
                 return ResourceType.BROKER, name, schema
             case unknown:
                 raise InvalidRequestError(f"Unknown resource type {int(unknown)}")

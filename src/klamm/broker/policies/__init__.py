@@ -2,5 +2,6 @@
 
 from klamm.broker.policies.reloading import PolicyReloader
 from klamm.broker.policies.service import Policies
+from klamm.broker.policies.settings import PolicySettings
 
-__all__ = ["Policies", "PolicyReloader"]
+__all__ = ["Policies", "PolicyReloader", "PolicySettings"]

@@ -76,6 +76,10 @@ class PolicyGuard:
         instance = await make_instance(spec, properties)
         return cls(spec, properties=properties, timeout_s=timeout_s, instance=instance)
 
+    def follow(self, properties: Mapping[str, str], *, timeout_s: float) -> None:
+        """Use a changed time limit for further calls, and changed properties for further instances."""
+        self._properties, self._timeout_s = properties, timeout_s
+
     @property
     def files(self) -> tuple[Path, ...]:
         """What the policy was made of."""

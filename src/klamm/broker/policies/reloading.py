@@ -10,20 +10,19 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.policies.guard import Instance, make_instance
-from klamm.broker.policies.service import read_duration_ms
+from klamm.configs.definitions import POLICY_RELOAD_INTERVAL_MS
 from klamm.policy.errors import PolicyLoadError
+from klamm.policy.kinds import read_milliseconds
 from klamm.policy.loading import FreshModules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from klamm.broker.policies.service import Policies
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_MS: Final = "policy.reload.interval.ms"
-DEFAULT_INTERVAL_MS: Final = 1000
 LOAD_LIMIT_S: Final = 60.0
 """How long a new version may take to be made before the one that serves is kept."""
 
@@ -47,10 +46,11 @@ class PolicyReloader:
     def __init__(self, policies: Policies, properties: Mapping[str, str]) -> None:
         self._policies = policies
         self._properties = properties
-        self._interval_s = read_duration_ms(properties, INTERVAL_MS, DEFAULT_INTERVAL_MS) / 1000
+        self._interval_s = read_milliseconds(properties, POLICY_RELOAD_INTERVAL_MS) / 1000
         self._asked = asyncio.Event()
         self._loaded = self._seen = self._signature()
         self._task: asyncio.Task[None] | None = None
+        self._swaps: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to watch; nothing happens without policies."""
@@ -62,6 +62,8 @@ class PolicyReloader:
 
     async def stop(self) -> None:
         """End watching."""
+        if self._swaps:
+            await asyncio.wait(self._swaps)
         if self._task is None:
             return
         if threading.current_thread() is threading.main_thread():
@@ -88,24 +90,62 @@ class PolicyReloader:
         return is_stable and signature != self._loaded
 
     async def reload(self) -> bool:
-        """Make all policies anew; False when that failed and the ones before go on."""
+        """Replace all policies by new instances; return False when that fails and the old ones keep serving."""
         self._loaded = self._signature()
+        try:
+            made = await self.prepare(self._properties)
+        except PolicyLoadError as error:
+            logger.error("Policies were not reloaded, the last good ones keep serving: %s", error)  # noqa: TRY400
+            return False
+        await self._swap(made)
+        return True
+
+    async def prepare(self, properties: Mapping[str, str]) -> Sequence[Instance]:
+        """Make a new instance of every policy with these properties; the old ones keep serving.
+
+        Raises:
+            PolicyLoadError: One of them cannot be made, or takes longer than ``LOAD_LIMIT_S``.
+        """
         fresh, made = FreshModules(), list[Instance]()
         try:
             async with asyncio.timeout(LOAD_LIMIT_S):
                 for guard in self._policies.guards:
-                    made.append(await make_instance(guard.spec, self._properties, fresh=fresh))
-        except (PolicyLoadError, TimeoutError) as error:
+                    made.append(await make_instance(guard.spec, properties, fresh=fresh))
+        except BaseException as error:
             fresh.undo()
-            for guard, instance in zip(self._policies.guards, made, strict=False):
-                instance.retire(guard.spec)
-            reason = f"not ready within {LOAD_LIMIT_S:g} s" if isinstance(error, TimeoutError) else error
-            logger.error("Policies were not reloaded, the last good ones go on: %s", reason)  # noqa: TRY400
-            return False
+            self.discard(made)
+            if isinstance(error, TimeoutError):
+                raise PolicyLoadError(f"not ready within {LOAD_LIMIT_S:g} s") from error
+            raise
+        return made
+
+    def discard(self, made: Sequence[Instance]) -> None:
+        """Close instances that never served."""
+        for guard, instance in zip(self._policies.guards, made, strict=False):
+            instance.retire(guard.spec)
+
+    def follow(self, properties: Mapping[str, str], made: Sequence[Instance] | None) -> None:
+        """Use changed properties from now on.
+
+        Args:
+            properties: The properties file with what was set at run time.
+            made: The instances that ``prepare`` made with them; None lets them be made in the background.
+        """
+        self._properties = properties
+        if not self._policies.guards:
+            return
+        if made is None:
+            self._asked.set()
+            return
+        task = asyncio.get_running_loop().create_task(self._swap(made))
+        self._swaps.add(task)
+        task.add_done_callback(self._swaps.discard)
+
+    async def _swap(self, made: Sequence[Instance]) -> None:
         for guard, instance in zip(self._policies.guards, made, strict=True):
             await guard.swap(instance)
+        self._loaded = self._seen = self._signature()
         logger.info("Policies reloaded: %s", ", ".join(guard.spec.name for guard in self._policies.guards))
-        return True
 
     def _signature(self) -> Signature:
         found = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.broker.policies.guard import PolicyGuard
-from klamm.policy.errors import PolicyFailedError, PolicyLoadError, PolicyTimeoutError
-from klamm.policy.kinds import PolicyKind, PolicyMode, read_modes, read_specs
+from klamm.configs.definitions import POLICY_TIMEOUT_MS
+from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
+from klamm.policy.kinds import PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from klamm.policy.details import Details
 
 logger = logging.getLogger(__name__)
-
-TIMEOUT_MS: Final = "policy.timeout.ms"
-DEFAULT_TIMEOUT_MS: Final = 2000
 
 
 class Decided(NamedTuple):
@@ -59,7 +57,7 @@ class Policies:
             PolicyLoadError: One cannot be had; the broker must not start.
         """
         modes, specs = read_modes(properties), read_specs(properties)
-        timeout_s = read_duration_ms(properties, TIMEOUT_MS, DEFAULT_TIMEOUT_MS, minimum=1) / 1000
+        timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
         guards: list[PolicyGuard] = []
         try:
             for spec in specs:
@@ -69,6 +67,17 @@ class Policies:
                 await guard.close()
             raise
         return cls(guards, modes)
+
+    def follow(self, properties: Mapping[str, str]) -> None:
+        """Apply the modes and the time limit of changed properties; the instances of the policies stay.
+
+        Raises:
+            PolicyLoadError: A value is not allowed. The config table checks values before this is called.
+        """
+        self._modes = read_modes(properties)
+        timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
+        for guard in self._guards:
+            guard.follow(properties, timeout_s=timeout_s)
 
     @property
     def guards(self) -> tuple[PolicyGuard, ...]:
@@ -138,22 +147,6 @@ class Policies:
         """Close the policies; one that fails is reported and left."""
         for guard in self._guards:
             await guard.close()
-
-
-def read_duration_ms(properties: Mapping[str, str], key: str, default: int, *, minimum: int = 0) -> int:
-    """Return a time of the properties, in milliseconds.
-
-    Raises:
-        PolicyLoadError: It is no number, or below ``minimum``.
-    """
-    text = properties.get(key, "").strip() or str(default)
-    try:
-        value = int(text)
-    except ValueError:
-        value = minimum - 1
-    if value < minimum:
-        raise PolicyLoadError(f"{key}={text}: expected milliseconds, {minimum} or more")
-    return value
 
 
 def _readable(refusal: KafkaApiError) -> KafkaApiError:

@@ -33,8 +33,6 @@ audit: Final = logging.getLogger("klamm.authorizer")
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OWN_AUTHORIZER: Final = "klamm.Authorizer"
-AUTHORIZER_SETTINGS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
-"""What an authorizer is set up with: no broker config in Kafka's own table."""
 _MAX_REMEMBERED: Final = 10_000
 """Decisions kept until an ACL changes."""
 _MAX_REMEMBERED_NAME: Final = 249

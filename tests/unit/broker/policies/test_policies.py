@@ -249,16 +249,17 @@ def test_an_audited_policy_decides_counts_logs_and_lets_pass(either: str, caplog
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "allowed"),
+    ("name", "value", "fault"),
     [
-        ("create.topic.policy.mode", "warn", "enforce or audit"),
-        ("policy.timeout.ms", "soon", "milliseconds, 1 or more"),
-        ("policy.timeout.ms", "0", "milliseconds, 1 or more"),
+        ("create.topic.policy.mode", "warn", "String must be one of (case insensitive): ENFORCE, AUDIT"),
+        ("policy.timeout.ms", "soon", "Not a number of type INT"),
+        ("policy.timeout.ms", "0", "Value must be at least 1"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, allowed: str) -> None:
-    with pytest.raises(PolicyLoadError, match=f"{name}={value}: expected {allowed}"):
+def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, fault: str) -> None:
+    with pytest.raises(PolicyLoadError) as refused:
         asyncio.run(Policies.load({name: value}))
+    assert str(refused.value) == f"Invalid value {value} for configuration {name}: {fault}"
 
 
 @pytest.mark.process

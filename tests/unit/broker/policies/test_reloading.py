@@ -179,7 +179,9 @@ def test_a_policy_that_is_asked_meanwhile_finishes_before_it_is_replaced(house: 
 
 def test_an_interval_that_is_no_number_is_refused() -> None:
     async def run() -> None:
-        with pytest.raises(PolicyLoadError, match=r"policy\.reload\.interval\.ms=often"):
+        with pytest.raises(
+            PolicyLoadError, match=r"Invalid value often for configuration policy\.reload\.interval\.ms"
+        ):
             PolicyReloader(Policies(), {"policy.reload.interval.ms": "often"})
 
     asyncio.run(run())

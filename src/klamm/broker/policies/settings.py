@@ -1,0 +1,150 @@
+"""The policy settings that change while the broker runs: modes, the time limit and the rules file.
+
+A rules file is read before the change is accepted, so a wrong one is rejected and the rules in force stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from klamm.broker.configs.image import CLUSTER_DEFAULT
+from klamm.broker.configs.own_settings import with_dynamic_values
+from klamm.broker.configs.policy import alter_config_guard
+from klamm.broker.policies.reloading import PolicyReloader
+from klamm.broker.policies.service import Policies
+from klamm.configs.definitions import POLICY_RULES_FILE
+from klamm.configs.kinds import ResourceType
+from klamm.policy.errors import PolicyLoadError
+from klamm.policy.rule_file import RuleFileError
+from klamm.policy.rules import RulesPolicy
+from klamm.protocol.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from klamm.broker.author import Author
+    from klamm.broker.configs.deciding import Decision
+    from klamm.broker.configs.service import ConfigsChanged
+    from klamm.broker.policies.guard import Instance
+    from klamm.storage.changes import PutConfig
+
+
+class PolicySettings:
+    """Keeps the policies up with the dynamic configs about them. Loop-confined; also a guard on config changes.
+
+    Args:
+        policies: The policies.
+        static: The properties file.
+        dynamic: The dynamic configs at the start, by broker resource; those of the first broker id outrank the default.
+        node_id: The first broker id; the process takes its settings from it.
+
+    Raises:
+        PolicyLoadError: ``policy.reload.interval.ms`` is not allowed.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        *,
+        static: Mapping[str, str],
+        dynamic: Mapping[str, Mapping[str, str]],
+        node_id: int,
+    ) -> None:
+        self._static = static
+        self._resources = (CLUSTER_DEFAULT, str(node_id))
+        self._dynamic = dict(dynamic)
+        self.policies: Final = policies
+        self.reloader: Final = PolicyReloader(policies, self._in_force())
+        self._policy = alter_config_guard(policies)
+        self._tried: tuple[Mapping[str, str], Sequence[Instance]] | None = None
+
+    @classmethod
+    async def load(cls, static: Mapping[str, str], stored: Iterable[PutConfig], *, node_id: int) -> PolicySettings:
+        """Make the policies that the properties file and the stored dynamic configs name.
+
+        Raises:
+            PolicyLoadError: A policy cannot be made; the broker must not start.
+        """
+        dynamic: dict[str, dict[str, str]] = {}
+        for row in stored:
+            if row.resource_type == ResourceType.BROKER and row.value is not None:
+                dynamic.setdefault(row.resource_name, {})[row.name] = row.value
+        own = [dynamic.get(name, {}) for name in (CLUSTER_DEFAULT, str(node_id))]
+        try:
+            policies = await Policies.load(with_dynamic_values(static, own))
+        except PolicyLoadError as error:
+            if any(POLICY_RULES_FILE in layer for layer in own):
+                hint = f"{POLICY_RULES_FILE} was set while the broker ran and outranks the properties file: put it back"
+                raise PolicyLoadError(f"{error} ({hint})") from error
+            raise
+        return cls(policies, static=static, dynamic=dynamic, node_id=node_id)
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """Return what is held from the decision until it is applied."""
+        return contextlib.nullcontext() if self._policy is None else self._policy.turn()
+
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+        """Reject a rules file that the policies cannot use; return whether other requests were served meanwhile.
+
+        Raises:
+            KafkaApiError: The file is refused, or the policy on config changes refuses.
+        """
+        has_waited = False
+        if self._policy is not None:
+            has_waited = await self._policy.check(decision, author, validate_only=validate_only)
+        if decision.resource_type is not ResourceType.BROKER or decision.resource_name not in self._resources:
+            return has_waited
+        before, after = self._in_force(), self._in_force(decision.resource_name, decision.result)
+        if before.get(POLICY_RULES_FILE) == after.get(POLICY_RULES_FILE):
+            return has_waited
+        try:
+            made = await self._prepare(after)
+        except (PolicyLoadError, RuleFileError) as error:
+            raise InvalidRequestError(f"The policies cannot be used with this change: {error}") from None
+        self._forget_tried()
+        if validate_only:
+            self.reloader.discard(made)
+        else:
+            self._tried = after, made
+        return True
+
+    def follow(self, change: ConfigsChanged, values: Mapping[str, str]) -> None:
+        """Apply the configs that were set on a broker or as the cluster default."""
+        if change.resource_type is not ResourceType.BROKER or change.resource_name not in self._resources:
+            return
+        before = self._in_force()
+        self._dynamic[change.resource_name] = values
+        after = self._in_force()
+        if before == after:
+            return
+        self.policies.follow(after)
+        tried = self._tried
+        if before.get(POLICY_RULES_FILE) == after.get(POLICY_RULES_FILE):
+            return
+        self._tried = None
+        if tried is not None and tried[0] == after:
+            self.reloader.follow(after, tried[1])
+        else:  # a change that was taken back since it could not be stored
+            if tried is not None:
+                self.reloader.discard(tried[1])
+            self.reloader.follow(after, None)
+
+    async def _prepare(self, properties: Mapping[str, str]) -> Sequence[Instance]:
+        if not self.policies.guards and properties.get(POLICY_RULES_FILE, "").strip():
+            # The file counts from the start that names a policy class; it must not keep the broker from starting then.
+            await asyncio.to_thread(RulesPolicy().configure, properties)
+        return await self.reloader.prepare(properties)
+
+    def _forget_tried(self) -> None:
+        if self._tried is not None:
+            self.reloader.discard(self._tried[1])
+            self._tried = None
+
+    def _in_force(self, name: str | None = None, values: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Return the properties in force, with ``values`` in place of what is set on the broker resource ``name``."""
+        layers = {**self._dynamic, **({} if name is None or values is None else {name: values})}
+        own = [layers[resource] for resource in self._resources if resource in layers]
+        return with_dynamic_values(self._static, own)

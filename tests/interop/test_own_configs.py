@@ -1,0 +1,216 @@
+"""klamm's own broker configs, changed while a broker runs: what takes effect, what is rejected, what is kept."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    AlterConfigsOptions,
+    ClientConfigEntity,
+    ClientConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OpType,
+    ResourceType,
+)
+from klamm.configs.definitions import own_broker_configs
+from klamm.configs.kinds import UpdateMode
+from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
+from tests.support.klamm import KlammBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RULES_CLASS = "klamm.policy.rules:RulesPolicy"
+AT_MOST = "rules:\n  - name: sizes\n    partitions: {{max: {most}}}\n"
+CLUSTER = ""
+
+
+def set_config(admin: AdminClient, name: str, value: str | None, *, broker: str = CLUSTER, dry: bool = False) -> None:
+    """Set a broker config, or delete it with None."""
+    operation = AlterConfigOp(ConfigEntry(name, value), OpType.DELETE if value is None else OpType.SET)
+    resource = ConfigResource(ResourceType.BROKER, broker)
+    admin.incremental_alter_configs({resource: [operation]}, AlterConfigsOptions(validate_only=dry)).all().result()
+
+
+def create(admin: AdminClient, partitions: int) -> None:
+    """Create a topic and delete it again; raise what the broker answers."""
+    admin.create_topics([NewTopic(name="t", num_partitions=partitions)]).all().result()
+    admin.delete_topics(["t"]).all().result()
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.yaml"
+    path.write_text(AT_MOST.format(most=2))
+    return path
+
+
+@pytest.fixture
+def admin(rules: Path) -> Iterator[AdminClient]:
+    config = {"create.topic.policy.class.name": RULES_CLASS, "policy.rules.file": str(rules)}
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        yield admin
+
+
+def test_a_mode_counts_from_the_next_request_on(admin: AdminClient) -> None:
+    with pytest.raises(PolicyViolationError):
+        create(admin, 3)
+    set_config(admin, "create.topic.policy.mode", "audit")
+    create(admin, 3)
+    set_config(admin, "create.topic.policy.mode", "enforce", broker="1")
+    with pytest.raises(PolicyViolationError):
+        create(admin, 3)
+    set_config(admin, "create.topic.policy.mode", None, broker="1")
+    create(admin, 3)
+    set_config(admin, "create.topic.policy.mode", None)
+    with pytest.raises(PolicyViolationError):
+        create(admin, 3)
+
+
+def test_another_rules_file_counts_from_the_next_request_on(admin: AdminClient, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(AT_MOST.format(most=5))
+    set_config(admin, "policy.rules.file", str(other), dry=True)
+    with pytest.raises(PolicyViolationError):
+        create(admin, 3)
+    set_config(admin, "policy.rules.file", str(other))
+    create(admin, 5)
+    with pytest.raises(PolicyViolationError, match="maximum 5"):
+        create(admin, 6)
+    set_config(admin, "policy.rules.file", None)
+    with pytest.raises(PolicyViolationError, match="maximum 2"):
+        create(admin, 3)
+
+
+def test_a_rules_file_set_at_run_time_is_followed(admin: AdminClient, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(AT_MOST.format(most=5))
+    set_config(admin, "policy.rules.file", str(other))
+    other.write_text(AT_MOST.format(most=7))
+    for _ in range(100):
+        try:
+            create(admin, 6)
+        except PolicyViolationError:
+            time.sleep(0.1)
+        else:
+            return
+    pytest.fail("the changed file never counted")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(None, "No such file"), ("rules: nonsense", "expected a list"), ("rules: [{name: a, naming: '('}]", "naming")],
+)
+@pytest.mark.parametrize("has_policy", [True, False])
+def test_a_wrong_rules_file_is_rejected_and_the_rules_in_force_stay(
+    rules: Path, tmp_path: Path, text: str | None, reason: str, has_policy: bool
+) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    if text is not None:
+        wrong.write_text(text)
+    config = {"create.topic.policy.class.name": RULES_CLASS, "policy.rules.file": str(rules)} if has_policy else {}
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        with pytest.raises(InvalidRequestError, match=reason):
+            set_config(admin, "policy.rules.file", str(wrong))
+        if has_policy:
+            with pytest.raises(PolicyViolationError, match="maximum 2"):
+                create(admin, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("create.topic.policy.mode", "banana", "one of .*ENFORCE, AUDIT"),
+        ("delete.topic.policy.mode", "", "one of .*ENFORCE, AUDIT"),
+        ("policy.timeout.ms", "abc", "Not a number"),
+        ("policy.timeout.ms", "0", "at least 1"),
+        ("client.configs.allowed.keys", "ackz", "one of: acks, heartbeat.interval.ms, session.timeout.ms"),
+        ("metrics.listen", "127.0.0.1:9", "klamm reads metrics.listen only when it starts"),
+        ("super.users", "User:eve", "klamm reads super.users only when it starts"),
+        ("allow.everyone.if.no.acl.found", "true", "only when it starts"),
+    ],
+)
+@pytest.mark.parametrize("broker", [CLUSTER, "1"])
+def test_a_value_that_cannot_count_is_rejected_with_the_reason(
+    admin: AdminClient, name: str, value: str, reason: str, broker: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        set_config(admin, name, value, broker=broker)
+
+
+@pytest.mark.parametrize("name", [n for n, d in own_broker_configs().items() if d.update_mode is UpdateMode.READ_ONLY])
+def test_what_is_read_at_the_start_is_rejected_while_the_broker_runs(admin: AdminClient, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="only when it starts: set it in the properties file"):
+        set_config(admin, name, "1")
+
+
+def test_all_of_them_are_described_with_type_value_and_documentation(admin: AdminClient) -> None:
+    # given
+    set_config(admin, "create.topic.policy.mode", "audit")
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    # when
+    described = admin.describe_configs([resource], include_documentation=True).all().result()[resource]
+    # then
+    own = {name: described[name] for name in own_broker_configs()}
+    assert not [name for name, entry in own.items() if entry.is_sensitive or not entry.documentation]
+    for name, definition in own_broker_configs().items():
+        assert own[name].is_read_only == (definition.update_mode is UpdateMode.READ_ONLY)
+    assert own["create.topic.policy.mode"].value == "audit"
+    assert own["policy.timeout.ms"].value == "2000"
+
+
+def test_allowed_keys_count_from_the_next_request_on(admin: AdminClient) -> None:
+    def set_for_client(key: str) -> None:
+        entity = ClientConfigEntity.of_client("anna", "app")
+        admin.alter_client_configs({entity: [ClientConfigOp(key, "0")]}).all().result()
+
+    set_config(admin, "client.configs.allowed.keys", "session.timeout.ms")
+    with pytest.raises(PolicyViolationError, match="may not be set"):
+        set_for_client("acks")
+    set_config(admin, "client.configs.allowed.keys", "acks,session.timeout.ms")
+    set_for_client("acks")
+
+
+def test_one_id_of_several_cannot_have_a_policy_of_its_own() -> None:
+    with klamm.Broker(brokers=2) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        with pytest.raises(InvalidRequestError, match="set it as the cluster default"):
+            set_config(admin, "create.topic.policy.mode", "audit", broker="2")
+        set_config(admin, "create.topic.policy.mode", "audit")
+
+
+def test_a_restart_keeps_what_was_set(rules: Path, tmp_path: Path) -> None:
+    # given
+    other = tmp_path / "other.yaml"
+    other.write_text(AT_MOST.format(most=5))
+    config = {"create.topic.policy.class.name": RULES_CLASS, "policy.rules.file": str(rules)}
+    with KlammBroker(config, data_dir=tmp_path / "data") as broker:
+        with AdminClient(broker.bootstrap_servers) as admin:
+            set_config(admin, "policy.rules.file", str(other))
+        # when
+        broker.restart()
+        # then
+        with AdminClient(broker.bootstrap_servers) as admin:
+            create(admin, 5)
+            with pytest.raises(PolicyViolationError, match="maximum 5"):
+                create(admin, 6)
+            set_config(admin, "create.topic.policy.mode", "audit", broker="1")
+        broker.restart()
+        with AdminClient(broker.bootstrap_servers) as admin:
+            create(admin, 6)
+        # when: the file that was set at run time is gone
+        broker.stop()
+        other.unlink()
+        # then
+        with pytest.raises(RuntimeError, match="was set while the broker ran and outranks the properties file"):
+            broker.start()
+        other.write_text(AT_MOST.format(most=5))
+        broker.start()

@@ -22,11 +22,14 @@ MOVED: Final = frozenset(
 
 _FIRST_WITH_SEVERAL_KEYS: Final = 4
 _ATTEMPT_MS: Final = 15_000
-"""A coordinator that is silent for so long is looked up anew; another broker may have taken over."""
+"""A coordinator that stays silent for this long is looked up again: another broker may have taken over."""
 _PAUSE_S: Final = 0.1
 
 Ask: TypeAlias = "Callable[[int, list[str], Deadline], Awaitable[Collection[str]]]"
-"""Sends to a coordinator what concerns some of its groups and returns the groups that need to be asked again."""
+"""Sends to a coordinator what concerns some of its groups and returns the groups that need to be asked again.
+
+It sends with ``looked_up``, so that a coordinator that fails is looked up again at once.
+"""
 
 
 async def ask_coordinators(

@@ -37,7 +37,7 @@ async def list_all(
     result: ListGroupOffsetsResult,
 ) -> None:
     async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
-        offered = await pool.offered_versions(attempt, node_id)
+        offered = await pool.offered_versions(attempt, node_id, looked_up=True)
         if offered.get(OffsetFetchRequest.API_KEY, (0, 0))[1] >= _FIRST_WITH_SEVERAL_GROUPS:
             answers = await fetch(node_id, group_ids, attempt)
         else:
@@ -52,6 +52,7 @@ async def list_all(
             OffsetFetchResponse,
             deadline=attempt,
             node_id=node_id,
+            looked_up=True,
             min_version=_FIRST_WITH_REQUIRE_STABLE if require_stable else _FIRST_WITH_ALL_TOPICS,
             max_version=_LAST_WITH_TOPIC_NAMES,
         )
@@ -149,6 +150,7 @@ async def alter(
             OffsetCommitResponse,
             deadline=attempt,
             node_id=node_id,
+            looked_up=True,
             max_version=_LAST_WITH_TOPIC_NAMES,
         )
         answers = [(topic.name, found) for topic in response.topics for found in topic.partitions]
@@ -196,7 +198,7 @@ async def delete(
     )
 
     async def ask(node_id: int, _: list[str], attempt: Deadline) -> list[str]:
-        response = await pool.send(request, OffsetDeleteResponse, deadline=attempt, node_id=node_id)
+        response = await pool.send(request, OffsetDeleteResponse, deadline=attempt, node_id=node_id, looked_up=True)
         if response.error_code in MOVED:
             return [group_id]
         if response.error_code != ErrorCode.NONE:

@@ -103,7 +103,11 @@ class GroupCalls(AdminCalls):
 async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: DescribeGroupsResult) -> None:
     async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
         response = await pool.send(
-            DescribeGroupsRequest(groups=group_ids), DescribeGroupsResponse, deadline=attempt, node_id=node_id
+            DescribeGroupsRequest(groups=group_ids),
+            DescribeGroupsResponse,
+            deadline=attempt,
+            node_id=node_id,
+            looked_up=True,
         )
         for group in response.groups:
             if group.error_code not in MOVED:
@@ -149,7 +153,11 @@ def _description(group: DescribeGroupsResponse.DescribedGroup) -> GroupDescripti
 async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyResult[str, None]) -> None:
     async def ask(node_id: int, group_ids: list[str], attempt: Deadline) -> list[str]:
         response = await pool.send(
-            DeleteGroupsRequest(groups_names=group_ids), DeleteGroupsResponse, deadline=attempt, node_id=node_id
+            DeleteGroupsRequest(groups_names=group_ids),
+            DeleteGroupsResponse,
+            deadline=attempt,
+            node_id=node_id,
+            looked_up=True,
         )
         for group in response.results:
             if group.error_code not in MOVED:

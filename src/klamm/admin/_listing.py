@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.admin import _topics
 from klamm.admin.types import GroupListing, PartitionDescription, ResourceType, TopicDescription
-from klamm.connections.errors import api_error, raise_for_code
+from klamm.connections.errors import BrokerUnavailableError, api_error, raise_for_code
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.admin.results import DescribeTopicsResult
+    from klamm.admin.types import Node
     from klamm.connections.pool import ConnectionPool, Deadline
 
 DEFAULT_PARTITION_LIMIT = 2_000
+_PAUSE_S: Final = 0.1
 FIRST_LISTING_OF_ALL_KINDS = 1
 """Version 0 of ListConfigResources knows client metrics only (KIP-714), version 1 every kind (KIP-1142)."""
 
@@ -110,15 +112,28 @@ async def list_config_resources(
 
 
 async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupListing, ...]:
-    """Ask every broker for the groups that it coordinates.
+    """Ask every broker for the groups that it coordinates; when one fails, ask those that are left from the start.
 
     Raises:
         KafkaApiError: A broker refuses.
+        TimeoutError: The deadline passed.
     """
-    cluster = await _topics.describe_cluster(pool, deadline)
+    while True:
+        cluster = await _topics.describe_cluster(pool, deadline)
+        try:
+            return await _groups_of(pool, deadline, cluster.nodes)
+        except BrokerUnavailableError as error:
+            if deadline.passed():
+                raise TimeoutError(f"ListGroups: no answer within {deadline.limit_ms} ms: {error}") from error
+            await pool.pause(min(_PAUSE_S, deadline.left_s()))
+
+
+async def _groups_of(pool: ConnectionPool, deadline: Deadline, nodes: Collection[Node]) -> tuple[GroupListing, ...]:
     groups: dict[str, GroupListing] = {}
-    for node in cluster.nodes:
-        response = await pool.send(ListGroupsRequest(), ListGroupsResponse, deadline=deadline, node_id=node.id)
+    for node in nodes:
+        response = await pool.send(
+            ListGroupsRequest(), ListGroupsResponse, deadline=deadline, node_id=node.id, looked_up=True
+        )
         raise_for_code(response.error_code)
         groups |= {
             group.group_id: GroupListing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -18,7 +19,7 @@ from klamm.admin.types import (
     TopicListing,
     TopicPartition,
 )
-from klamm.connections.errors import api_error, raise_for_code
+from klamm.connections.errors import BrokerUnavailableError, api_error, raise_for_code
 from klamm.connections.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -237,9 +238,11 @@ async def list_offsets(
             by_leader[leader][partition] = waiting[partition]
         answered: set[TopicPartition] = set(waiting) - set(leaders)
         for leader, asked in by_leader.items():
-            answered |= await _offsets_of_leader(
-                pool, deadline, leader, asked, read_committed=read_committed, result=result
-            )
+            # A leader that failed may have a successor by now, which the next Metadata response names.
+            with contextlib.suppress(BrokerUnavailableError):
+                answered |= await _offsets_of_leader(
+                    pool, deadline, leader, asked, read_committed=read_committed, result=result
+                )
         waiting = {partition: spec for partition, spec in specs.items() if partition in set(waiting) - answered}
         if waiting:
             await pool.pause(0.1)
@@ -293,6 +296,7 @@ async def _offsets_of_leader(
         ListOffsetsResponse,
         deadline=deadline,
         node_id=leader,
+        looked_up=True,
         min_version=7 if min(specs.values()) < MAX_TIMESTAMP_SPEC_ABOVE else 1,
     )
     settled: set[TopicPartition] = set()

@@ -31,6 +31,9 @@ AnyResult = TypeVar("AnyResult")
 CONTROLLER: Final = -1
 """Stands for the broker that Metadata names as controller."""
 
+_RECONNECT_BACKOFF_MAX_MS: Final = 1_000
+"""Kafka's default of ``reconnect.backoff.max.ms``. kafka-python's is 30 s, so a node that is back would go unused."""
+
 _SETTINGS: Final[frozenset[str]] = frozenset(KafkaConnectionManager.DEFAULT_CONFIG) - {"metrics", "metric_group_prefix"}
 
 
@@ -59,6 +62,7 @@ class ConnectionPool:
         if unknown:
             raise ValueError(f"Unknown connection settings: {', '.join(unknown)}")
         settings.setdefault("receive_message_max_bytes", 100_000_000)
+        settings.setdefault("reconnect_backoff_max_ms", _RECONNECT_BACKOFF_MAX_MS)
         self._bootstrap_servers = bootstrap_servers
         self._timeout_ms = timeout_ms
         self._retry_backoff_s = retry_backoff_ms / 1000
@@ -68,6 +72,7 @@ class ConnectionPool:
         self._open: set[Future[Any]] = set()
         self._closed = False
         self._controller_id: int | None = None
+        self._rebootstraps = 0
         self._net.start()
 
     def submit(
@@ -131,6 +136,7 @@ class ConnectionPool:
         *,
         deadline: Deadline,
         node_id: int | None = None,
+        looked_up: bool = False,
         min_version: int = 0,
         max_version: int = 0x7FFF,
         retry_on: Callable[[AnyResponse], int] = lambda _: 0,
@@ -142,6 +148,8 @@ class ConnectionPool:
             response_class: What the answer is read as.
             deadline: Until when to try.
             node_id: The broker's id, ``CONTROLLER``, or None for any broker.
+            looked_up: The caller found ``node_id`` as a leader or coordinator. If that node fails, raise at once, so
+                that the caller looks it up again.
             min_version: The lowest version that can carry the request.
             max_version: The highest version that the caller understands.
             retry_on: Finds the error code of an answer that decides whether to try again; 0 to take the answer.
@@ -149,33 +157,52 @@ class ConnectionPool:
         Raises:
             UnsupportedVersionError: The broker does not offer the API in a version that serves.
             TimeoutError: The deadline passed.
+            BrokerUnavailableError: The cluster has no broker ``node_id``, or ``looked_up`` is set and it failed.
             KafkaApiError: Logging in was refused.
             ProtocolError: The answer could not be read.
+        """
+
+        async def attempt() -> AnyResponse:
+            target = await self._node(node_id, deadline)
+            response = await self._attempt(
+                request, response_class, target, deadline, min_version=min_version, max_version=max_version
+            )
+            if (code := retry_on(response)) in RETRIABLE_CODES:
+                raise _RefusedForNowError(str(api_error(code)))
+            return response
+
+        return await self._until_answered(attempt, deadline, what=type(request).__name__, looked_up=looked_up)
+
+    async def _until_answered(
+        self, attempt: Callable[[], Awaitable[AnyResult]], deadline: Deadline, *, what: str, looked_up: bool
+    ) -> AnyResult:
+        """Repeat an attempt until it succeeds.
+
+        Every failure forgets the cached controller. Its broker may be gone for good, and a Metadata response names
+        another one then.
         """
         last: BaseException | None = None
         while not deadline.passed():
             try:
-                target = await self._node(node_id, deadline)
-                response = await self._attempt(
-                    request, response_class, target, deadline, min_version=min_version, max_version=max_version
-                )
-            except kafka_errors.KafkaError as error:
-                if not _worth_retrying(error):
-                    raise
-                last = error
-            else:
-                code = retry_on(response)
-                if code not in RETRIABLE_CODES:
-                    return response
-                last = api_error(code)
+                return await attempt()
+            except BrokerUnavailableError:
+                raise
+            except (kafka_errors.KafkaError, OSError) as error:
                 self._controller_id = None
+                if not _worth_retrying(error):
+                    # kafka-python repeats a refused login from memory for ever; the credentials may be mended by then.
+                    self._manager._auth_failures.clear()
+                    raise
+                if looked_up:
+                    raise BrokerUnavailableError(str(error)) from error
+                last = error
             await self.pause(min(self._retry_backoff_s, deadline.left_s()))
         limit = f"within {deadline.limit_ms} ms"
         if not self._manager.bootstrapped:
             servers = self._bootstrap_servers
             named = servers if isinstance(servers, str) else ",".join(servers)
             raise TimeoutError(f"No broker answers at {named} {limit}: {last}") from last
-        raise TimeoutError(f"{type(request).__name__}: no answer {limit}: {last}") from last
+        raise TimeoutError(f"{what}: no answer {limit}: {last}") from last
 
     async def _attempt(
         self,
@@ -205,19 +232,38 @@ class ConnectionPool:
         if not self._manager.bootstrapped:
             await self._manager.wait_for(self._manager.bootstrap_async(deadline.left_ms()), deadline.left_ms())
         if node_id is None:
-            chosen = self._manager.least_loaded_node()
-            if chosen is None:
-                raise kafka_errors.NodeNotReadyError("no broker is reachable")
-            return chosen  # type: ignore[no-any-return]
-        if node_id == CONTROLLER:
+            return await self._any_node()
+        is_controller = node_id == CONTROLLER
+        if is_controller:
             if self._controller_id is None:
                 self._controller_id = await self._find_controller(deadline)
-            return self._controller_id
+            node_id = self._controller_id
         if self._manager.cluster.broker_metadata(node_id) is None:
             await self._manager.cluster.refresh_metadata()
             if self._manager.cluster.broker_metadata(node_id) is None:
-                raise kafka_errors.UnknownBrokerIdError(f"The cluster has no broker {node_id}")
+                message = f"The cluster has no broker {node_id}"
+                # Another broker may be the controller soon, so a later attempt may succeed.
+                raise kafka_errors.NodeNotReadyError(message) if is_controller else BrokerUnavailableError(message)
         return node_id
+
+    async def _any_node(self) -> int | str:
+        brokers = self._manager.cluster.brokers()
+        if all(self._manager.connection_delay(broker.node_id) > 0 for broker in brokers):
+            await self._rebootstrap()
+        chosen = self._manager.least_loaded_node()
+        if chosen is None:
+            raise kafka_errors.NodeNotReadyError("no broker is reachable")
+        return chosen  # type: ignore[no-any-return]
+
+    async def _rebootstrap(self) -> None:
+        """Ask a bootstrap server for the brokers: all those of the last Metadata response are away (KIP-899)."""
+        servers = self._manager.cluster.bootstrap_brokers()
+        self._rebootstraps += 1
+        server = servers[self._rebootstraps % len(servers)].node_id
+        try:
+            await self._manager.cluster.refresh_metadata(server)
+        finally:
+            self._manager.close(server)
 
     async def _find_controller(self, deadline: Deadline) -> int:
         from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse  # noqa: PLC0415  # on first use
@@ -233,11 +279,23 @@ class ConnectionPool:
             raise kafka_errors.NodeNotReadyError("the cluster has no controller yet")
         return response.controller_id
 
-    async def offered_versions(self, deadline: Deadline, node_id: int | None = None) -> Mapping[int, tuple[int, int]]:
-        """Return the first and last version per API key that a broker offers."""
-        connection = self._manager.get_connection(await self._node(node_id, deadline))
-        await self._manager.wait_for(connection.init_future, deadline.left_ms())
-        return connection.broker_version_data.api_versions  # type: ignore[no-any-return]
+    async def offered_versions(
+        self, deadline: Deadline, node_id: int | None = None, *, looked_up: bool = False
+    ) -> Mapping[int, tuple[int, int]]:
+        """Return the first and last version per API key that a broker offers.
+
+        Args:
+            deadline: Until when to try.
+            node_id: The broker's id, or None for any broker.
+            looked_up: See ``send``, which raises the same errors.
+        """
+
+        async def attempt() -> Mapping[int, tuple[int, int]]:
+            connection = self._manager.get_connection(await self._node(node_id, deadline))
+            await self._manager.wait_for(connection.init_future, deadline.left_ms())
+            return connection.broker_version_data.api_versions  # type: ignore[no-any-return]
+
+        return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
 
     def spawn(self, work: Callable[[], Awaitable[AnyResult]]) -> Awaitable[AnyResult]:
         """Start a second coroutine on the pool's thread, to be awaited later."""
@@ -279,12 +337,24 @@ def _settle(outcome: Future[Any], *, value: Any = None, error: BaseException | N
         outcome.set_result(value)
 
 
-def _worth_retrying(error: kafka_errors.KafkaError) -> bool:
-    """Connection trouble passes; a refused login or an unknown broker does not."""
+class _RefusedForNowError(kafka_errors.RetriableError):  # type: ignore[misc]  # kafka-python has no types
+    """A broker answered with one of ``RETRIABLE_CODES``."""
+
+
+def _worth_retrying(error: Exception) -> bool:
+    """Return whether a later attempt may succeed: connection trouble passes, a refused login does not."""
     if isinstance(error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.AuthorizationError)):
         return False
-    return bool(
-        isinstance(error, (kafka_errors.RetriableError, kafka_errors.KafkaConnectionError, kafka_errors.Cancelled))
+    return isinstance(
+        error,
+        (
+            OSError,
+            kafka_errors.RetriableError,
+            kafka_errors.KafkaConnectionError,
+            kafka_errors.Cancelled,
+            # The broker left the metadata between being chosen and being connected to.
+            kafka_errors.UnknownBrokerIdError,
+        ),
     )
 
 

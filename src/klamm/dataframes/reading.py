@@ -271,8 +271,11 @@ class _Fetch:
     def _out_of_range(self) -> None:
         where = (self._wanted.topic, self._wanted.partition)
         first = self._cluster.list_offsets([where], EARLIEST).get(where)
+        if first is None:
+            self._wait("its leader does not tell where it begins")
+            return
         what = f"{self._name}: offset {self.offset} is not there any more, it begins at {first}"
-        if self._options.fail_on_data_loss or first is None:
+        if self._options.fail_on_data_loss:
             raise ReadingError(f"{what}. Set failOnDataLoss to false to go on with what is there")
         logger.warning("%s", what)
         self.offset = self._wanted.end if first <= self.offset else min(first, self._wanted.end)

@@ -44,10 +44,10 @@ class ControlConnection:
         write_records(self._cluster, topic, {_PARTITION: records}, timeout_s=_TIMEOUT_S)
 
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Return the log end offsets of partitions; those that do not exist or have no leader are missing.
+        """Return the log end offsets of partitions. Those without a leader that answers are missing.
 
         Raises:
-            ConnectionLostError: a leader is away.
+            ConnectionLostError: no broker answers.
         """
         if not partitions:
             return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from klamm.wire.buffers import BufferPool
     from klamm.wire.transport import ConnectionSettings
+
+logger = logging.getLogger(__name__)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -181,15 +184,14 @@ class Cluster:
     def list_offsets(
         self, partitions: Sequence[TopicPartition], timestamp: int, *, read_committed: bool = False
     ) -> dict[TopicPartition, int]:
-        """Return the earliest or latest offsets; partitions that can not be asked now are missing.
+        """Return the earliest or latest offsets. Partitions without a leader that answers are missing.
+
+        One node that is away does not fail the call: the partitions of the others need not wait for it.
 
         Args:
             partitions: which; their topics' metadata was asked for before.
             timestamp: ``EARLIEST`` or ``LATEST``.
             read_committed: the latest offset is the last stable one then.
-
-        Raises:
-            ConnectionLostError: a leader is away.
         """
         by_leader: dict[int, dict[str, list[int]]] = {}
         for topic, partition in partitions:
@@ -211,7 +213,11 @@ class Cluster:
                     for topic, numbers in topics.items()
                 ],
             )
-            response = self.connection(leader).call(request, ListOffsetsResponse, timeout_s=_TIMEOUT_S)
+            try:
+                response = self.connection(leader).call(request, ListOffsetsResponse, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                logger.info("Node %d does not tell the offsets of its partitions: %s", leader, error)
+                continue
             for topic_answer in response.topics:
                 for answer in topic_answer.partitions:
                     if answer.error_code == ErrorCode.NONE:
@@ -231,7 +237,11 @@ class Cluster:
         for connection in self._candidates(reasons):
             # Versions 1 to 3 ask for one key.
             version = connection.version_of(FindCoordinatorRequest, at_least=1, at_most=3)
-            response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
+            try:
+                response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                reasons.append(str(error))
+                continue
             if response.error_code == ErrorCode.NONE:
                 self._addresses[response.node_id] = (response.host, response.port)
                 return response.node_id
@@ -251,7 +261,11 @@ class Cluster:
         reasons: list[str] = []
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
         for connection in self._candidates(reasons):
-            response = connection.call(request, InitProducerIdResponse, timeout_s=_TIMEOUT_S)
+            try:
+                response = connection.call(request, InitProducerIdResponse, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                reasons.append(str(error))
+                continue
             if response.error_code == ErrorCode.NONE:
                 return response.producer_id, response.producer_epoch
             reasons.append(error_name(response.error_code))

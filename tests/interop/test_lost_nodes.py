@@ -1,0 +1,145 @@
+"""A cluster of three nodes that loses each of them in turn, for longer than its sessions last."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import (
+    AdminClient,
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetAndMetadata,
+    OpType,
+    ResourceType,
+    TopicPartition,
+)
+from klamm.mirror.copying.copier import Copier
+from klamm.mirror.copying.partition_copy import PartitionId
+from tests.support.copiers import copy_settings, is_done, run_until
+from tests.support.kafka import KafkaCluster
+from tests.support.mirror import Seen, create_topic, produce, read, wait_for_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+YEAR_2013 = 1_356_998_400_000
+AWAY_S = 15.0
+PARTITIONS = 6
+POSITIONS = "mm2-offsets.L.internal"
+REPLICAS = {"retention.ms": "-1"}
+CALL_TIMEOUT_S = 60
+
+
+@pytest.fixture
+def cluster(java: None) -> Iterator[KafkaCluster]:
+    with KafkaCluster(3) as started:
+        yield started
+
+
+class _AdminCalls:
+    """One admin client that goes on making calls of every kind, and keeps what went wrong."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self._address = address
+        self._topic = topic
+        self.failures: list[str] = []
+        self.done = 0
+        self.slowest_s = 0.0
+
+    def run(self, ending: threading.Event) -> None:
+        partition = TopicPartition(self._topic, 0)
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        with AdminClient(self._address) as admin:
+
+            def alter(number: int) -> object:
+                operation = AlterConfigOp(ConfigEntry("segment.ms", str(1_000_000 + number)), OpType.SET)
+                return admin.incremental_alter_configs({resource: [operation]}).all()
+
+            def create(number: int) -> object:
+                return admin.create_topics([NewTopic(name=f"made-{number}", replication_factor=3)]).all()
+
+            def commit(number: int) -> object:
+                return admin.alter_group_offsets("readers", {partition: OffsetAndMetadata(offset=number)}).all()
+
+            calls: list[Callable[[int], object]] = [
+                create,
+                alter,
+                commit,
+                lambda _: admin.list_group_offsets({"readers": None}).all(),
+                lambda _: admin.list_groups(),
+                lambda _: admin.describe_cluster(),
+                lambda _: admin.list_offsets({TopicPartition(self._topic, at): -1 for at in range(PARTITIONS)}).all(),
+            ]
+            number = 0
+            while not ending.wait(0.05):
+                number += 1
+                for call in calls:
+                    self._try(call, number)
+
+    def _try(self, call: Callable[[int], object], number: int) -> None:
+        began = time.monotonic()
+        try:
+            call(number).result(CALL_TIMEOUT_S)  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test fails with it
+            self.failures.append(f"{call}: {type(error).__name__}: {error}")
+        else:
+            self.done += 1
+        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+
+
+def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(cluster: KafkaCluster) -> None:
+    """Every leader, coordinator and controller is lost once while calls are made and records are copied."""
+    # given
+    address = cluster.bootstrap_servers
+    for name, count in (("lost", PARTITIONS), ("L.lost", PARTITIONS), (POSITIONS, 5)):
+        create_topic(address, name, count, REPLICAS, replication=3)
+        wait_for_partitions(address, name, count)
+    partitions = [PartitionId("lost", at, "L.lost") for at in range(PARTITIONS)]
+    calls = _AdminCalls(address, "lost")
+    written: dict[int, list[Seen]] = {at: [] for at in range(PARTITIONS)}
+    ending = threading.Event()
+
+    def write() -> None:
+        settings = {"enable.idempotence": True, "delivery.timeout.ms": 55_000}
+        number = 0
+        while not ending.is_set():
+            batch = [(at, Seen(None, b"%d" % (number + at), (), YEAR_2013)) for at in range(PARTITIONS)]
+            produce(address, "lost", batch, settings)
+            for at, record in batch:
+                written[at].append(record)
+            number += PARTITIONS
+
+    def copy() -> None:
+        copier = Copier(copy_settings(address, address, alias="L"), partitions)
+        with contextlib.closing(copier):
+            run_until(copier, lambda: ending.is_set() and writer.done() and _has_all(copier), timeout_s=300)
+
+    def _has_all(copier: Copier) -> bool:
+        return all(is_done(row) and row.next_offset == len(written[row.partition]) for row in copier.progress())
+
+    # when
+    with ThreadPoolExecutor(3) as threads:
+        writer = threads.submit(write)
+        others = [threads.submit(calls.run, ending), threads.submit(copy)]
+        try:
+            for node in cluster.nodes.values():
+                node.kill()
+                time.sleep(AWAY_S)
+                node.start(expected_nodes=3)
+        finally:
+            ending.set()
+    # then
+    for running in (writer, *others):
+        running.result()
+    assert not calls.failures, calls.failures[:5]
+    assert calls.done > 100
+    assert calls.slowest_s < CALL_TIMEOUT_S / 2
+    assert read(address, "L.lost", {at: len(records) for at, records in written.items()}) == written

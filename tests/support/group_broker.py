@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.route import Route
     from klamm.protocol.schema import Message
-    from klamm.storage.changes import Change, PutGroup, PutGroupOffset, PutPendingOffset, PutTransaction
+    from klamm.storage.changes import Change, PutDecision, PutGroup, PutGroupOffset, PutPendingOffset, PutTransaction
 
 Answer = TypeVar("Answer", bound="Message")
 
@@ -80,6 +80,10 @@ class MemoryStore:
         return []
 
     def load_pending_offsets(self) -> list[PutPendingOffset]:
+        """Return nothing."""
+        return []
+
+    def load_decisions(self) -> list[PutDecision]:
         """Return nothing."""
         return []
 

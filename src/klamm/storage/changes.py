@@ -142,6 +142,23 @@ class DropTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutDecision:
+    """Remember how a transaction ended, until its markers are durable in all its partitions."""
+
+    number: int
+    """Ascending in the order of the decisions."""
+    payload: bytes
+    """JSON in UTF-8, understood by ``klamm.broker.transactions.decisions`` alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropDecision:
+    """Forget how a transaction ended."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutSetting:
     """Set one fact about the cluster itself: its id, the next producer id."""
 
@@ -229,6 +246,8 @@ Change: TypeAlias = (
     | DropPendingOffset
     | PutTransaction
     | DropTransaction
+    | PutDecision
+    | DropDecision
     | PutSetting
     | PutHistory
     | PutQuota

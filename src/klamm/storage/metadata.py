@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PutAcl,
         PutClientConfig,
         PutConfig,
+        PutDecision,
         PutGroup,
         PutGroupOffset,
         PutHistory,
@@ -168,6 +169,10 @@ class MetadataStore:
     def load_transactions(self) -> list[PutTransaction]:
         """Return what is stored of transactional ids, by id."""
         return self._read(transaction_rows.read_transactions)
+
+    def load_decisions(self) -> list[PutDecision]:
+        """Return how the transactions ended whose markers may not be durable, in the order of the decisions."""
+        return self._read(transaction_rows.read_decisions)
 
     def load_pending_offsets(self) -> list[PutPendingOffset]:
         """Return all offsets that wait for the end of their transaction."""

@@ -2,7 +2,8 @@
 
 The version stands in SQLite's ``user_version``, so it changes in the same transaction as the tables. Format 1 kept no
 time with a committed offset; format 2 does, which offset retention (KIP-211) needs. Format 3 adds ACLs and
-SCRAM credentials, format 4 client quotas, format 5 transactions.
+SCRAM credentials, format 4 client quotas, format 5 transactions, format 6 the decisions of transactions whose markers
+may not be durable.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from klamm.storage.errors import DataDirectoryError, UnknownFormatError
+from klamm.storage.transaction_rows import DECISIONS
 from klamm.storage.transaction_rows import TABLES as TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-FORMAT_VERSION: Final = 5
+FORMAT_VERSION: Final = 6
 APPLICATION_ID: Final = 0x6B6C616D
 """``klam``, in the file's header: tells our database from any other SQLite file."""
 
@@ -59,6 +61,7 @@ TABLES: Final = (
     *SECURITY,
     *QUOTAS,
     *TRANSACTIONS,
+    *DECISIONS,
     "CREATE TABLE history (sequence INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, resource TEXT NOT NULL,"
     " name TEXT NOT NULL, old TEXT, new TEXT, principal TEXT NOT NULL, client_id TEXT)",
 )
@@ -198,10 +201,17 @@ def _migrate_4_to_5(database: Database, _now_ms: int) -> None:
         database.execute(statement)
 
 
+def _migrate_5_to_6(database: Database, _now_ms: int) -> None:
+    """Make room for decisions; until now they were not remembered."""
+    for statement in DECISIONS:
+        database.execute(statement)
+
+
 MIGRATIONS: Final[Mapping[int, Callable[[Database, int], None]]] = {
     1: _migrate_1_to_2,
     2: _migrate_2_to_3,
     3: _migrate_3_to_4,
     4: _migrate_4_to_5,
+    5: _migrate_5_to_6,
 }
 """From the format of the key to the next one."""

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from klamm.storage.changes import (
+    DropDecision,
     DropPendingOffset,
     DropTransaction,
+    PutDecision,
     PutGroupOffset,
     PutPendingOffset,
     PutTransaction,
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from klamm.storage.schema import Database
 
+DECISIONS: Final = ("CREATE TABLE decisions (number INTEGER PRIMARY KEY, payload BLOB NOT NULL)",)
+"""Came with format 6."""
 TABLES: Final = (
     "CREATE TABLE transactions (transactional_id TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE pending_offsets (producer_id INTEGER NOT NULL, group_id TEXT NOT NULL, topic_id BLOB NOT NULL,"
@@ -26,6 +30,8 @@ TABLES: Final = (
     " PRIMARY KEY (producer_id, group_id, topic_id, partition)) WITHOUT ROWID",
 )
 UPSERT: Final[Mapping[str, str]] = {
+    "decisions": "INSERT INTO decisions (number, payload) VALUES (?, ?)"
+    " ON CONFLICT DO UPDATE SET payload = excluded.payload",
     "transactions": "INSERT INTO transactions (transactional_id, payload) VALUES (?, ?)"
     " ON CONFLICT DO UPDATE SET payload = excluded.payload",
     "pending_offsets": "INSERT INTO pending_offsets (producer_id, group_id, topic_id, partition, committed_offset,"
@@ -34,6 +40,7 @@ UPSERT: Final[Mapping[str, str]] = {
     " metadata = excluded.metadata, commit_timestamp_ms = excluded.commit_timestamp_ms",
 }
 DELETE: Final[Mapping[str, str]] = {
+    "decisions": "DELETE FROM decisions WHERE number = ?",
     "transactions": "DELETE FROM transactions WHERE transactional_id = ?",
     "pending_offsets": "DELETE FROM pending_offsets WHERE producer_id = ? AND group_id = ? AND topic_id = ?"
     " AND partition = ?",
@@ -69,11 +76,23 @@ def drop_pending_offset(put: PutRow, change: DropPendingOffset) -> None:
     put("pending_offsets", (change.producer_id, change.group_id, change.topic_id.bytes, change.partition), None)
 
 
+def put_decision(put: PutRow, change: PutDecision) -> None:
+    """Store how a transaction ended."""
+    put("decisions", (change.number,), (change.number, change.payload))
+
+
+def drop_decision(put: PutRow, change: DropDecision) -> None:
+    """Remove how a transaction ended."""
+    put("decisions", (change.number,), None)
+
+
 APPLY: Final[Mapping[type[Any], Callable[[PutRow, Any], None]]] = {
     PutTransaction: put_transaction,
     DropTransaction: drop_transaction,
     PutPendingOffset: put_pending_offset,
     DropPendingOffset: drop_pending_offset,
+    PutDecision: put_decision,
+    DropDecision: drop_decision,
 }
 
 
@@ -81,6 +100,12 @@ def read_transactions(database: Database) -> list[PutTransaction]:
     """Return what is stored of all transactional ids, by id."""
     rows = database.execute("SELECT transactional_id, payload FROM transactions ORDER BY 1")
     return [PutTransaction(transactional_id=name, payload=bytes(payload)) for name, payload in rows]
+
+
+def read_decisions(database: Database) -> list[PutDecision]:
+    """Return how the transactions ended whose markers may not be durable, in the order of the decisions."""
+    rows = database.execute("SELECT number, payload FROM decisions ORDER BY 1")
+    return [PutDecision(number=number, payload=bytes(payload)) for number, payload in rows]
 
 
 def read_pending_offsets(database: Database) -> list[PutPendingOffset]:

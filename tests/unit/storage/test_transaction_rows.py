@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from klamm.storage.changes import (
+    DropDecision,
     DropGroup,
     DropPendingOffset,
     DropTransaction,
+    PutDecision,
     PutGroupOffset,
     PutPendingOffset,
     PutTransaction,
@@ -48,13 +50,26 @@ def test_what_was_stored_last_is_there(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_decision_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = MetadataStore.open(tmp_path / "metadata.sqlite")
+        await store.submit([PutDecision(number=number, payload=b"{}") for number in (9, 10, 11)])
+        await store.submit([DropDecision(number=10), DropDecision(number=12)])
+        assert [row.number for row in store.load_decisions()] == [9, 11]
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_database_without_transactions_gets_room_for_them(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
 
     async def run() -> None:
         await MetadataStore.open(path).close()
         with sqlite3.connect(path) as database:
-            database.executescript("DROP TABLE transactions; DROP TABLE pending_offsets; PRAGMA user_version = 4;")
+            for table in ("transactions", "pending_offsets", "decisions"):
+                database.execute(f"DROP TABLE {table}")
+            database.execute("PRAGMA user_version = 4")
         database.close()
         store = MetadataStore.open(path)
         await store.submit([PutTransaction(transactional_id="a", payload=b"1")])

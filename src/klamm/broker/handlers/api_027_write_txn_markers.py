@@ -1,7 +1,8 @@
 """WriteTxnMarkers (key 27), v1.
 
 Ends a producer's transaction in partitions, whatever the coordinator thinks of it: what kafka-transactions.sh abort
-sends for one that hangs. Needs CLUSTER_ACTION or ALTER on the cluster.
+sends for one that hangs. Where ``flush.messages`` asks for it the marker is on disk before the answer.
+Needs CLUSTER_ACTION or ALTER on the cluster.
 Not done here: markers between brokers (the coordinator writes to the logs itself), and v2, which Kafka 4.1 does not
 offer either.
 """
@@ -16,7 +17,7 @@ from klamm.broker.route import Route
 from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
 from klamm.broker.topics.partitions import leader_log
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, UnknownTopicOrPartitionError
+from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, StorageError, UnknownTopicOrPartitionError
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from klamm.protocol.records import ControlType
 from klamm.security.acls import AclOperation
@@ -62,14 +63,21 @@ async def _write(
         topic = context.services.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        log = leader_log(context, topic, partition)
         append_marker(
-            leader_log(context, topic, partition),
+            log,
             ControlType.COMMIT if marker.transaction_result else ControlType.ABORT,
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
             coordinator_epoch=marker.coordinator_epoch,
             now_ms=time.time_ns() // 1_000_000,
         )
+        if log.needs_flush:
+            # The coordinator remembers its own decisions; an administrator's is in the log alone.
+            try:
+                await context.services.logs.flush(log)
+            except OSError as error:
+                raise StorageError(f"Cannot flush {log.name}: {error}") from error
 
     _, error = await attempt(write, api=API.key)
     return error.error_code

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
 from klamm.broker.transactions import rules
+from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
-from klamm.broker.transactions.markers import Logs, end_hanging, write_markers
+from klamm.broker.transactions.markers import Logs, end_decided, end_hanging, write_markers
 from klamm.broker.transactions.model import (
     ProducerIdentity,
     Transaction,
@@ -25,7 +26,7 @@ from klamm.broker.transactions.model import (
 from klamm.broker.transactions.settings import TransactionSettings
 from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import InvalidProducerIdMappingError, StorageError
-from klamm.storage.changes import DropTransaction, PutTransaction
+from klamm.storage.changes import DropTransaction, PutDecision, PutTransaction
 from klamm.storage.errors import DataDirectoryError
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SETTLE_S = 10.0
+"""How often the partitions of ended transactions are made durable, so that their decisions can be forgotten."""
+_SETTLED_AT_ONCE = 10_000
+"""Decisions that are remembered before this is done earlier."""
 _RETRY_S = 1.0
 """How soon markers are tried again that the disk has refused."""
 
@@ -49,6 +54,10 @@ class Store(Protocol):
 
     def load_transactions(self) -> list[PutTransaction]:
         """Return the stored transactional ids."""
+        ...
+
+    def load_decisions(self) -> list[PutDecision]:
+        """Return the stored decisions, ascending by number."""
         ...
 
 
@@ -102,6 +111,8 @@ class TransactionCoordinator:
         self._started_ms = now_ms()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
+        self._decisions = Decisions(store, logs)
+        self._settling: asyncio.Task[None] | None = None
         self._is_running = False
 
     # ---- life
@@ -114,9 +125,13 @@ class TransactionCoordinator:
         """
         self._started_ms = self._now_ms()
         self._load()
-        self._complete_decided()
-        end_hanging(self._logs, self._transactions, self._now_ms())
+        if self._logs.was_clean:
+            self._decisions.forget_written()
+        self._end_open()
+        # Before anything is appended: offsets behind the end of a log will belong to other transactions.
+        await self._decisions.settle()
         self._is_running = True
+        self._every("decisions", _SETTLE_S, self._settle)
         self._every("timeouts", self._settings.abort_interval_s, self.abort_timed_out)
         self._every("expiration", self._settings.expiration_interval_s, self.forget_expired)
 
@@ -127,11 +142,31 @@ class TransactionCoordinator:
             for timer in timers.values():
                 timer.cancel()
             timers.clear()
+        if self._settling is not None:
+            self._settling.cancel()
+            await asyncio.wait({self._settling})
 
     def reload(self) -> None:
         """Go back to what the store holds, after a commit has failed."""
         self._load()
         self._complete_decided()
+        self._decisions.all_written()
+
+    def _end_open(self) -> None:
+        """End what is open in the logs and was decided, or is known to no transactional id.
+
+        Remembered decisions come first, because a later transaction of the same producer may end otherwise.
+        """
+        if not end_decided(self._logs, self._decisions, self._now_ms()):
+            self._timers["open transactions"] = asyncio.get_running_loop().call_later(_RETRY_S, self._end_open)
+            return
+        self._complete_decided()
+        end_hanging(self._logs, self._transactions, self._now_ms())
+        self._decisions.all_written()
+
+    def _is_ending(self, transactional_id: str) -> bool:
+        known = self._transactions.get(transactional_id)
+        return known is not None and known.state.is_ending
 
     def _load(self) -> None:
         try:
@@ -139,6 +174,7 @@ class TransactionCoordinator:
                 row.transactional_id: from_payload(row.transactional_id, row.payload)
                 for row in self._store.load_transactions()
             }
+            self._decisions.load(self._is_ending)
         except ValueError as error:
             raise DataDirectoryError(str(error)) from error
 
@@ -294,10 +330,10 @@ class TransactionCoordinator:
             raise InvalidProducerIdMappingError("The transactional id is not known")
         return known
 
-    def _put(self, transaction: Transaction) -> asyncio.Future[None]:
+    def _put(self, transaction: Transaction, *others: Change) -> asyncio.Future[None]:
         self._transactions[transaction.transactional_id] = transaction
         change = PutTransaction(transactional_id=transaction.transactional_id, payload=to_payload(transaction))
-        future = self._store.submit([change])
+        future = self._store.submit([change, *others])
         future.add_done_callback(_hear)
         return future
 
@@ -306,7 +342,7 @@ class TransactionCoordinator:
 
     def _submit_decision(self, prepared: Transaction) -> asyncio.Future[None]:
         """Submit how a transaction ends, with its offsets; markers follow as soon as that is on disk."""
-        future = self._put(prepared)
+        future = self._put(prepared, *self._decisions.note(prepared))
         is_commit = prepared.state is TransactionState.PREPARE_COMMIT
         self._offsets.end_transaction(prepared.producer_id, is_commit=is_commit)
         # Not by whoever asked: a client that goes away must not leave its transaction half ended.
@@ -337,8 +373,18 @@ class TransactionCoordinator:
                 _RETRY_S, partial(self._complete, transactional_id, is_replay=True)
             )
             return
+        self._decisions.markers_written(transactional_id)
+        if len(self._decisions) % _SETTLED_AT_ONCE == 0:
+            self._settle()
         # Nobody waits for this to be on disk: a start would find the markers and come to the same.
         self._put(rules.complete(known, now_ms=self._now_ms()))
+
+    def _settle(self) -> None:
+        """Make markers durable and forget their decisions, unless that is going on already."""
+        if self._is_running and len(self._decisions) and (self._settling is None or self._settling.done()):
+            self._settling = asyncio.get_running_loop().create_task(
+                self._decisions.settle(), name="durability of markers"
+            )
 
     def _every(self, name: str, interval_s: float, step: Callable[[], None]) -> None:
         def run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+from klamm.broker.transactions import decisions
 from klamm.broker.transactions.model import COORDINATOR_EPOCH, Transaction, TransactionState
 from klamm.protocol.errors import (
     InvalidProducerEpochError,
@@ -16,7 +17,6 @@ from klamm.storage.log import append_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from uuid import UUID
 
     from klamm.storage.log import PartitionLog
 
@@ -25,12 +25,8 @@ logger = logging.getLogger(__name__)
 _COMMITS: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 
 
-class Logs(Protocol):
-    """What is needed of the log manager."""
-
-    def get(self, topic_id: UUID, partition: int, /) -> PartitionLog | None:
-        """Return the log of a partition."""
-        ...
+class Logs(decisions.Logs, Protocol):
+    """The part of the log manager that the coordinator needs."""
 
     def loaded(self) -> Iterable[PartitionLog]:
         """Return the logs that are open."""
@@ -80,6 +76,33 @@ def _write(log: PartitionLog, control_type: ControlType, producer_id: int, epoch
     except (InvalidProducerEpochError, TransactionCoordinatorFencedError) as error:
         # An administrator has ended it (kafka-transactions.sh abort).
         logger.warning("The end of a transaction is not written to %s: %s", log.name, error)
+
+
+def end_decided(logs: Logs, remembered: decisions.Decisions, now_ms: int) -> bool:
+    """End transactions that are open in a log though they were decided: a power cut has taken their markers.
+
+    Returns:
+        False when the disk refuses a marker, and this is to be tried again.
+    """
+    is_complete = True
+    for log in logs.loaded():
+        for producer_id, epoch in log.producers.open_producers():
+            decision = remembered.find(log, producer_id, epoch)
+            if decision is None:
+                continue
+            control_type = ControlType.COMMIT if decision.is_commit else ControlType.ABORT
+            logger.info(
+                "Producer %d: its marker in %s was lost and is written again: %s",
+                producer_id,
+                log.name,
+                control_type.name.lower(),
+            )
+            try:
+                _write(log, control_type, producer_id, max(epoch, decision.marker_epoch), now_ms)
+            except StorageError as error:
+                logger.warning("The marker in %s waits for the disk: %s", log.name, error)
+                is_complete = False
+    return is_complete
 
 
 def end_hanging(logs: Logs, transactions: Mapping[str, Transaction], now_ms: int) -> None:

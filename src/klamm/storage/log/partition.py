@@ -115,6 +115,11 @@ class PartitionLog:
         return self.end_offset if first == NO_OFFSET else max(first, self.log_start_offset)
 
     @property
+    def needs_flush(self) -> bool:
+        """Whether ``flush.messages`` makes the last append wait for the disk."""
+        return self.end_offset - self.recovery_point >= self._configs().flush_messages
+
+    @property
     def size(self) -> int:
         """Bytes of all segments, indexes not counted."""
         return sum(segment.size for segment in self.segments)
@@ -170,7 +175,7 @@ class PartitionLog:
             base_offset=base_offset,
             last_offset=self.end_offset - 1,
             log_append_time_ms=append_time,
-            needs_flush=self.end_offset - self.recovery_point >= config.flush_messages,
+            needs_flush=self.needs_flush,
         )
 
     def write(self, batch: RecordBatch, now_ms: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -71,9 +72,9 @@ class World:
             write(self.house.log, who.producer_id, *values, sequence=0, epoch=who.producer_epoch)
         return who
 
-    async def finish(self, who: ProducerIdentity, *, commit: bool = True) -> ProducerIdentity:
+    async def finish(self, who: ProducerIdentity, *, commit: bool = True, knows_v2: bool = True) -> ProducerIdentity:
         """End it."""
-        return await self.coordinator.end("x", who, is_commit=commit, bumps_epoch=True)
+        return await self.coordinator.end("x", who, is_commit=commit, bumps_epoch=knows_v2)
 
     def state(self) -> TransactionState:
         """The state of the transactional id."""
@@ -158,6 +159,96 @@ def test_markers_that_a_power_cut_took_are_written_again(world: World) -> None:
         await world.restart()
         assert committed_values(world.house.log) == ["a"]
         assert world.house.log.last_stable_offset == world.house.log.end_offset
+
+    run(world, story)
+
+
+@pytest.mark.parametrize("knows_v2", [True, False], ids=["v2", "old"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("then", ["initialized", "in the next transaction", "next transaction ended"])
+def test_a_lost_marker_is_written_again_whatever_its_producer_did_next(
+    world: World, commit: bool, knows_v2: bool, then: str
+) -> None:
+    """The records are on disk (``flush.messages=1``), the marker is not, and the producer has gone on elsewhere."""
+
+    async def story() -> None:
+        who = await world.begin("a")
+        world.house.log.flush_now()
+        who = await world.finish(who, commit=commit, knows_v2=knows_v2)
+        if then == "initialized":
+            await world.coordinator.initialize("x", timeout_ms=1000, expected=None)
+        else:
+            await world.coordinator.add("x", who, partitions={PARTITION})
+        if then == "next transaction ended":
+            await world.finish(who, commit=not commit, knows_v2=knows_v2)
+        # when
+        position = world.house.log.segments[-1].position_of(1)  # of what follows the record
+        assert position is not None
+        world.house.log.segments[-1].truncate(position)
+        await world.restart()
+        # then
+        if then == "in the next transaction":
+            assert world.state() is TransactionState.ONGOING
+            await world.finish(who, commit=not commit, knows_v2=knows_v2)
+        assert committed_values(world.house.log) == (["a"] if commit else [])
+        assert world.house.log.last_stable_offset == world.house.log.end_offset
+
+    run(world, story)
+
+
+def test_a_decision_is_forgotten_when_its_markers_are_durable(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin("a")
+        who = await world.finish(who)
+        log = world.house.log
+        assert (len(world.store.load_decisions()), log.recovery_point) == (1, 0)
+        await world.coordinator._decisions.settle()
+        await world.store.submit([])
+        assert (world.store.load_decisions(), log.recovery_point) == ([], log.end_offset)
+        # and: a transaction without records has nothing to lose
+        await world.coordinator.add("x", who, partitions={PARTITION})
+        await world.finish(who)
+        assert world.store.load_decisions() == []
+
+    run(world, story)
+
+
+def test_a_log_that_cannot_be_made_durable_keeps_its_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def story() -> None:
+        who = await world.begin("a")
+        await world.finish(who)
+        with monkeypatch.context() as patch:
+            patch.setattr("klamm.storage.log.manager.fsync_path", refuse)
+            await world.coordinator._decisions.settle()
+            await world.store.submit([])
+        assert len(world.store.load_decisions()) == 1
+        # and: a start finds the marker, makes it durable and forgets the decision
+        end_offset = world.house.log.end_offset
+        await world.restart()
+        assert (world.house.log.end_offset, world.house.log.recovery_point) == (end_offset, end_offset)
+        await world.store.submit([])
+        assert world.store.load_decisions() == []
+
+    run(world, story)
+
+
+def test_offsets_that_a_power_cut_gave_back_belong_to_other_transactions(world: World) -> None:
+    async def story() -> None:
+        who = await world.begin("lost")
+        who = await world.finish(who, knows_v2=False)
+        world.house.log.segments[-1].truncate(0)
+        await world.restart()
+        # when: the next transaction of the same producer and epoch begins at the same offset
+        await world.coordinator.add("x", who, partitions={PARTITION})
+        write(world.house.log, who.producer_id, "open", sequence=0, epoch=who.producer_epoch)
+        await world.restart()
+        # then
+        assert (world.state(), committed_values(world.house.log)) == (TransactionState.ONGOING, [])
+        await world.finish(who, commit=False, knows_v2=False)
+        assert committed_values(world.house.log) == []
 
     run(world, story)
 

@@ -85,8 +85,26 @@ def test_a_client_that_knows_nothing_of_kip_649_is_seen_and_not_registered(
     # then
     assert (found["registered"], found["standing"], found["ignored"]) == (None, "ignores", ["acks"])
     assert found["software_name"] == "confluent-kafka-python"
+    assert found["kinds"] == ["producer"]
     assert code == 0
-    assert "nothing we know of" in capsys.readouterr().out
+    assert "unknown (never registered)" in capsys.readouterr().out
+
+
+def test_keys_for_other_kinds_of_clients_concern_nobody_else(broker: KlammBroker, metrics: str) -> None:
+    # given: acks is set for every client of the user
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "client.id": "reads", "group.id": "g"}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("listed", 0, 0)])
+    # when
+    assert consumer.poll(20) is not None
+    with AdminClient(broker.bootstrap_servers, client_id="administers") as admin:
+        admin.list_groups().result()
+        # then
+        found = {(each["client_id"], *each["kinds"]): each for each in command.fetch(metrics)}
+        for key in (("reads", "consumer"), ("administers", "admin")):
+            assert (found[key]["standing"], found[key]["ignored"]) == ("not concerned", [])
+    consumer.close()
 
 
 def test_an_aiokafka_client_is_one_client_though_its_own_connections_do_not_say_what_they_are(

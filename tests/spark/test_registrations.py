@@ -84,13 +84,61 @@ def test_configs_are_counted_by_software_and_version(spark: SparkSession) -> Non
     )
     assert reach(report) == {
         ("klamm", "1.0", "acks"): (2, 2, ("alice",)),
-        ("klamm", "1.0", "session.timeout.ms"): (1, 2, ("alice",)),
+        ("klamm", "1.0", "session.timeout.ms"): (1, 1, ("alice",)),
         ("klamm", "1.1", "acks"): (1, 1, ("bob",)),
         ("klamm", "1.1", "session.timeout.ms"): (1, 1, ("bob",)),
         ("other", "7", "acks"): (0, 1, ()),
         ("other", "7", "session.timeout.ms"): (0, 1, ()),
     }
     assert (report.clients, report.records) == (4, 5)
+
+
+def test_a_config_counts_only_the_clients_that_it_concerns(spark: SparkSession) -> None:
+    """A producer does not ignore a session timeout, and a consumer does not ignore acks."""
+    # given
+    rows = records(
+        spark,
+        record(0, "alice", "writer", "klamm/1.0", "acks"),
+        record(1, "alice", "reader", "klamm/1.0", "session.timeout.ms", "heartbeat.interval.ms"),
+        record(2, "alice", "half", "klamm/1.0", "session.timeout.ms"),
+        record(3, "alice", "both", "klamm/1.0", "acks", "session.timeout.ms"),
+        record(4, "alice", "nothing", "klamm/1.0"),
+        record(5, "alice", "writes-only", "klamm/2.0", "acks"),
+    )
+    sightings = [
+        Sighting(user="alice", client_id="old", software="java", version="3", seen_ms=9, kinds=("producer",)),
+        Sighting(user="alice", client_id="old", software="java", version="3", seen_ms=8, kinds=("consumer",)),
+        Sighting(user="alice", client_id="older", software="java", version="2", seen_ms=8, kinds=("consumer",)),
+    ]
+    # when
+    report = summarise(rows, sightings=sightings)
+    # then
+    assert {one.config: (one.following, one.clients, one.unknown) for one in report.reach} == {
+        "acks": (3, 5, 1),
+        "session.timeout.ms": (3, 6, 2),
+        "heartbeat.interval.ms": (1, 6, 2),
+    }
+    ignoring = {(one.config, one.client_id) for one in report.ignoring}
+    assert ignoring == {
+        ("acks", "nothing"),
+        ("acks", "old"),
+        *(
+            (key, name)
+            for key in ("session.timeout.ms", "heartbeat.interval.ms")
+            for name in ("nothing", "old", "older")
+        ),
+        ("heartbeat.interval.ms", "half"),
+        ("heartbeat.interval.ms", "both"),
+    }
+    assert report.ignoring_total == len(ignoring)
+    assert {key: value[:2] for key, value in reach(report).items() if key[2] == "acks"} == {
+        ("klamm", "1.0", "acks"): (2, 3),
+        ("klamm", "2.0", "acks"): (1, 1),
+        ("java", "3", "acks"): (0, 1),
+    }
+    assert {(one.user, one.config, one.clients) for one in report.users if one.config == "acks"} == {
+        ("alice", "acks", 5)
+    }
 
 
 def test_a_tombstone_takes_back_what_came_before_it(spark: SparkSession) -> None:
@@ -232,7 +280,7 @@ def test_running_producers_appear_in_the_report(
     # then
     told = capsys.readouterr().out
     assert "If acks is set: 3 of 4 clients follow, 1 would ignore it (1 never registered):" in told
-    assert "nothing we know of)" in told
+    assert "unknown, never registered)" in told
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 _PROG: Final = "klamm clients"
 _PATH: Final = "/clients.json"
 _TIMEOUT_S: Final = 10.0
-_COLUMNS: Final = ("PRINCIPAL", "CLIENT-ID", "SOFTWARE", "ADDRESS", "LAST SEEN (UTC)", "REGISTERED", "SET", "STANDING")
+_COLUMNS: Final = (
+    "PRINCIPAL",
+    "CLIENT-ID",
+    "KIND",
+    "SOFTWARE",
+    "ADDRESS",
+    "LAST SEEN (UTC)",
+    "REGISTERED",
+    "SET",
+    "STANDING",
+)
 
 _KEY: Final = ("principal", "client_id", "software_name", "software_version", "host")
 """What tells one client from another."""
@@ -176,6 +186,7 @@ def _cells(client: Client) -> tuple[str, ...]:
     return (
         printable(client["principal"]),
         printable(client["client_id"]) or "(none)",
+        ", ".join(client["kinds"]) or "-",
         _software(client),
         f"{client['host']} x{count}" if count else f"{client['host']} (gone)",
         seen,
@@ -186,8 +197,8 @@ def _cells(client: Client) -> tuple[str, ...]:
 
 
 def _registered(keys: Sequence[str] | None) -> str:
-    """Never mix up a client that registered nothing with one that registered an empty list."""
-    return "nothing we know of" if keys is None else f"[{', '.join(map(printable, keys))}]"
+    """Return the keys; a client that never registered differs from one that registered an empty list."""
+    return "unknown (never registered)" if keys is None else f"[{', '.join(map(printable, keys))}]"
 
 
 def _software(client: Client) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli.clients import fetch
 from klamm.cli.connecting import RefusedError, connect, guarded
+from klamm.client_configs.definitions import ClientKind
 from klamm.java import JavaNotFoundError
 from klamm.properties import read_properties
 from klamm.security.principals import user_name
@@ -86,10 +87,10 @@ def _sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
 
 
 def sightings(clients: Sequence[Client]) -> list[Sighting]:
-    """Return who was seen and did not register.
+    """Return the clients that a broker has seen and that did not register.
 
-    Without klamm's own tools, for which nothing is ever set, and without those that send no client id: every client
-    library sends one, health checks do not.
+    Left out are clients without a client id (every client library sends one, health checks do not), admin clients, and
+    clients that have neither produced nor consumed: no config concerns them.
     """
     from klamm.registrations.report import Sighting  # noqa: PLC0415 - --help needs none of it
 
@@ -100,9 +101,11 @@ def sightings(clients: Sequence[Client]) -> list[Sighting]:
             software=client["software_name"],
             version=client["software_version"],
             seen_ms=client["last_seen_ms"],
+            kinds=tuple(client["kinds"]),
         )
         for client in clients
         if client["registered"] is None
+        and set(client["kinds"]) - {ClientKind.ADMIN}
         and client["client_id"] not in {"", *_OWN_CLIENT_IDS}
         and client["software_name"] != _OWN_SOFTWARE
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -34,11 +35,21 @@ class BrokerLimits:
     """``client.configs.allowed.keys``; None: all that there are."""
 
 
+class ClientKind(StrEnum):
+    """What a client does. One client id may be of several kinds: an application has producers and consumers."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+    ADMIN = "admin"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfigDefinition:
     """One config that an operator may set for running clients."""
 
     name: str
+    kind: ClientKind
+    """The kind of client that has this config."""
     doc: str
     check: Callable[[str, BrokerLimits], None]
     """Raises ``InvalidRequestError`` for a value that clients could not use."""
@@ -101,16 +112,19 @@ DEFINITIONS: Final[Mapping[str, ClientConfigDefinition]] = MappingProxyType(
         for definition in (
             ClientConfigDefinition(
                 name=ACKS,
+                kind=ClientKind.PRODUCER,
                 doc="How many acknowledgements a producer waits for: all (-1), 0 or 1.",
                 check=_check_acks,
             ),
             ClientConfigDefinition(
                 name=SESSION_TIMEOUT_MS,
+                kind=ClientKind.CONSUMER,
                 doc="After how long without a heartbeat a consumer is taken for dead, in milliseconds.",
                 check=_check_session_timeout,
             ),
             ClientConfigDefinition(
                 name=HEARTBEAT_INTERVAL_MS,
+                kind=ClientKind.CONSUMER,
                 doc="How often a consumer sends a heartbeat, in milliseconds.",
                 check=_check_heartbeat_interval,
             ),

@@ -62,7 +62,7 @@ svg .soft { fill: var(--soft); } svg .axis { stroke: var(--line); }
 def render(report: Report, *, title: str) -> str:
     """Return the page."""
     body = [f"<h1>{escape(title)}</h1>"]
-    if not report.rows:
+    if not report.clients:
         body.append("<p>No client has registered yet.</p>")
     else:
         body.append(f"<p>Clients: {report.clients:,}. Software versions: {report.versions_total:,}.")
@@ -82,9 +82,10 @@ def _overview(report: Report) -> list[str]:
     parts = [
         "<h2>Who follows when a config is set</h2>",
         '<p class="note">The newest version that a client registered counts.',
+        "A config concerns producers or consumers; clients of the other kind are not counted.",
         _key("follow", "follow"),
         _key("ignore", "would ignore it"),
-        *([_key("unknown", "never registered: nothing we know of")] if report.never_registered else []),
+        *([_key("unknown", "unknown (never registered)")] if report.never_registered else []),
         "</p>",
     ]
     bars = [(one.config, one.following, one.unknown, one.clients) for one in report.reach[:MAX_BARS]]

@@ -32,7 +32,7 @@ class SupportRow:
     clients: int
     """Of this software version: ``<user, client-id>`` pairs that support the config."""
     clients_total: int
-    """Of this software version: ``<user, client-id>`` pairs in all."""
+    """Of this software version: ``<user, client-id>`` pairs that the config concerns."""
     users: tuple[str, ...]
     """Users of the supporting clients, sorted, 100 at most."""
     last_registered_ms: int
@@ -46,11 +46,11 @@ class Reach:
     config: str
     following: int
     clients: int
-    """All of them."""
+    """Clients that the config concerns: ``acks`` concerns producers, ``session.timeout.ms`` consumers."""
     user: str | None = None
     """Of whom; None: of everybody."""
     unknown: int = 0
-    """Of those that do not follow: who never registered, and so support nothing that we know of."""
+    """Of those that do not follow: clients that never registered, so nothing is known of what they support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class IgnoringClient:
     """Of the newest version that it registered."""
     version: str
     supported_configs: tuple[str, ...] | None = ()
-    """What it registered; None: it is known, but never registered, so it supports nothing that we know of."""
+    """What it registered; None: it never registered, so nothing is known of what it supports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,8 @@ class Sighting:
     version: str
     seen_ms: int
     """Milliseconds since the epoch."""
+    kinds: tuple[str, ...] = ()
+    """Values of ``ClientKind``, sorted; empty: unknown, so every config may concern it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,10 @@ class Report:
     """The registration topic, summed up."""
 
     rows: tuple[SupportRow, ...]
-    """One per software version and config, also where nobody supports it; ordered by software, version, config."""
+    """One per software version and config that concerns any of its clients, also where none of them supports it.
+
+    Ordered by software, version, config.
+    """
     clients: int
     """``<user, client-id>`` pairs that have registered anything that was not taken back, or that a broker has seen."""
     records: int

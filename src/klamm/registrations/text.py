@@ -30,7 +30,7 @@ def write_report(report: Report, output: TextIO, *, output_format: Literal["huma
         json.dump(asdict(report), output, indent=2)
         output.write("\n")
         return
-    if not report.rows:
+    if not report.clients:
         output.write("\n".join([NOTHING_YET, *unreadable(report)]) + "\n")
         return
     console = Console(file=output, width=None if output.isatty() else 120)
@@ -53,7 +53,7 @@ def write_report(report: Report, output: TextIO, *, output_format: Literal["huma
 
 
 def summary(report: Report) -> list[str]:
-    """Say for each config who follows when it is set, and who would not."""
+    """Return a sentence per config: how many of the clients that it concerns would follow it, and which would not."""
     lines = [f"{report.clients} clients, {report.records} records.", *never_registered(report), *unreadable(report)]
     for reach in report.reach:
         ignoring = reach.clients - reach.following
@@ -75,9 +75,9 @@ def summary(report: Report) -> list[str]:
 
 
 def supports(client: IgnoringClient) -> str:
-    """Say what a client registered; one that never did supports nothing that we know of."""
+    """Return what a client registered, as a phrase."""
     if client.supported_configs is None:
-        return "nothing we know of"
+        return "unknown, never registered"
     return f"registered [{', '.join(map(printable, client.supported_configs))}]"
 
 
@@ -85,7 +85,8 @@ def never_registered(report: Report) -> list[str]:
     """Say how many clients never registered, if any."""
     if not report.never_registered:
         return []
-    return [f"{report.never_registered} of {report.clients} clients never registered: nothing we know of."]
+    never = f"{report.never_registered} of {report.clients} clients never registered"
+    return [f"{never}; which configs they support is unknown."]
 
 
 def named(software: str, version: str) -> str:

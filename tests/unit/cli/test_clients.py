@@ -25,6 +25,7 @@ def client(**facts: Any) -> dict[str, Any]:
         "software_name": "klamm-kafka-python",
         "software_version": "1.0",
         "host": "10.0.0.1",
+        "kinds": ["producer"],
         "connections": 2,
         "last_seen_ms": 1_700_000_000_000,
         "registered": ["acks"],
@@ -80,9 +81,9 @@ def test_the_list_says_who_follows_and_who_ignores(broker: Broker, capsys: pytes
     assert code == 0
     _, follows, ignores = capsys.readouterr().out.splitlines()
     assert " ".join(follows.split()) == (
-        "User:alice app klamm-kafka-python 1.0 10.0.0.1 x2 2023-11-14 22:13:20 [acks] acks=all in line"
+        "User:alice app producer klamm-kafka-python 1.0 10.0.0.1 x2 2023-11-14 22:13:20 [acks] acks=all in line"
     )
-    assert "nothing we know of" in ignores
+    assert "unknown (never registered)" in ignores
     assert ignores.endswith("ignores acks")
 
 

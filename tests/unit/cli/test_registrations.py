@@ -46,7 +46,9 @@ def test_the_report_is_asked_for_the_cluster_and_the_form(
     assert (code, asked) == (0, [(klamm_broker.bootstrap_servers, how)])
 
 
-def client(client_id: str, registered: list[str] | None, software: str = "librdkafka") -> dict[str, Any]:
+def client(
+    client_id: str, registered: list[str] | None, software: str = "librdkafka", kinds: tuple[str, ...] = ("producer",)
+) -> dict[str, Any]:
     return {
         "principal": "User:alice",
         "client_id": client_id,
@@ -54,6 +56,7 @@ def client(client_id: str, registered: list[str] | None, software: str = "librdk
         "software_version": "2.6",
         "last_seen_ms": 5,
         "registered": registered,
+        "kinds": list(kinds),
     }
 
 
@@ -62,9 +65,13 @@ def test_who_did_not_register_is_told_from_who_registered_nothing() -> None:
     clients = [client("old", None), client("new", ["acks"]), client("newest", [])]
     tools = [client("klamm-admin", None), client("report", None, "klamm-mirror"), client("", None, "unknown")]
     # when
-    found = registrations.sightings([*clients, *tools])
+    others = [client("admin", None, kinds=("admin",)), client("idle", None, kinds=())]
+    found = registrations.sightings([*clients, *tools, *others])
     # then
-    assert found == [report.Sighting(user="alice", client_id="old", software="librdkafka", version="2.6", seen_ms=5)]
+    old = report.Sighting(
+        user="alice", client_id="old", software="librdkafka", version="2.6", seen_ms=5, kinds=("producer",)
+    )
+    assert found == [old]
 
 
 def test_a_broker_that_is_away_for_a_while_has_the_clients_it_had(

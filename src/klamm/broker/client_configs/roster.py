@@ -10,10 +10,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.client_configs.kinds import KIND_OF_API
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.broker.network.session import Session
+    from klamm.client_configs.definitions import ClientKind
 
 MAX_GONE: Final = 10_000
 
@@ -39,6 +42,8 @@ class SeenClient:
     fetched: tuple[tuple[str, str], ...] | None = None
     """Key and value of the dynamic configs that it was told last, by key; None: it never asked."""
     fetched_at_ms: int = 0
+    kinds: frozenset[ClientKind] = frozenset()
+    """The kinds of client that its requests reveal; empty until it has sent one that only one kind sends."""
 
     @property
     def key(self) -> ClientKey:
@@ -59,6 +64,7 @@ class SeenClient:
             last_seen_ms=max(self.last_seen_ms, other.last_seen_ms),
             fetched=latest.fetched,
             fetched_at_ms=latest.fetched_at_ms,
+            kinds=self.kinds | other.kinds,
         )
 
 
@@ -76,11 +82,15 @@ class ClientRoster:
         self._open: dict[int, Session] = {}
         self._gone: OrderedDict[ClientKey, SeenClient] = OrderedDict()
 
-    def seen(self, session: Session, client_id: str | None) -> None:
-        """Note a request of somebody who is logged in, or does not have to be."""
+    def seen(self, session: Session, client_id: str | None, api_key: int) -> None:
+        """Record a request of a client that is logged in, or does not have to be."""
         name = client_id or ""
         if session.client_id not in {None, name}:
             self._remember(_sighting(session, connections=0))
+            session.kinds = frozenset()
+        kind = KIND_OF_API.get(api_key)
+        if kind is not None and kind not in session.kinds:
+            session.kinds |= {kind}
         session.client_id = name
         session.last_seen_ms = self._now_ms()
         self._open[session.connection_id] = session
@@ -117,4 +127,5 @@ def _sighting(session: Session, *, connections: int) -> SeenClient:
         last_seen_ms=session.last_seen_ms,
         fetched=session.fetched_configs,
         fetched_at_ms=session.fetched_at_ms,
+        kinds=session.kinds,
     )

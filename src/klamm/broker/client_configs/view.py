@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.broker.network.session import UNKNOWN_SOFTWARE
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.client_configs.roster import ClientRoster, SeenClient
     from klamm.broker.client_configs.service import ClientConfigService
+    from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.describing import Compatibility
 
 
@@ -35,7 +37,11 @@ class Standing(StrEnum):
     PENDING = "pending"
     """It follows, but has not asked since the values changed."""
     IGNORES = "ignores"
-    """A key is set that it did not register, or it never registered."""
+    """A key that concerns its kind is set, and it did not register that key, or never registered."""
+    NOT_CONCERNED = "not concerned"
+    """Every key that is set is for other kinds of clients: ``acks`` for a consumer, any key for an admin client."""
+    UNKNOWN = "unknown"
+    """It never registered and has neither produced nor consumed, so nothing shows which keys concern it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +50,26 @@ class ClientView:
 
     client: SeenClient
     registered: tuple[str, ...] | None
-    """Keys that it registered; None: it never registered, so it supports nothing we know of."""
+    """Keys that it registered; None: it never registered, so nothing is known of what it supports."""
     effective: Mapping[str, str]
     """What is set for it, merged."""
 
     @property
+    def kinds(self) -> frozenset[ClientKind]:
+        """Its kinds, by the requests it sends and by the keys it registered; empty: unknown so far."""
+        return self.client.kinds | kinds_of_configs(self.registered or ())
+
+    @property
+    def concerning(self) -> frozenset[str]:
+        """Keys that are set and concern its kinds."""
+        if not self.kinds and self.registered is None:
+            return frozenset()
+        return frozenset(key for key in self.effective if concerns(key, self.kinds))
+
+    @property
     def ignored(self) -> tuple[str, ...]:
-        """Keys that are set for it and that it did not register, sorted."""
-        return tuple(sorted(set(self.effective) - set(self.registered or ())))
+        """Keys that concern it and that it did not register, sorted."""
+        return tuple(sorted(self.concerning - set(self.registered or ())))
 
     @property
     def standing(self) -> Standing:
@@ -60,6 +78,8 @@ class ClientView:
             return Standing.PENDING
         if not self.effective:
             return Standing.NOTHING_SET
+        if not self.concerning:
+            return Standing.NOT_CONCERNED if self.kinds else Standing.UNKNOWN
         return Standing.IGNORES if self.ignored else Standing.IN_LINE
 
     def document(self) -> dict[str, Any]:
@@ -71,6 +91,7 @@ class ClientView:
             "software_name": seen.software_name,
             "software_version": seen.software_version,
             "host": seen.host,
+            "kinds": sorted(self.kinds),
             "connections": seen.connections,
             "last_seen_ms": seen.last_seen_ms,
             "registered": None if self.registered is None else list(self.registered),

@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         if login is not None:
             login.check(header.api_key)
         if login is None or login.is_open:
-            self._roster.seen(self.session, header.client_id)
+            self._roster.seen(self.session, header.client_id, header.api_key)
         route = self._routes.get(header.api_key)
         if route is None:
             raise ProtocolError(f"API key {header.api_key} is not served")

@@ -9,6 +9,7 @@ from klamm.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from klamm.broker.security.login import Login
+    from klamm.client_configs.definitions import ClientKind
 
 UNKNOWN_SOFTWARE = "unknown"
 
@@ -39,6 +40,8 @@ class Session:
     fetched_configs: tuple[tuple[str, str], ...] | None = None
     """The dynamic configs that the client was told last, by key; None: it never asked (KIP-649)."""
     fetched_at_ms: int = 0
+    kinds: frozenset[ClientKind] = frozenset()
+    """The kinds of client that the requests of ``client_id`` reveal."""
 
     @property
     def principal_name(self) -> str:

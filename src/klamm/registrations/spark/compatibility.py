@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
+from klamm.client_configs.kinds import KIND_OF_CONFIG
 from klamm.registrations.report import NOTHING
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def parsed(records: DataFrame) -> DataFrame:
     """Read records: ``partition, offset, timestamp, user, client_id, client_information, supported_configs``.
 
     A tombstone has no client information. A record that is none of ours has no user and no client id; it is kept to be
-    counted. No list of configs means that its client registered none: it supports nothing that we know of. A time that
+    counted. No list of configs means that nothing is known of what its client supports. A time that
     has not come yet is taken for now.
     """
     key = sf.from_json(sf.col("key").cast("string"), KEY_SCHEMA)
@@ -104,10 +105,12 @@ def clients(rows: DataFrame) -> DataFrame:
 
 def _versions() -> Column:
     names = sf.array_distinct(sf.transform("standing", lambda row: row["client_information"]))
+    # A new software version does not make a consumer of a producer, so the kinds come from all versions together.
+    kinds = _kinds_of(sf.flatten(_lists("standing")))
 
     def of_version(name: Column) -> Column:
         rows = sf.filter("standing", lambda row: row["client_information"] == name)
-        lists = sf.filter(sf.transform(rows, lambda row: row["supported_configs"]), lambda configs: configs.isNotNull())
+        lists = _lists(rows)
         known = sf.when(sf.size(lists) > 0, sf.array_distinct(sf.flatten(lists)))
         return sf.struct(
             sf.array_max(sf.transform(rows, lambda row: row["offset"])).alias("offset"),
@@ -115,9 +118,31 @@ def _versions() -> Column:
             software(name).alias("software"),
             version(name).alias("version"),
             known.alias("supported_configs"),
+            kinds.alias("kinds"),
         )
 
     return sf.transform(names, of_version)
+
+
+def _lists(rows: Column | str) -> Column:
+    """Return the lists of configs that were registered, without those that are unknown."""
+    return sf.filter(sf.transform(rows, lambda row: row["supported_configs"]), lambda configs: configs.isNotNull())
+
+
+def _kinds_of(configs: Column) -> Column:
+    """Return the kinds of a client that registered these configs, sorted."""
+    kind = sf.create_map(*[sf.lit(str(part)) for pair in KIND_OF_CONFIG.items() for part in pair])
+    known = sf.filter(sf.transform(configs, lambda name: sf.element_at(kind, name)), lambda one: one.isNotNull())
+    return sf.array_sort(sf.array_distinct(known))
+
+
+def _is_concerned() -> Column:
+    """Return whether the column ``config`` concerns a client of ``kinds``; without known kinds every config does."""
+    kind_of = sf.lit(None).cast(StringType())
+    for name, kind in KIND_OF_CONFIG.items():
+        kind_of = sf.when(sf.col("config") == name, sf.lit(str(kind))).otherwise(kind_of)
+    is_known = kind_of.isNotNull() & (sf.size("kinds") > 0)
+    return ~is_known | sf.array_contains("kinds", kind_of)
 
 
 def _seen() -> Column:
@@ -144,11 +169,11 @@ def version(information: Column) -> Column:
 
 
 def with_sightings(of_clients: DataFrame, sightings: DataFrame) -> DataFrame:
-    """Add clients that were seen, and have nothing registered that stands: nothing that we know of is their list.
+    """Add clients that a broker saw and that have no valid registration, with null as the list of their configs.
 
     Args:
         of_clients: What ``clients`` returns.
-        sightings: ``user, client_id, software, version, seen_ms``; few enough for the memory of a task.
+        sightings: ``user, client_id, software, version, seen_ms, kinds``; few enough for the memory of a task.
     """
     one = sf.struct(
         sf.lit(-1).cast("long").alias("offset"),
@@ -156,6 +181,7 @@ def with_sightings(of_clients: DataFrame, sightings: DataFrame) -> DataFrame:
         "software",
         "version",
         sf.lit(None).cast(ArrayType(StringType())).alias("supported_configs"),
+        "kinds",
     )
     by_client = sightings.groupBy("user", "client_id").agg(sf.collect_list(one).alias("versions"))
     # The few are sent to the many, and never the other way round.
@@ -172,14 +198,15 @@ def _no_windows(of_clients: DataFrame) -> Column:
 
 
 def profiles(of_clients: DataFrame) -> DataFrame:
-    """Count clients that are alike: ``user, software, version, supported_configs, is_newest, clients, timestamp``.
+    """Count clients that are alike.
 
-    There is a row for each version that a client has; ``is_newest`` marks the one that counts for it.
+    Columns: ``user, software, version, supported_configs, kinds, is_newest, clients, timestamp``. There is a row
+    for each version that a client has; ``is_newest`` marks the one that counts for it.
     """
     each = of_clients.select("user", sf.array_max("versions").alias("newest"), sf.explode("versions").alias("one"))
     return (
         each.select("user", "one.*", (sf.col("one") == sf.col("newest")).alias("is_newest"))
-        .groupBy("user", "software", "version", "supported_configs", "is_newest")
+        .groupBy("user", "software", "version", "supported_configs", "kinds", "is_newest")
         .agg(sf.count("*").alias("clients"), sf.max("timestamp").alias("timestamp"))
     )
 
@@ -195,8 +222,9 @@ def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[st
     """Return how far each config reaches in each software version.
 
     Columns: ``software, version, config, clients, clients_total, users, last_registered_ms``. A software version that
-    does not support a config appears with 0 clients: those would ignore it. Of users, those of the supporting clients,
-    100 at most.
+    does not support a config appears with 0 clients: those would ignore it. ``clients_total`` counts the clients that
+    the config concerns, so it is 0 where a version has only clients of other kinds. Of users, those of the supporting
+    clients, 100 at most.
 
     Args:
         of_profiles: What ``profiles`` returns.
@@ -214,15 +242,23 @@ def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[st
     reach = by_user.groupBy("software", "version", "config").agg(
         sf.sum("clients").alias("clients"), sf.slice(sf.sort_array(sf.collect_set("user")), 1, 100).alias("users")
     )
+    by_kind = of_profiles.groupBy("software", "version", "kinds").agg(sf.sum("clients").alias("clients"))
+    concerned = (
+        by_kind.withColumn("config", _each(names))
+        .where(_is_concerned())
+        .groupBy("software", "version", "config")
+        .agg(sf.sum("clients").alias("clients_concerned"))
+    )
     return (
         of_versions.withColumn("config", _each(names))
+        .join(concerned, on=["software", "version", "config"], how="left")
         .join(reach, on=["software", "version", "config"], how="left")
         .select(
             "software",
             "version",
             "config",
             sf.coalesce("clients", sf.lit(0)).alias("clients"),
-            "clients_total",
+            sf.coalesce("clients_concerned", sf.lit(0)).alias("clients_total"),
             sf.coalesce("users", sf.array().cast(ArrayType(StringType()))).alias("users"),
             "last_registered_ms",
         )
@@ -235,27 +271,31 @@ def _each(configs: Sequence[str]) -> Column:
 
 
 def newest(of_clients: DataFrame) -> DataFrame:
-    """Return the newest software version of each client: ``user, client_id, software, version, supported_configs``.
+    """Return the newest software version of each client.
 
-    Of several that were only seen in the same millisecond, the one with the greatest name.
+    Columns: ``user, client_id, software, version, supported_configs, kinds``. Of several that were only seen in the
+    same millisecond, the one with the greatest name.
     """
     return (
         of_clients.select("user", "client_id", sf.array_max("versions").alias("one"))
         .where("one is not null")
-        .select("user", "client_id", "one.software", "one.version", "one.supported_configs")
+        .select("user", "client_id", "one.software", "one.version", "one.supported_configs", "one.kinds")
     )
 
 
 def reach_by_user(of_profiles: DataFrame, configs: Sequence[str]) -> DataFrame:
     """Return how many clients of each user follow when a config is set.
 
-    Columns: ``user, config, following, clients, unknown``, the last one for those that never registered.
+    Columns: ``user, config, following, clients, unknown``, the last one for clients that never registered. Only
+    clients that the config concerns are counted.
     """
     follows = sf.coalesce(sf.array_contains("supported_configs", sf.col("config")), sf.lit(False))
     # Lists are few, clients are many: they are counted before configs multiply them.
-    lists = of_profiles.where("is_newest").groupBy("user", "supported_configs").agg(sf.sum("clients").alias("clients"))
+    lists = of_profiles.where("is_newest").groupBy("user", "supported_configs", "kinds")
     return (
-        lists.withColumn("config", _each(configs))
+        lists.agg(sf.sum("clients").alias("clients"))
+        .withColumn("config", _each(configs))
+        .where(_is_concerned())
         .groupBy("user", "config")
         .agg(
             sf.sum(sf.when(follows, sf.col("clients")).otherwise(0)).alias("following"),
@@ -266,15 +306,15 @@ def reach_by_user(of_profiles: DataFrame, configs: Sequence[str]) -> DataFrame:
 
 
 def would_ignore(newest_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
-    """Return who would ignore which config if it were set.
+    """Return the clients that would ignore a config that concerns them, if it were set.
 
     Columns: ``config, user, client_id, software, version, supported_configs``. What counts is the newest software
-    version of a client, with all the lists that this version registered; no list: nothing that we know of.
+    version of a client, with all the lists that this version registered; no list: unknown.
     """
     known = sf.coalesce("supported_configs", sf.array().cast(ArrayType(StringType())))
     return (
         newest_versions.withColumn("config", _each(configs))
-        .where(~sf.array_contains(known, sf.col("config")))
+        .where(~sf.array_contains(known, sf.col("config")) & _is_concerned())
         .select("config", "user", "client_id", "software", "version", "supported_configs")
     )
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from klamm.registrations.report import Sighting
 
-_SIGHTINGS: Final = "user string, client_id string, software string, version string, seen_ms long"
+_SIGHTINGS: Final = "user string, client_id string, software string, version string, seen_ms long, kinds array<string>"
 
 
 def summarise(
@@ -68,11 +68,14 @@ def summarise(
 
 def _frame(spark: SparkSession, seen: Sequence[Sighting]) -> DataFrame:
     """Return one row per client and software version, from however many addresses it was seen."""
-    latest: dict[tuple[str, str, str, str], int] = {}
+    latest: dict[tuple[str, str, str, str], tuple[int, frozenset[str]]] = {}
     for one in seen:
         key = (one.user, one.client_id, one.software, one.version)
-        latest[key] = max(one.seen_ms, latest.get(key, 0))
-    return spark.createDataFrame([(*key, seen_ms) for key, seen_ms in latest.items()], _SIGHTINGS)
+        seen_ms, kinds = latest.get(key, (0, frozenset()))
+        latest[key] = (max(one.seen_ms, seen_ms), kinds.union(one.kinds))
+    return spark.createDataFrame(
+        [(*key, seen_ms, sorted(kinds)) for key, (seen_ms, kinds) in latest.items()], _SIGHTINGS
+    )
 
 
 def _configs(of_profiles: DataFrame) -> list[str]:
@@ -111,7 +114,7 @@ def _told(
     users = tables["users"].orderBy(sf.desc("clients"), "user", sf.desc("following"), "config").limit(MAX_USERS)
     ignoring = tables["ignoring"].orderBy("config", "user", "client_id").limit(MAX_IGNORING)
     return Report(
-        rows=tuple(_support(row) for row in support),
+        rows=tuple(_support(row) for row in support if row.clients_total),
         clients=counted.clients or 0,
         records=records,
         unreadable=unreadable,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from klamm.broker.client_configs.roster import ClientRoster
 from klamm.broker.network.session import Session
+from klamm.protocol.api import ApiKey
 
 
 class Clock:
@@ -23,10 +24,10 @@ def test_the_connections_of_one_application_are_one_client() -> None:
     clock = Clock()
     roster = ClientRoster(now_ms=clock)
     # when
-    roster.seen(session(1), "app")
+    roster.seen(session(1), "app", ApiKey.METADATA)
     clock.now_ms = 2_000
-    roster.seen(session(2), "app")
-    roster.seen(session(3, host="10.0.0.2"), "app")
+    roster.seen(session(2), "app", ApiKey.METADATA)
+    roster.seen(session(3, host="10.0.0.2"), "app", ApiKey.METADATA)
     # then
     here, there = roster.clients()
     assert (here.client_id, here.connections, here.last_seen_ms) == ("app", 2, 2_000)
@@ -38,7 +39,7 @@ def test_who_left_is_remembered_with_the_time_of_its_latest_request() -> None:
     clock = Clock()
     roster = ClientRoster(now_ms=clock)
     gone = session(1)
-    roster.seen(gone, "app")
+    roster.seen(gone, "app", ApiKey.METADATA)
     # when
     clock.now_ms = 9_000
     roster.left(gone)
@@ -53,11 +54,11 @@ def test_who_comes_back_is_one_client_again() -> None:
     roster = ClientRoster(now_ms=clock)
     first = session(1)
     first.fetched_configs, first.fetched_at_ms = (("acks", "all"),), 1_000
-    roster.seen(first, "app")
+    roster.seen(first, "app", ApiKey.METADATA)
     roster.left(first)
     # when
     clock.now_ms = 2_000
-    roster.seen(session(2), "app")
+    roster.seen(session(2), "app", ApiKey.METADATA)
     # then
     (client,) = roster.clients()
     assert (client.connections, client.last_seen_ms, client.fetched) == (1, 2_000, (("acks", "all"),))
@@ -69,7 +70,7 @@ def test_of_those_who_left_only_the_latest_are_remembered() -> None:
     # when
     for number in range(10):
         one = session(number)
-        roster.seen(one, f"app{number}")
+        roster.seen(one, f"app{number}", ApiKey.METADATA)
         roster.left(one)
     # then
     assert [client.client_id for client in roster.clients()] == ["app7", "app8", "app9"]
@@ -89,7 +90,25 @@ def test_a_connection_that_carries_several_client_ids_shows_each() -> None:
     roster = ClientRoster(now_ms=Clock())
     shared = session(1)
     # when
-    roster.seen(shared, "one")
-    roster.seen(shared, "two")
+    roster.seen(shared, "one", ApiKey.METADATA)
+    roster.seen(shared, "two", ApiKey.METADATA)
     # then
     assert [(client.client_id, client.connections) for client in roster.clients()] == [("one", 0), ("two", 1)]
+
+
+def test_the_kinds_of_a_client_follow_from_its_requests() -> None:
+    # given
+    roster = ClientRoster(now_ms=Clock())
+    shared = session(1)
+    for api_key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.PRODUCE):
+        roster.seen(shared, "writes", api_key)
+    roster.seen(session(2), "writes", ApiKey.JOIN_GROUP)
+    # when: a proxy sends for another client over the same connection
+    roster.seen(shared, "asks", ApiKey.DESCRIBE_CONFIGS)
+    roster.seen(session(3), "new", ApiKey.METADATA)
+    # then
+    assert {client.client_id: sorted(client.kinds) for client in roster.clients()} == {
+        "writes": ["consumer", "producer"],
+        "asks": ["admin"],
+        "new": [],
+    }

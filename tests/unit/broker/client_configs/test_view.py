@@ -8,6 +8,7 @@ import pytest
 
 from klamm.broker.client_configs.roster import SeenClient
 from klamm.broker.client_configs.view import Standing, clients_document, view_clients
+from klamm.client_configs.definitions import ClientKind
 from klamm.client_configs.entities import ClientConfigEntity
 
 APP = ClientConfigEntity.of_client("alice", "app")
@@ -22,6 +23,7 @@ def seen(**facts: Any) -> SeenClient:
         "host": "10.0.0.1",
         "connections": 1,
         "last_seen_ms": 5,
+        "kinds": frozenset({ClientKind.PRODUCER}),
     }
     return SeenClient(**(defaults | facts))
 
@@ -33,7 +35,8 @@ def seen(**facts: Any) -> SeenClient:
         (("acks",), {"acks": "all"}, (("acks", "all"),), Standing.IN_LINE),
         (("acks",), {"acks": "all"}, (), Standing.PENDING),
         (("acks",), {}, (("acks", "all"),), Standing.PENDING),
-        (("acks",), {"session.timeout.ms": "9000"}, (("session.timeout.ms", "9000"),), Standing.IGNORES),
+        (("acks",), {"session.timeout.ms": "9000"}, (("session.timeout.ms", "9000"),), Standing.NOT_CONCERNED),
+        (("session.timeout.ms",), {"heartbeat.interval.ms": "9"}, None, Standing.IGNORES),
         ((), {"acks": "all"}, None, Standing.IGNORES),
         (None, {"acks": "all"}, None, Standing.IGNORES),
         (None, {}, None, Standing.NOTHING_SET),
@@ -51,6 +54,33 @@ def test_a_client_stands_to_what_is_set_for_it(
     (view,) = view_clients([seen(fetched=told)], image, lambda _: effective)
     # then
     assert view.standing is standing
+
+
+@pytest.mark.parametrize(
+    ("kinds", "registered", "ignored", "standing"),
+    [
+        ({ClientKind.PRODUCER}, None, ("acks",), Standing.IGNORES),
+        ({ClientKind.PRODUCER}, ("acks",), (), Standing.IN_LINE),
+        ({ClientKind.CONSUMER}, None, ("session.timeout.ms",), Standing.IGNORES),
+        ({ClientKind.CONSUMER}, ("session.timeout.ms",), (), Standing.IN_LINE),
+        ({ClientKind.CONSUMER, ClientKind.PRODUCER}, ("acks",), ("session.timeout.ms",), Standing.IGNORES),
+        ({ClientKind.ADMIN}, None, (), Standing.NOT_CONCERNED),
+        ({ClientKind.ADMIN}, ("acks",), (), Standing.IN_LINE),
+        (set(), None, (), Standing.UNKNOWN),
+        (set(), ("session.timeout.ms",), (), Standing.IN_LINE),
+        (set(), (), ("acks", "session.timeout.ms"), Standing.IGNORES),
+    ],
+)
+def test_a_client_ignores_only_what_concerns_its_kinds(
+    kinds: set[ClientKind], registered: tuple[str, ...] | None, ignored: tuple[str, ...], standing: Standing
+) -> None:
+    # given
+    effective = {"acks": "all", "session.timeout.ms": "9000"}
+    image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
+    # when
+    (view,) = view_clients([seen(kinds=frozenset(kinds))], image, lambda _: effective)
+    # then
+    assert (view.ignored, view.standing) == (ignored, standing)
 
 
 def test_a_client_that_never_registered_is_told_from_one_that_supports_nothing() -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     Command = Callable[..., tuple[int, str, str]]
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
@@ -47,6 +49,7 @@ def test_a_user_that_no_client_has_is_warned_of_with_the_nearest_one(alter: Comm
 def test_a_user_with_a_password_counts_as_near_too(alter: Command) -> None:
     assert "did you mean alice?" in alter("--user", "Alcie", "--validate-only")[2]
     assert "did you mean" not in alter("--user", "zz", "--validate-only")[2]
+    assert alter("--user", "alice", "--validate-only")[2].endswith("registered for dynamic configs\n")
 
 
 def test_a_client_id_of_a_known_user_is_warned_of_with_the_nearest_one(alter: Command) -> None:

@@ -26,7 +26,8 @@ def warning(admin: AdminClient, entity: ClientConfigEntity) -> str | None:
         clients = _registered(admin, FilterComponent.of_entity(EntityType.USER, entity.user))
         if not clients:
             known = {user for user, _ in _registered(admin, FilterComponent.of_entity_type(EntityType.USER))}
-            hint = did_you_mean(entity.user, known | _other_users(admin))
+            known |= _other_users(admin)
+            hint = "" if entity.user in known else did_you_mean(entity.user, known)
             return f"no client of user '{entity.user}' has ever registered for dynamic configs{hint}"
     except KafkaApiError:
         return None

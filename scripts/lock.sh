@@ -17,8 +17,8 @@ lock() {
 
 lock virtualenv.lock "$@" --group virtualenv
 lock build.lock "$@" --group build
-lock runtime.lock "$@" pyproject.toml
-lock dev.lock "$@" --constraint requirements/runtime.lock --group dev pyproject.toml
+lock runtime.lock "$@" --extra spark --extra security --extra uvloop pyproject.toml
+lock dev.lock "$@" --constraint requirements/runtime.lock --extra spark --extra security --extra uvloop --group dev pyproject.toml
 if grep -n '://' requirements/*.lock; then
     echo "a lock file names a host" >&2
     exit 1

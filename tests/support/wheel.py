@@ -29,6 +29,18 @@ def install_wheel(folder: Path) -> Path:
     return installed
 
 
+def build_pure_wheel(folder: Path) -> Path:
+    """Build the wheel without compiled modules and return its path.
+
+    Raises:
+        WheelError: The build failed.
+    """
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    _run([*pip, "--wheel-dir", folder, _ROOT])
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def _run(command: list[str | Path]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -16,6 +16,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from klamm.extras import MissingExtraError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -67,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
+    except MissingExtraError as error:
+        sys.stderr.write(f"klamm: {error}\n")
+        return EXIT_USAGE
     except BrokenPipeError:  # who read the result has enough of it
         write_nothing_more()
         return EXIT_OK

@@ -6,6 +6,8 @@ import argparse
 import signal
 from typing import TYPE_CHECKING
 
+from klamm.extras import require_extra
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,6 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--keep", action="store_true", help="leave both brokers running and print their addresses")
     options = parser.parse_args(list(arguments))
+    require_extra("spark", feature="klamm demo")
 
     from klamm.demo.scenario import run  # noqa: PLC0415 - --help needs none of it
 

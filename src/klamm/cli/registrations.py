@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.cli.clients import fetch
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.client_configs.definitions import ClientKind
+from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError
 from klamm.properties import read_properties
 from klamm.security.principals import user_name
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    require_extra("spark", feature="klamm registrations report")
     from klamm.dataframes.errors import ReadingError  # noqa: PLC0415 - --help needs none of it
     from klamm.registrations.report import Following, Scope, run_report  # noqa: PLC0415 - --help needs none of it
 

@@ -12,12 +12,17 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import aiokafka  # type: ignore[import-untyped]
-
 from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients.aio_rejoining import watch_rejoins
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer, normalise_producer
 from klamm.clients.own_connection import OwnConnection
+from klamm.extras import require_extra
+
+try:
+    import aiokafka  # type: ignore[import-untyped]
+except ModuleNotFoundError:
+    require_extra("aiokafka", feature="klamm.clients.aio")
+    raise
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

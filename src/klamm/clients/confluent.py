@@ -5,8 +5,14 @@
 librdkafka client to the next.
 """
 
-from klamm.clients.confluent_consumer import Consumer
-from klamm.clients.confluent_producer import Producer
 from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate
+from klamm.extras import require_extra
+
+try:
+    from klamm.clients.confluent_consumer import Consumer
+    from klamm.clients.confluent_producer import Producer
+except ModuleNotFoundError:
+    require_extra("confluent", feature="klamm.clients.confluent")
+    raise
 
 __all__ = ["ConfigChange", "ConfigUpdate", "Consumer", "Producer"]

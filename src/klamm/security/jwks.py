@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.extras import MissingExtraError, require_extra
 from klamm.security.oauth import ClaimRules, Jwt, Token, TokenError
 
 if TYPE_CHECKING:
@@ -42,8 +43,12 @@ def parse_keys(text: str) -> tuple[IssuerKey, ...]:
     """Read a JSON Web Key Set; keys of other kinds, or for encryption, are passed over.
 
     Raises:
-        KeysError: It is none, or holds no key that can be used.
+        KeysError: The text is no key set, no key in it can be used, or the extra `security` is not installed.
     """
+    try:
+        require_extra("security", feature="a JSON Web Key Set")
+    except MissingExtraError as error:
+        raise KeysError(str(error)) from error
     try:
         listed = json.loads(text)["keys"]
         keys = tuple(filter(None, (_key(each) for each in listed if each.get("use", "sig") == "sig")))

@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from klamm.extras import MissingExtraError, require_extra
 from klamm.security.der import DerError, values
 
 if TYPE_CHECKING:
@@ -172,6 +173,10 @@ def _unprotect(protected: bytes, password: str | None) -> bytes:
 
 
 def _read_pkcs12(data: bytes, password: str | None, key_password: str | None, *, wants_key: bool) -> StoreContents:
+    try:
+        require_extra("security", feature="a PKCS12 store")
+    except MissingExtraError as error:
+        raise StoreError(str(error)) from error
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, and most brokers have no such store
     from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: PLC0415
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Run a mirror until it is stopped; 0 when all went well, 1 when a flow failed, 2 when the file is wrong."""
     options = _parser().parse_args(list(arguments))
+    require_extra("spark", feature="klamm mirror")
     if not options.properties.is_file():
         sys.stderr.write(f"klamm mirror: {options.properties}: no such file\n")
         return 2

@@ -11,6 +11,12 @@
 
 from __future__ import annotations
 
-from klamm.dataframes.spark.source import FORMAT, KafkaSource, register
+from klamm.extras import require_extra
+
+try:
+    from klamm.dataframes.spark.source import FORMAT, KafkaSource, register
+except ModuleNotFoundError:
+    require_extra("spark", feature="klamm.dataframes.spark")
+    raise
 
 __all__ = ["FORMAT", "KafkaSource", "register"]

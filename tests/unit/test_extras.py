@@ -1,0 +1,58 @@
+"""Extras: what is missing is named with the command that installs it, and pyproject.toml has the same extras."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from klamm import cli, extras
+from klamm.extras import EXTRAS, MissingExtraError, require_extra
+from klamm.security.jwks import KeysError, parse_keys
+from klamm.security.stores import StoreError, read_store
+
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]) == {*EXTRAS, "uvloop", "all"}
+    everything = project["optional-dependencies"]["all"][0]
+    assert set(everything.partition("[")[2].rstrip("]").split(",")) == {*EXTRAS, "uvloop"}
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_what_is_installed_is_required_without_importing_it(extra: str) -> None:
+    assert all(importlib.util.find_spec(module) for module in EXTRAS[extra])
+    require_extra(extra, feature="this")
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_what_is_missing_is_named_with_the_command_that_installs_it() -> None:
+    with pytest.raises(MissingExtraError) as caught:
+        require_extra("security", feature="a PKCS12 store")
+    assert str(caught.value) == (
+        "a PKCS12 store needs cryptography, which klamm does not install by default. "
+        "Install it with: pip install 'klamm[security]'"
+    )
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_command_without_its_extra_exits_with_2_before_it_reads_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["mirror", "no-such-file.properties"]) == 2
+    assert capsys.readouterr().err.startswith("klamm: klamm mirror needs pyspark")
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_stores_and_keys_name_the_missing_extra_in_their_own_errors() -> None:
+    with pytest.raises(KeysError, match=r"klamm\[security\]"):
+        parse_keys('{"keys": []}')
+    with pytest.raises(StoreError, match=r"klamm\[security\]"):
+        read_store(b"\x30\x82", password="p")  # noqa: S106 - of no store

@@ -28,6 +28,7 @@ from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import InvalidProducerIdMappingError, StorageError
 from klamm.storage.changes import DropTransaction, PutDecision, PutTransaction
 from klamm.storage.errors import DataDirectoryError
+from klamm.storage.log.error_reports import ErrorReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,6 +113,7 @@ class TransactionCoordinator:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._decisions = Decisions(store, logs)
+        self._reports = ErrorReports()
         self._settling: asyncio.Task[None] | None = None
         self._is_running = False
 
@@ -367,7 +369,7 @@ class TransactionCoordinator:
         try:
             write_markers(self._logs, known, self._now_ms(), is_replay=is_replay)
         except StorageError as error:
-            logger.warning("The end of the transaction of %s waits for the disk: %s", transactional_id, error)
+            self._reports.report(f"The transaction of {transactional_id}", "lacks markers", error)
             loop = asyncio.get_running_loop()
             self._retries[transactional_id] = loop.call_later(
                 _RETRY_S, partial(self._complete, transactional_id, is_replay=True)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.broker.transactions import decisions
-from klamm.broker.transactions.model import COORDINATOR_EPOCH, Transaction, TransactionState
+from klamm.broker.transactions.model import COORDINATOR_EPOCH, Transaction, TransactionPartition, TransactionState
 from klamm.protocol.errors import (
     InvalidProducerEpochError,
     StorageError,
@@ -43,18 +43,28 @@ def write_markers(logs: Logs, transaction: Transaction, now_ms: int, *, is_repla
         is_replay: Some of the markers may be there already.
 
     Raises:
-        StorageError: The disk refuses; to be tried again as a replay.
+        StorageError: The disk refuses for some partition, and the others have their markers; to be tried again as a
+            replay.
     """
+    refused: StorageError | None = None
     control_type = ControlType.COMMIT if transaction.state in _COMMITS else ControlType.ABORT
     producer_id, epoch = transaction.identity
     for wanted in sorted(transaction.partitions):
         try:
-            log = logs.get(wanted.topic_id, wanted.partition)
-        except OSError as error:
-            raise StorageError(f"Cannot open partition {wanted.partition} of {wanted.topic_id}: {error}") from error
-        if log is None or (is_replay and _has_marker(log, producer_id, epoch)):
-            continue
-        _write(log, control_type, producer_id, epoch, now_ms)
+            log = _open(logs, wanted)
+            if log is not None and not (is_replay and _has_marker(log, producer_id, epoch)):
+                _write(log, control_type, producer_id, epoch, now_ms)
+        except StorageError as error:
+            refused = error
+    if refused is not None:
+        raise refused
+
+
+def _open(logs: Logs, wanted: TransactionPartition) -> PartitionLog | None:
+    try:
+        return logs.get(wanted.topic_id, wanted.partition)
+    except OSError as error:
+        raise StorageError(f"Cannot open partition {wanted.partition} of {wanted.topic_id}: {error}") from error
 
 
 def _has_marker(log: PartitionLog, producer_id: int, epoch: int) -> bool:

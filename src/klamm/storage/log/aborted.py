@@ -12,7 +12,7 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.storage.log.files import fsync_path
+from klamm.storage.log.files import FsyncError, fsync_path
 from klamm.storage.log.producers import NO_OFFSET
 
 if TYPE_CHECKING:
@@ -81,7 +81,11 @@ class AbortedIndex:
         """
         if self._entries is not None and self._durable < len(self._entries):
             self.flush()
-            fsync_path(self.file.path)
+            try:
+                fsync_path(self.file.path)
+            except FsyncError:
+                self._written = self._durable  # the kernel may have dropped the rest: write it again
+                raise
             self._durable = len(self._entries)
 
     def keep_below(self, offset: int) -> None:

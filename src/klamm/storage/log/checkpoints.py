@@ -20,6 +20,8 @@ LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+OFFLINE: Final = "klamm-offline"
+"""In the directory of a partition: fsync has failed, so the page cache may hold records that the disk does not."""
 PARTITION_METADATA: Final = "partition.metadata"
 _VERSION: Final = "0"
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.storage.log.compaction import compact
+from klamm.storage.log.error_reports import ErrorReports
 from klamm.storage.log.rewriting import Pace, StoppedError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Cleaner:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stop = threading.Event()
+        self._reports = ErrorReports()
 
     def start(self) -> None:
         """Begin."""
@@ -82,8 +84,8 @@ class Cleaner:
                     await self.clean()
                 except StoppedError:
                     return
-                except OSError:
-                    logger.exception("Compaction failed; it is tried again")
+                except OSError as error:
+                    self._reports.report("Compaction", "cannot be finished", error)
 
     async def clean(self) -> int:
         """Compact every open log that needs it; returns how many bytes were saved.
@@ -96,13 +98,21 @@ class Cleaner:
         for index, log in enumerate(self._logs.loaded()):
             if index % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-            if len(log.segments) < 2 or log.is_deleted or log.is_uncleanable or not log.config.is_compacted:  # noqa: PLR2004  # the last one is written to
+            if len(log.segments) < 2 or not _is_cleanable(log):  # noqa: PLR2004  # the last one is written to
                 continue
             before = log.compacted_up_to
             settings = self._settings()
             pace = Pace(settings.cleaner_bytes_per_s, self._stop)
-            saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
+            try:
+                saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
+            except OSError as error:
+                self._reports.report(log.name, "cannot be compacted", error)
             passes += log.compacted_up_to != before
         if passes:
             await self._logs.checkpoint()
         return saved
+
+
+def _is_cleanable(log: PartitionLog) -> bool:
+    is_usable = not log.is_deleted and not log.is_uncleanable and log.failure is None
+    return is_usable and log.config.is_compacted

@@ -19,6 +19,10 @@ _KEEP_SIZE: Final = 1
 """FALLOC_FL_KEEP_SIZE of Linux."""
 
 
+class FsyncError(OSError):
+    """fsync failed. The kernel may have dropped what was written, and the next fsync would succeed without it."""
+
+
 class FilePool:
     """Keeps descriptors open up to a limit; the one that was not used for long is closed. Loop-confined.
 
@@ -129,6 +133,15 @@ class LogFile:
         """Cut the file."""
         os.ftruncate(self.descriptor, size)
 
+    def forget_cached(self) -> None:
+        """Drop the file's pages from the page cache, so that reads show what the disk has.
+
+        After an fsync that failed, the cache holds pages as clean that the disk never received. Pages that still wait
+        to be written stay.
+        """
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Give the descriptor back; the next use opens the file again."""
         if self._descriptor != _CLOSED:
@@ -168,10 +181,17 @@ def reserve_room(descriptor: int, size: int) -> bool:
 
 
 def fsync_path(path: Path) -> None:
-    """Make a file or directory durable by a descriptor of its own, so that any thread may do it."""
+    """Make a file or directory durable by a descriptor of its own, so that any thread may do it.
+
+    Raises:
+        FsyncError: The disk has failed.
+        OSError: The file cannot be opened; what was written to it is as it was.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        raise FsyncError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.storage.log.config import NO_LIMIT
+from klamm.storage.log.error_reports import ErrorReports
 from klamm.storage.log.retention import apply_retention
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Housekeeper:
         self._all_changed = False
         self._is_tick_wanted = False
         self._flush_tick_s = _TICK_S
+        self._reports = ErrorReports()
 
     def start(self) -> None:
         """Begin."""
@@ -127,8 +129,8 @@ class Housekeeper:
                     await self.check()
                 elif self._all_changed or self._changed:
                     await self.check_changed()
-            except OSError:
-                logger.exception("Keeping house of the logs failed; it is tried again")
+            except OSError as error:
+                self._reports.report("Housekeeping", "cannot be finished", error)
 
     async def tick(self) -> None:
         """Remove files whose time is over; flush closed segments, much at once, and logs whose ``flush.ms`` is over."""
@@ -139,7 +141,7 @@ class Housekeeper:
         for index, log in enumerate(self._logs.loaded()):
             if index % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-            if not log.segments or log.is_deleted:
+            if not log.segments or log.is_deleted or log.failure is not None:
                 continue
             flush_ms = log.config.flush_ms
             if flush_ms != NO_LIMIT:
@@ -148,10 +150,18 @@ class Housekeeper:
             # A clock that was set back must not put flushes off until it is where it was.
             due = flush_ms != NO_LIMIT and not 0 <= now_ms - log.last_flush_ms < flush_ms
             if rolled or log.unflushed_bytes > _MAX_UNFLUSHED_BYTES or (due and log.recovery_point < log.end_offset):
-                await self._logs.flush(log)
-                flushed = True
+                flushed |= await self._flush(log)
         if flushed or self._logs.has_outdated_checkpoints:
             await self._logs.checkpoint()
+
+    async def _flush(self, log: PartitionLog) -> bool:
+        try:
+            await self._logs.flush(log)
+        except OSError as error:
+            if log.failure is None:  # else that was logged already
+                self._reports.report(log.name, "cannot be flushed", error)
+            return False
+        return True
 
     async def check(self) -> None:
         """Apply retention to every log that holds anything; then write the checkpoints."""
@@ -159,7 +169,10 @@ class Housekeeper:
         self._all_changed = False
         for index, (topic_id, partition) in enumerate(self._logs.known()):
             if self._logs.has_directory(topic_id, partition):
-                self._logs.get(topic_id, partition)
+                try:
+                    self._logs.get(topic_id, partition)
+                except OSError as error:
+                    self._reports.report(f"Partition {partition} of {topic_id}", "cannot be opened", error)
                 await asyncio.sleep(0)
             elif index % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
@@ -179,13 +192,16 @@ class Housekeeper:
         for index, log in enumerate(logs):
             if index % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-            if not log.segments or log.is_deleted:
+            if not log.segments or log.is_deleted or log.failure is not None:
                 continue
             if len(log.producers):
                 log.producers.expire(before_ms)
-            while count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE):
-                removed += count
-                await asyncio.sleep(0)
+            try:
+                while count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE):
+                    removed += count
+                    await asyncio.sleep(0)
+            except OSError as error:
+                self._reports.report(log.name, "cannot remove old segments", error)
         if removed:
             await self._logs.remove_doomed(self._now_ms())
         return removed

@@ -31,7 +31,8 @@ from klamm.storage.log.directories import (
     put_aside,
     stray_since_ms,
 )
-from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, fsync_path, write_atomically
+from klamm.storage.log.error_reports import ErrorReports
+from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, FsyncError, fsync_path, write_atomically
 from klamm.storage.log.housekeeping import Housekeeper
 from klamm.storage.log.recovery import open_partition
 from klamm.storage.log.segment import RetiredFile
@@ -105,6 +106,9 @@ class LogManager:
         self._doomed: list[RetiredFile] = []
         self._strays: list[RetiredFile] = []
         self._checkpointing = asyncio.Lock()
+        self._reports = ErrorReports()
+        self.flush_failures = 0
+        """How often fsync has failed since the start."""
         self._checkpoint_files = _CheckpointFiles(data_dir)
         self._outdated: set[str] = set()
         """Directory names that are gone, while the checkpoint files may still hold offsets for them."""
@@ -316,33 +320,62 @@ class LogManager:
     async def close(self) -> None:
         """Make everything durable, leave checkpoints and the mark of a clean shutdown, close all files.
 
-        Raises:
-            OSError: The disk refuses; no mark is left, so that the next start checks the logs.
+        When the disk refuses, that is logged and no mark is left, so that the next start checks the logs.
         """
         await self._housekeeper.close()
         await self._cleaner.close()
         await self.remove_doomed(now_ms=_END_OF_TIME)
+        is_clean = True
         for log in self.loaded():
-            log.save_state()
-            await self.flush(log)
-        await self.checkpoint()
-        text = json.dumps({"version": 0, "brokerEpoch": -1})
-        await asyncio.to_thread(write_atomically, self._data_dir / CLEAN_SHUTDOWN, text, durable=True)
+            is_clean &= await self._leave(log)
+        try:
+            await self.checkpoint()
+            if is_clean:
+                text = json.dumps({"version": 0, "brokerEpoch": -1})
+                await asyncio.to_thread(write_atomically, self._data_dir / CLEAN_SHUTDOWN, text, durable=True)
+        except OSError as error:
+            is_clean = False
+            logger.error("The checkpoints in %s cannot be written: %s", self._data_dir, error)  # noqa: TRY400  # no news in the trace
+        if not is_clean:
+            logger.warning("Not every log is on disk: the next start of the broker checks all logs")
         for log in self.loaded():
             log.close()
         self._pool.close()
 
+    async def _leave(self, log: PartitionLog) -> bool:
+        """Make a log durable that is about to be closed; return whether that was possible."""
+        try:
+            log.save_state()
+            await self.flush(log)
+        except OSError as error:
+            if log.failure is None:
+                self._reports.report(log.name, "cannot be flushed", error)
+            return False
+        return True
+
     async def flush(self, log: PartitionLog) -> None:
-        """Make a log durable up to its present end, in a thread.
+        """Make a log durable up to its present end, in a thread. When fsync fails, the log is offline from then on.
+
+        One flush of a log runs at a time: the kernel reports a failure once, and it must not move the recovery point
+        of a flush that was told nothing.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: The disk refuses, or has refused before.
         """
-        end_offset = log.end_offset
-        paths = log.fsync_files()
-        if paths:
-            await asyncio.to_thread(_fsync_all, paths)
-        log.flushed(end_offset)
+        async with log.flushing:
+            if log.failure is not None:
+                raise FsyncError(errno.EIO, f"an earlier fsync failed: {log.failure}", str(log.directory))
+            end_offset = log.end_offset
+            paths = log.fsync_files()
+            if paths:
+                fsyncing = asyncio.ensure_future(asyncio.to_thread(_fsync_all, paths))
+                try:
+                    await _to_its_end(fsyncing)
+                finally:
+                    if isinstance(error := fsyncing.exception(), FsyncError):
+                        self.flush_failures += 1
+                        log.take_offline(error)
+            log.flushed(end_offset)
 
     async def checkpoint(self) -> None:
         """Write recovery points and log start offsets durably.
@@ -358,10 +391,7 @@ class LogManager:
                     continue
                 if log.compacted_up_to:
                     self._compacted[log.name] = log.compacted_up_to
-                if log.recovery_point > self._recovery_points.get(log.name, 0):
-                    # Producers below the recovery point are not looked for in the log any more.
-                    log.save_producers()
-                    self._recovery_points[log.name] = log.recovery_point
+                self._take_recovery_point(log)
                 if log.log_start_offset > log.segments[0].base_offset:
                     self._start_offsets[log.name] = log.log_start_offset
                 else:
@@ -369,6 +399,21 @@ class LogManager:
             outdated = frozenset(self._outdated)
             await _to_the_end(self._checkpoint_files.write, self._snapshot())
             self._outdated -= outdated
+
+    def _take_recovery_point(self, log: PartitionLog) -> None:
+        if log.recovery_point > self._recovery_points.get(log.name, 0):
+            try:
+                # Producers below the recovery point are not looked for in the log any more.
+                log.save_producers()
+            except OSError as error:
+                self._reports.report(log.name, "cannot save its producers", error)
+            else:
+                self._recovery_points[log.name] = log.recovery_point
+
+    @property
+    def offline_count(self) -> int:
+        """How many logs are offline because fsync failed."""
+        return sum(log.failure is not None for log in self._open_logs.values())
 
     @property
     def has_outdated_checkpoints(self) -> bool:
@@ -437,11 +482,15 @@ class _CheckpointFiles:
 
 async def _to_the_end(write: Callable[..., None], *arguments: object) -> None:
     """Write in a thread; who is cancelled waits for it all the same, or the next one would write the same file."""
-    writing = asyncio.ensure_future(asyncio.to_thread(write, *arguments))
+    await _to_its_end(asyncio.ensure_future(asyncio.to_thread(write, *arguments)))
+
+
+async def _to_its_end(working: asyncio.Future[None]) -> None:
+    """Wait for work in a thread; who is cancelled waits for it all the same."""
     try:
-        await asyncio.shield(writing)
+        await asyncio.shield(working)
     except asyncio.CancelledError:
-        await asyncio.wait({writing})
+        await asyncio.wait({working})
         raise
 
 

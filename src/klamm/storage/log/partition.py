@@ -7,6 +7,9 @@ Batches stay as they came; only base offset, leader epoch and, with LogAppendTim
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -14,7 +17,7 @@ from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
 from klamm.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, TimestampType, patched_header
 from klamm.protocol.records.layout import BATCH_OVERHEAD, PREFIX
 from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
-from klamm.storage.log.checkpoints import EpochStart, write_topic_id
+from klamm.storage.log.checkpoints import OFFLINE, EpochStart, write_topic_id
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.positions import Positions
 from klamm.storage.log.producers import NO_OFFSET
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from klamm.storage.log.epochs import LeaderEpochs
     from klamm.storage.log.files import FilePool
     from klamm.storage.log.producers import ProducerStates
+
+logger = logging.getLogger(__name__)
 
 _SPREAD: Final = 2_654_435_761
 """A factor that spreads neighbouring offsets over all numbers."""
@@ -85,6 +90,10 @@ class PartitionLog:
         """Appended since the last flush: what a recovery would have to check."""
         self._pool = pool
         self._now_ms = now_ms
+        self.failure: str | None = None
+        """Why the log is offline; None as long as the disk has not failed."""
+        self.flushing = asyncio.Lock()
+        """Held by the one flush that runs; those that wait may find that it was theirs as well."""
         self._is_new = False
         """The directory was made by this process, and its name is not durable yet."""
         self._positions = Positions(segments)
@@ -149,6 +158,7 @@ class PartitionLog:
             KafkaApiError: The batch is refused (see ``validation`` and ``producers``), nothing is written.
             StorageError: The disk refuses; the log is as it was.
         """
+        self.check_online()
         batch = only_batch(records, self._name)
         now_ms = self._now_ms()
         config = self._configs()
@@ -160,7 +170,7 @@ class PartitionLog:
                     base_offset=duplicate.base_offset,
                     last_offset=duplicate.last_offset,
                     log_append_time_ms=-1,
-                    needs_flush=False,
+                    needs_flush=self.needs_flush and duplicate.last_offset >= self.recovery_point,
                 )
             self.producers.check_transaction(batch, is_verified=is_verified)
         batch = recompressed(batch, config)
@@ -184,6 +194,7 @@ class PartitionLog:
         Raises:
             StorageError: The disk refuses; the log is as it was.
         """
+        self.check_online()
         try:
             append_time = self._write(batch, self.end_offset, now_ms, self._configs())
         except OSError as error:
@@ -281,6 +292,7 @@ class PartitionLog:
             OffsetOutOfRangeError: ``offset`` is not in the log.
             StorageError: The disk refuses.
         """
+        self.check_online()
         if not self.log_start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(
                 f"Received request for offset {offset} for partition {self._name},"
@@ -359,6 +371,34 @@ class PartitionLog:
         aborted = (segment.aborted.file.path for segment in dirty if segment.aborted.entries)
         parent = (self.directory.parent,) if self._is_new else ()
         return (*(segment.file.path for segment in dirty), *aborted, self.directory, *parent)
+
+    def take_offline(self, error: OSError) -> None:
+        """Serve the log no more: fsync failed, so nobody knows what the disk holds of the records since the last one.
+
+        The kernel drops such pages and the next fsync succeeds. So the recovery point must not move any more; the next
+        start of the broker reads from the disk what is there, and cuts what is not.
+        """
+        if self.failure is None:
+            self.failure = str(error)
+            with suppress(OSError):  # it need not be durable: a start of the machine has an empty page cache
+                (self.directory / OFFLINE).touch()
+            logger.error(
+                "%s is offline, its clients receive KAFKA_STORAGE_ERROR: fsync failed (%s). When the disk is sound,"
+                " restart the broker: it checks the log from offset %d on",
+                self._name,
+                error,
+                self.recovery_point,
+            )
+            self.end_waiting()
+
+    def check_online(self) -> None:
+        """Refuse to serve a log whose disk has failed.
+
+        Raises:
+            StorageError: The log is offline.
+        """
+        if self.failure is not None:
+            raise StorageError(f"{self._name} is offline since fsync failed: {self.failure}")
 
     def flushed(self, offset: int) -> None:
         """Take note that everything below ``offset`` is durable."""

@@ -9,6 +9,7 @@ from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import ControlType, decode_marker, verify_crc
 from klamm.storage.log import replacing
 from klamm.storage.log.aborted import SUFFIX, entry_for
+from klamm.storage.log.checkpoints import OFFLINE
 from klamm.storage.log.epochs import LeaderEpochs
 from klamm.storage.log.partition import PartitionLog
 from klamm.storage.log.producers import NO_OFFSET, ProducerStates
@@ -62,6 +63,10 @@ def open_partition(
     """
     name = f"{topic}-{partition}"
     segments = _find_segments(directory, pool)
+    offline_mark = directory / OFFLINE
+    if offline_mark.exists():
+        for segment in segments:
+            segment.file.forget_cached()
     end_offset = _recover(name, segments, recovery_point) if segments else 0
     first_offset = segments[0].base_offset if segments else 0
     log_start_offset = min(max(log_start_offset, first_offset), end_offset)
@@ -80,6 +85,7 @@ def open_partition(
         )
         epochs.load()
         epochs.truncate_end(end_offset)
+        offline_mark.unlink(missing_ok=True)
     return PartitionLog(
         topic=topic,
         partition=partition,

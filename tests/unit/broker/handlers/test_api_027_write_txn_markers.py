@@ -52,8 +52,8 @@ def test_a_marker_that_cannot_be_made_durable_is_an_error(tmp_path: Path, monkey
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("klamm.storage.log.manager.fsync_path", refuse)
     broker = DataPath(tmp_path)
+    monkeypatch.setattr("klamm.storage.log.manager.fsync_path", refuse)
     broker.configs["flush.messages"] = "1"
     write(broker.log(), 7, "open", sequence=0)
 

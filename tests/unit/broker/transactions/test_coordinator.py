@@ -7,6 +7,7 @@ import errno
 import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -265,6 +266,32 @@ def test_a_full_disk_delays_the_markers_and_nothing_else(world: World, monkeypat
             await world.coordinator.add("x", ProducerIdentity(who.producer_id, 1), partitions={PARTITION})
         world.house.pool.room = None
         await _until(lambda: world.state() is TransactionState.COMPLETE_COMMIT)
+        assert committed_values(world.house.log) == ["a"]
+
+    run(world, story)
+
+
+def test_an_offline_partition_keeps_no_marker_from_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
+    other = TransactionPartition(UUID(int=8), 0)
+    world.house.partitions.append((other.topic_id, "other", 0))
+
+    async def story() -> None:
+        who = await world.begin("a")
+        await world.coordinator.add("x", who, partitions={other})
+        log = world.house.manager.get(*other)
+        assert log is not None
+        write(log, who.producer_id, "b", sequence=0, epoch=who.producer_epoch)
+        world.house.log.take_offline(OSError(errno.EIO, "Input/output error"))
+        await world.finish(who)
+        await asyncio.sleep(0.1)
+        assert (world.state(), committed_values(log)) == (TransactionState.PREPARE_COMMIT, ["b"])
+        assert len([record for record in caplog.records if "lacks markers" in record.message]) == 1
+        # and: a restart has checked the log
+        await world.restart()
+        assert world.state() is TransactionState.COMPLETE_COMMIT
         assert committed_values(world.house.log) == ["a"]
 
     run(world, story)

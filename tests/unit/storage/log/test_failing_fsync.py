@@ -1,0 +1,278 @@
+"""A disk whose fsync fails: that partition is offline, nothing is taken for durable, and all others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from klamm.protocol.errors import StorageError
+from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, OFFLINE
+from klamm.storage.log.error_reports import ErrorReports
+from klamm.storage.log.files import FsyncError
+from tests.support.logs import LogHouse, batch, read_all
+from tests.support.transactions import ABORT, end, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.storage.log import PartitionLog
+
+OTHER_ID = UUID(int=8)
+
+
+class Disk:
+    """fsync of paths that contain ``broken`` fails; the kernel forgets what it could not write, and reports it once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broken: str | None = None
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def fsync(self, descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if self.broken is not None and self.broken in path:
+            self.broken = None
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fsync(descriptor)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> LogHouse:
+    """Partitions t-0 and other-0 with a record each."""
+    house = LogHouse(tmp_path)
+    house.partitions.append((OTHER_ID, "other", 0))
+    house.open()
+    house.log.append(batch("a"))
+    other(house).append(batch("b"))
+    return house
+
+
+def other(house: LogHouse) -> PartitionLog:
+    log = house.manager.get(OTHER_ID, 0)
+    assert log is not None
+    return log
+
+
+def test_a_failed_fsync_is_not_made_up_for_by_the_next_one(house: LogHouse, disk: Disk) -> None:
+    async def story() -> None:
+        disk.broken = "t-0/"
+        with pytest.raises(FsyncError):
+            await house.manager.flush(house.log)
+        with pytest.raises(FsyncError):
+            await house.manager.flush(house.log)
+        await house.manager.checkpoint()
+
+    asyncio.run(story())
+
+    assert house.log.recovery_point == 0
+    assert "t 0" not in (house.data_dir / "recovery-point-offset-checkpoint").read_text()
+    for refused in (lambda: house.log.append(batch("c")), lambda: house.log.read(0, 100)):
+        with pytest.raises(StorageError, match="t-0 is offline since fsync failed"):
+            refused()
+    with pytest.raises(StorageError):
+        end(house.log, 1, ABORT)
+    assert (house.manager.offline_count, house.manager.flush_failures) == (1, 1)
+
+
+def test_a_flush_that_nobody_waits_for_any_more_takes_the_log_offline_too(house: LogHouse, disk: Disk) -> None:
+    async def story() -> None:
+        disk.broken = "t-0/"
+        flushing = asyncio.create_task(house.manager.flush(house.log))
+        await asyncio.sleep(0)
+        flushing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flushing
+
+    asyncio.run(story())
+    assert house.manager.offline_count == 1
+
+
+def test_a_file_that_cannot_be_opened_for_a_flush_is_tried_again(
+    house: LogHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def story() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("klamm.storage.log.manager.fsync_path", no_descriptor)
+            with pytest.raises(OSError, match="Too many open files"):
+                await house.manager.flush(house.log)
+        await house.manager.flush(house.log)
+
+    asyncio.run(story())
+    assert (house.manager.offline_count, house.log.recovery_point) == (0, 1)
+
+
+def test_a_start_reads_from_the_disk_what_an_offline_log_holds(
+    house: LogHouse, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page cache shows records that the disk never received."""
+    asyncio.run(house.manager.flush(house.log))
+    durable = house.log.size
+    house.log.append(batch("dropped by the kernel"))
+    disk.broken = "t-0/"
+    with pytest.raises(FsyncError):
+        asyncio.run(house.manager.flush(house.log))
+
+    def drop_the_cache(descriptor: int, _offset: int, _length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        os.pwrite(descriptor, bytes(os.fstat(descriptor).st_size - durable), durable)
+
+    monkeypatch.setattr(os, "posix_fadvise", drop_the_cache)
+    house.open()
+
+    assert [record.value for record in read_all(house.log)] == [b"a"]
+    assert not (house.log.directory / OFFLINE).exists()
+    assert house.log.append(batch("c")).base_offset == 1
+
+
+@pytest.mark.parametrize("failing", ["t-0/", "other-0/"])
+def test_the_other_logs_are_flushed_cleaned_and_checkpointed(
+    house: LogHouse, disk: Disk, failing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.configs.update({"flush.ms": "1", "segment.bytes": "140", "retention.bytes": "0"})
+    house.manager.update_configs()
+    for log in (house.log, other(house)):
+        for _ in range(3):
+            log.append(batch("x" * 60))
+    house.clock.now_ms += 1000
+    disk.broken = failing
+
+    async def story() -> None:
+        for _ in range(3):
+            await house.manager._housekeeper.tick()
+            await house.manager._housekeeper.check()
+
+    asyncio.run(story())
+
+    sound = other(house) if failing == "t-0/" else house.log
+    assert (sound.recovery_point, sound.log_start_offset) == (4, 4)
+    points = (house.data_dir / "recovery-point-offset-checkpoint").read_text()
+    assert f"{sound.topic} 0 4" in points
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+
+
+def test_one_log_that_cannot_be_cleaned_or_opened_stops_no_other(
+    house: LogHouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.configs.update({"segment.bytes": "140", "retention.bytes": "0"})
+    house.manager.update_configs()
+    for log in (house.log, other(house)):
+        for _ in range(3):
+            log.append(batch("x" * 60))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(house.log, "retire", refuse)
+    asyncio.run(house.manager._housekeeper.check())
+    asyncio.run(house.manager._housekeeper.check())
+
+    assert other(house).log_start_offset == 4
+    assert len([record for record in caplog.records if "cannot remove old segments" in record.message]) == 1
+
+
+def test_one_log_that_cannot_be_compacted_stops_no_other(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.configs.update({"segment.bytes": "140", "cleanup.policy": "compact"})
+    house.manager.update_configs()
+    for log in (house.log, other(house)):
+        for _ in range(3):
+            log.append(batch("x" * 60))
+    compacted = []
+
+    async def compact(log: PartitionLog, *_: object, **_options: object) -> int:
+        compacted.append(log.name)
+        if log.name == "t-0":
+            raise OSError(errno.EIO, "Input/output error")
+        return 0
+
+    monkeypatch.setattr("klamm.storage.log.cleaner.compact", compact)
+    asyncio.run(house.manager._cleaner.clean())
+
+    assert compacted == ["t-0", "other-0"]
+
+
+def test_one_log_whose_producers_cannot_be_saved_keeps_its_recovery_point_alone(
+    house: LogHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(house.log, "save_producers", refuse)
+
+    async def story() -> None:
+        for log in (house.log, other(house)):
+            await house.manager.flush(log)
+        await house.manager.checkpoint()
+
+    asyncio.run(story())
+    points = (house.data_dir / "recovery-point-offset-checkpoint").read_text()
+    assert ("t 0 1" in points, "other 0 1" in points) == (False, True)
+
+
+def test_a_shutdown_leaves_the_other_logs_on_disk_and_says_that_it_was_not_clean(house: LogHouse, disk: Disk) -> None:
+    disk.broken = "t-0/"
+
+    asyncio.run(house.manager.close())
+
+    assert "other 0 1" in (house.data_dir / "recovery-point-offset-checkpoint").read_text()
+    assert not (house.data_dir / CLEAN_SHUTDOWN).exists()
+
+
+def test_the_index_of_aborted_transactions_is_written_again_after_a_failed_fsync(
+    house: LogHouse, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(house.log, 1, "no", sequence=0)
+    end(house.log, 1, ABORT)
+    index = house.log.segments[-1].aborted
+    disk.broken = ".txnindex"
+    with pytest.raises(FsyncError):
+        index.sync()
+    index.file.truncate(0)  # by the kernel
+
+    index.sync()
+
+    assert index.file.size() == 34
+
+
+@pytest.mark.parametrize(("flush_messages", "waits"), [("1", True), (str(2**63 - 1), False)])
+def test_a_batch_that_comes_again_waits_for_the_disk_as_the_first_time(
+    house: LogHouse, flush_messages: str, waits: bool
+) -> None:
+    house.configs["flush.messages"] = flush_messages
+    house.manager.update_configs()
+    data = [bytes(batch("once", producer_id=1, producer_epoch=0, base_sequence=0)) for _ in range(3)]
+
+    assert house.log.append(memoryview(data[0])).needs_flush is waits
+    assert house.log.append(memoryview(data[1])).needs_flush is waits
+    asyncio.run(house.manager.flush(house.log))
+    assert house.log.append(memoryview(data[2])).needs_flush is False
+    assert house.log.end_offset == 2
+
+
+def test_an_error_that_stays_is_logged_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 0.0
+    reports = ErrorReports(lambda: now_s)
+    said: list[int] = []
+    for minute in range(25):
+        now_s = minute * 60.0
+        before = len(caplog.records)
+        reports.report("t-0", "cannot be flushed", OSError("Input/output error"))
+        if len(caplog.records) > before:
+            said.append(minute)
+
+    assert said == [0, 10, 20]
+    reports.report("t-1", "cannot be flushed", OSError("Input/output error"))
+    assert caplog.messages[-1] == "t-1 cannot be flushed, and is tried again: Input/output error"

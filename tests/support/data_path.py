@@ -21,9 +21,10 @@ from tests.support.group_broker import MemoryStore
 from tests.support.logs import Clock, FailingPool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from klamm.broker.route import Route
+    from klamm.broker.route import Piece, Route
     from klamm.protocol.schema import Message
 
 Answer = TypeVar("Answer", bound="Message")
@@ -36,6 +37,13 @@ TRANSACTION_CONFIG = {
     "transaction.remove.expired.transaction.cleanup.interval.ms": 3_600_000,
     "transaction.partition.verification.enable": True,
 }
+
+
+def joined(pieces: Sequence[Piece]) -> bytes:
+    """Return the bytes of a response; what lies on disk is read."""
+    return b"".join(
+        piece if isinstance(piece, bytes | bytearray | memoryview) else piece.read(0, len(piece)) for piece in pieces
+    )
 
 
 class Topics:
@@ -80,7 +88,9 @@ class DataPath:
         self.logs = LogManager(data_dir, configs_of=lambda _: self.configs, now_ms=self.clock, pool=self.pool)
         self.sessions = FetchSessions(now_ms=self.clock, max_sessions=2)
         nodes = (Node(node_id=HERE, host="a", port=1), Node(node_id=ELSEWHERE, host="b", port=2, rack="r"))
+        self.broker_configs = {"fetch.max.bytes": 57_671_680}
         self.services = SimpleNamespace(
+            configs=SimpleNamespace(broker_value=self.broker_configs.__getitem__),
             cluster=ClusterInfo(cluster_id="c", nodes=nodes),
             topics=self.topics,
             logs=self.logs,
@@ -144,8 +154,7 @@ class DataPath:
             return None
         if isinstance(response, answer):
             return decode(answer, version, encode(response, version))
-        body = b"".join(cast("Any", response).buffers(version))
-        return decode(answer, version, body)
+        return decode(answer, version, joined(cast("Any", response).buffers(version)))
 
     def ask(self, route: Route, request: Message, answer: type[Answer], version: int, *, node_id: int = HERE) -> Answer:
         """Like ``call``, in a loop of its own, for requests that are answered."""

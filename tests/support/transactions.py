@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from klamm.protocol.records import ControlType, Record, decode_marker, decode_records, iter_batches
-from klamm.storage.log import aborted_in, append_marker, read_committed
+from klamm.storage.log import aborted_in, append_marker, find_committed
 from tests.support.logs import NOON_MS, batch
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def end(log: PartitionLog, producer_id: int, how: ControlType, *, epoch: int = 0
 def committed_records(log: PartitionLog, max_bytes: int = 1 << 20) -> list[Record]:
     """Everything that a consumer with isolation.level=read_committed returns, by the rules of Kafka's Fetcher."""
     offset, records = log.log_start_offset, []
-    while data := read_committed(log, offset, max_bytes):
-        coming = deque(sorted(aborted_in(log, offset, data), key=lambda entry: entry.first_offset))
+    while found := find_committed(log, offset, max_bytes):
+        coming = deque(sorted(aborted_in(log, offset, found), key=lambda entry: entry.first_offset))
         aborted: set[int] = set()
-        for item in iter_batches(data):
+        for item in iter_batches(found.read()):
             while coming and coming[0].first_offset <= item.last_offset:
                 aborted.add(coming.popleft().producer_id)
             if item.is_control:

@@ -13,6 +13,25 @@ if TYPE_CHECKING:
     from klamm.protocol.schema import Message
 
 
+class Range(Protocol):
+    """Bytes of a response that are still on disk."""
+
+    def __len__(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return ``size`` bytes, or as many as there are, from ``start`` on.
+
+        Raises:
+            StorageError: They cannot be read.
+        """
+        ...
+
+
+Piece: TypeAlias = "bytes | bytearray | memoryview | Range"
+
+
 class RawResponse(Protocol):
     """A response that brings its own bytes, so that they are not copied."""
 
@@ -20,7 +39,7 @@ class RawResponse(Protocol):
         """Tell whether the response header has tagged fields."""
         ...
 
-    def buffers(self, version: int) -> Sequence[bytes | bytearray | memoryview]:
+    def buffers(self, version: int) -> Sequence[Piece]:
         """Return the body in pieces."""
         ...
 

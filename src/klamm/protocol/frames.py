@@ -80,22 +80,39 @@ class FrameReader:
         self._frame: bytearray | None = None
         self._frame_bytes = 0
         self._filled = 0
+        self._kept = memoryview(b"")
 
     @property
     def is_between_frames(self) -> bool:
         """True when no byte of an unfinished frame has arrived."""
-        return not self._size and self._frame is None
+        return not self._size and self._frame is None and not self._kept
 
-    def receive(self, data: bytes | bytearray | memoryview) -> list[bytearray]:
+    @property
+    def has_kept(self) -> bool:
+        """Whether ``receive`` stopped at ``max_frames`` and kept the bytes behind."""
+        return bool(self._kept)
+
+    def receive(self, data: bytes | bytearray | memoryview = b"", *, max_frames: int | None = None) -> list[bytearray]:
         """Take bytes of the stream; return the frames that are complete now.
+
+        Args:
+            data: The next bytes; may be empty to go on with those that were kept.
+            max_frames: How many frames are returned at most. Bytes behind them are kept for the next call. None: all.
 
         Raises:
             ProtocolError: A size is negative or above ``max_frame_bytes``; the caller closes.
         """
+        is_ours = not data
         view = memoryview(data)
+        if self._kept:
+            view = memoryview(bytes(self._kept) + view) if data else self._kept
+            self._kept, is_ours = memoryview(b""), True
         frames: list[bytearray] = []
         position = 0
         while position < len(view):
+            if max_frames is not None and len(frames) >= max_frames:
+                self._kept = view[position:] if is_ours else memoryview(bytes(view[position:]))
+                break
             if self._frame is None:
                 position = self._take_size(view, position)
                 if self._frame is None:

@@ -30,6 +30,29 @@ def test_any_split_of_the_stream_gives_the_same_frames(bodies: list[bytes], cuts
     assert reader.is_between_frames
 
 
+@given(
+    bodies=payloads,
+    cuts=st.lists(st.integers(min_value=0, max_value=600), max_size=12),
+    most=st.lists(st.integers(min_value=0, max_value=3), max_size=40),
+)
+def test_frames_that_are_taken_some_at_a_time_are_the_same(
+    bodies: list[bytes], cuts: list[int], most: list[int]
+) -> None:
+    stream = framed(*bodies)
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    reader, frames, limits = FrameReader(), [], iter(most)
+    for start, end in itertools.pairwise(edges):
+        limit = next(limits, None)
+        taken = reader.receive(stream[start:end], max_frames=limit)
+        assert limit is None or len(taken) <= limit
+        frames += taken
+    while reader.has_kept:
+        assert not reader.is_between_frames
+        frames += reader.receive(max_frames=1)
+    assert [bytes(frame) for frame in frames] == bodies
+    assert reader.is_between_frames
+
+
 @given(size=st.integers(min_value=70_000, max_value=3_000_000), chunk=st.integers(min_value=1_000, max_value=300_000))
 def test_a_large_frame_that_is_filled_in_place_is_the_same_frame(size: int, chunk: int) -> None:
     body = bytes(range(256)) * (size // 256 + 1)

@@ -1,4 +1,4 @@
-"""The body of a Fetch response, v4-18, in pieces: records are sent from where they were read, never copied."""
+"""The body of a Fetch response, v4-18, in pieces: records are never copied, and read when they can be sent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from klamm.broker.route import Piece
     from klamm.protocol.messages.fetch import FetchResponse
-    from klamm.storage.log import AbortedTransaction
+    from klamm.storage.log import AbortedTransaction, LogRange
 
 FLEXIBLE_SINCE: Final = 12
 _LOG_START_OFFSET_SINCE: Final = 5
@@ -38,8 +39,8 @@ class FetchedPartition:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: bytes = b""
-    """Never null: librdkafka cannot read that."""
+    records: bytes | LogRange = b""
+    """Never null: librdkafka cannot read that. A range is read from disk when the connection can send it."""
     aborted: Sequence[AbortedTransaction] = ()
     """Of a reader of committed records: what it has to leave out."""
     current_leader: tuple[int, int] | None = None
@@ -71,14 +72,14 @@ class FetchedBody:
         """Return the error code of the whole and of each partition."""
         return (self.error_code, *(partition.error_code for partition in self.partitions))
 
-    def buffers(self, version: int) -> Sequence[bytes | bytearray | memoryview]:
+    def buffers(self, version: int) -> Sequence[Piece]:
         """Return the body in pieces."""
         flexible = version >= FLEXIBLE_SINCE
         topics: dict[UUID | str, list[FetchedPartition]] = {}
         for partition in self.partitions:
             name = partition.topic_id if version >= _TOPIC_IDS_SINCE else partition.topic
             topics.setdefault(name, []).append(partition)
-        pieces: list[bytes | bytearray | memoryview] = []
+        pieces: list[Piece] = []
         head = bytearray(_INT32.pack(self.throttle_time_ms))
         if version >= _SESSIONS_SINCE:
             head += struct.pack(">hi", self.error_code, self.session_id)

@@ -1,10 +1,12 @@
 """Fetch (key 1), v4-18.
 
-Whole batches as they lie in the segments, up to ``partition_max_bytes`` each and ``max_bytes`` in all; the first
-batch of the first partition that has any comes whatever its size. Waits up to ``max_wait_ms`` for ``min_bytes``,
-woken by what is appended. Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's
-address when another broker id is asked (KIP-951). read_committed ends at the last stable offset, waits until that
-moves, and is told which transactions in what it reads were aborted.
+Whole batches as they lie in the segments, up to ``partition_max_bytes`` each, and up to ``max_bytes`` or the broker's
+``fetch.max.bytes`` in all; the first batch of the first partition that has any comes whatever its size. Waits up to
+``max_wait_ms`` for ``min_bytes``, woken by what is appended. Only the beginning of a large response is read here. The
+rest stays on disk until the connection can send it, so that a client that does not read costs no memory.
+Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's address when another broker id
+is asked (KIP-951). read_committed ends at the last stable offset, waits until that moves, and is told which
+transactions in what it reads were aborted.
 Not done here: follower fetching (KIP-392), replicas' own fetches, tiered storage.
 """
 
@@ -22,7 +24,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.security.acls import AclOperation
-from klamm.storage.log import WAITING_ENDS, aborted_in, read_committed
+from klamm.storage.log import WAITING_ENDS, LogRange, aborted_in, find_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)
 _READ_COMMITTED: Final = 1
 """Of ``isolation_level``; 0 reads everything."""
+_READ_AT_ONCE: Final = 512 * 1024
+"""Bytes of a response that are read by the handler: where the disk refuses these, the partition gets an error code."""
 _UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -112,13 +116,13 @@ async def _wait(found: _Found, request: FetchRequest, timeout_s: float) -> None:
 
 async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: RequestContext) -> _Found:
     found = _Found()
-    left = request.max_bytes
+    left = min(request.max_bytes, int(str(context.services.configs.broker_value("fetch.max.bytes"))))
     for wanted in partitions:
         await context.time_slice.give_way()
         answer = FetchedPartition(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)
         found.partitions.append((wanted, answer))
         try:
-            _read(wanted, answer, left, found, context, is_committed=request.isolation_level == _READ_COMMITTED)
+            _find(wanted, answer, left, found, context, is_committed=request.isolation_level == _READ_COMMITTED)
         except KafkaApiError as error:
             answer.error_code = error.error_code
             # What does not exist is no reason to hurry: its client would ask again and again without a pause.
@@ -128,7 +132,7 @@ async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, con
     return found
 
 
-def _read(
+def _find(
     wanted: FetchPartition,
     answer: FetchedPartition,
     left: int,
@@ -157,10 +161,11 @@ def _read(
             return
     offset, max_bytes = wanted.fetch_offset, min(wanted.max_bytes, left)
     if is_committed:
-        answer.records = read_committed(log, offset, max_bytes, min_one_batch=found.size == 0)
-        answer.aborted = aborted_in(log, offset, answer.records)
+        records = find_committed(log, offset, max_bytes, min_one_batch=found.size == 0)
+        answer.aborted = aborted_in(log, offset, records)
     else:
-        answer.records = log.read(offset, max_bytes, min_one_batch=found.size == 0)
+        records = log.find(offset, max_bytes, min_one_batch=found.size == 0)
+    answer.records = b"" if records is None else records
     _tell_offsets(answer, log)
 
 
@@ -172,7 +177,9 @@ def _tell_offsets(answer: FetchedPartition, log: PartitionLog) -> None:
 async def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> FetchedBody:
     answers = []
     session = plan.session
+    left = _READ_AT_ONCE
     async for wanted, answer in context.time_slice.over(found.partitions):
+        left -= _read_small(answer, left)
         if session is not None and not _has_news(wanted, answer) and plan.is_incremental:
             continue
         answers.append(answer)
@@ -188,6 +195,18 @@ async def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> Fe
             if node.node_id in leaders
         ],
     )
+
+
+def _read_small(answer: FetchedPartition, left: int) -> int:
+    """Read the records of a partition if they are few enough; returns how many bytes were read."""
+    records = answer.records
+    if not isinstance(records, LogRange) or len(records) > left:
+        return 0
+    try:
+        answer.records = records.read()
+    except KafkaApiError as error:
+        answer.error_code, answer.records = error.error_code, b""
+    return len(answer.records)
 
 
 def _has_news(wanted: FetchPartition, answer: FetchedPartition) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas.stopwatch import Stopwatch
-    from klamm.broker.route import RawResponse, Route
+    from klamm.broker.route import Piece, RawResponse, Route
 
 _CODEC: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-codec")
 """Reads and writes long messages. One for all: every further one would take its share of the interpreter."""
@@ -28,7 +28,7 @@ _ELEMENTS_AT_ONCE: Final = 1000
 _LONG_PAUSES: Final = 2
 """Whoever gave way so often has a long answer to be written."""
 
-Body: TypeAlias = "Sequence[bytes | bytearray | memoryview]"
+Body: TypeAlias = "Sequence[Piece]"
 
 
 async def read_request(route: Route, header: RequestHeader, frame: memoryview, stopwatch: Stopwatch | None) -> Any:

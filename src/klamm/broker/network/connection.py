@@ -1,22 +1,25 @@
 """One client connection: frames in, handlers, responses out, in order.
 
 Requests of a connection are answered one after the other, as Kafka does: the next one is not begun before the
-response of the one before it is written.
+response of the one before it is written, and the peer has read most of that. A connection with many waiting requests
+serves them in turns with all others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from klamm.broker.context import RequestContext
 from klamm.broker.network.coding import Body, read_request, write, written
+from klamm.broker.network.outbox import STALLED_S, Outbox
 from klamm.broker.quotas.stopwatch import timed
 from klamm.broker.security.login import LoginState
 from klamm.protocol.api import ApiKey
-from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.errors import ErrorCode, ProtocolError, StorageError
 from klamm.protocol.frames import (
     SCRATCH_BYTES,
     FrameReader,
@@ -31,8 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.broker.client_configs.roster import ClientRoster
+    from klamm.broker.network.outbox import UnreadBudget
     from klamm.broker.network.session import Session
     from klamm.broker.network.traffic import Traffic
+    from klamm.broker.network.turns import Turns
     from klamm.broker.quotas.throttles import Throttles
     from klamm.broker.route import RawResponse, Route
     from klamm.broker.security.endpoints import Endpoint
@@ -70,8 +75,12 @@ class Connection(asyncio.BufferedProtocol):
         max_frame_bytes: int,
         traffic: Traffic,
         throttles: Throttles,
+        budget: UnreadBudget,
+        turns: Turns,
     ) -> None:
         self.session = session
+        self._budget = budget
+        self._turns = turns
         self._throttles = throttles
         self._muted_s = 0.0
         self._is_muted = False
@@ -97,8 +106,10 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._direct = False
         self._arrived: asyncio.Future[None] | None = None
-        self._writable: asyncio.Future[None] | None = None
+        self._outbox: Outbox | None = None
         self._is_busy = False
+        self._is_sending = False
+        self._unread_before = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -106,14 +117,48 @@ class Connection(asyncio.BufferedProtocol):
         """True when no request runs, and none waits that is to be answered now."""
         return (not self._frames or self._is_muted) and not self._is_busy
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of responses in memory that the peer has not read."""
+        return 0 if self._outbox is None else self._outbox.unread_bytes
+
+    def stalled_s(self, now: float) -> float:
+        """Return for how many seconds the peer has not caught up; ``now`` by the event loop's clock."""
+        return 0.0 if self._outbox is None else self._outbox.stalled_s(now)
+
+    def is_stalled(self, now: float) -> bool:
+        """Return whether the peer does not read what it asked for."""
+        return self.stalled_s(now) >= STALLED_S
+
     def close_if_idle(self, now: float, idle_s: float) -> None:
-        """Close when neither side had anything to say for ``idle_s`` seconds; ``now`` by the event loop's clock."""
-        if self._was_active or self._is_busy:
+        """Close when nothing was sent, read or answered for ``idle_s`` seconds; ``now`` by the event loop's clock.
+
+        A request that runs keeps the connection. A response that the peer does not read does not: the connection is
+        aborted, since an orderly end would wait until the peer has read all of it.
+        """
+        unread = self.unread_bytes
+        has_read, self._unread_before = unread < self._unread_before, unread
+        if self._was_active or has_read or (self._is_busy and not self._is_sending):
             self._was_active = False
             self._active_at = now
         elif now - self._active_at >= idle_s:
             logger.info("Connection of %s closed: idle", self._peer())
-            self.close()
+            if unread or (self._transport is not None and self._transport.is_closing()):
+                self.abort()
+            else:
+                self.close()
+
+    def give_up(self) -> None:
+        """Abort the connection because its peer does not read while memory is short."""
+        logger.warning("Connection of %s closed: %d bytes of responses are not read", self._peer(), self.unread_bytes)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._task is not None:
+            self._task.cancel()
 
     def close(self) -> None:
         """Close once what was written has been sent."""
@@ -128,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         """Begin to serve."""
         transport = cast("asyncio.Transport", transport)  # uvloop has a class of its own
         self._transport = transport
+        self._outbox = Outbox(transport, self._budget, self)
         peer = transport.get_extra_info("peername")
         if peer:
             self.session.client_host, self.session.client_port = peer[0], peer[1]
@@ -143,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request that runs is cancelled."""
         self._connections.discard(self)
+        self._budget.remove(self)
         self._roster.left(self.session)
         if self._is_admitted:
             self._is_admitted = False
@@ -159,49 +206,71 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take what arrived."""
         try:
-            frames = self._reader.received_directly(nbytes) if self._direct else self._reader.receive(_SCRATCH[:nbytes])
+            if self._direct:
+                frames = self._reader.received_directly(nbytes)
+            else:
+                frames = self._reader.receive(_SCRATCH[:nbytes], max_frames=self._room())
         except ProtocolError as error:
             self._refuse(error)
             return
-        if not frames:
-            return
-        self._was_active = True
-        self._frames.extend(frames)
-        size = sum(map(len, frames))
-        self._frames_bytes += size
-        self._traffic.received_bytes += size
-        if len(self._frames) > self._max_waiting_frames or self._frames_bytes > MAX_WAITING_BYTES:
-            self._pause_reading()
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        self._take(frames)
 
     def pause_writing(self) -> None:
-        """The peer is slower than we are: no further request of it is begun."""
-        self._writable = asyncio.get_running_loop().create_future()
+        """Begin no further request: the peer reads slower than we write."""
+        if self._outbox is not None:
+            self._outbox.pause()
 
     def resume_writing(self) -> None:
-        """The peer caught up."""
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        """Go on: the peer caught up."""
+        if self._outbox is not None:
+            self._outbox.resume()
+
+    def _room(self) -> int:
+        """Return how many more frames may wait."""
+        return max(self._max_waiting_frames - len(self._frames), 0)
+
+    def _take(self, frames: list[bytearray]) -> None:
+        """Queue frames for ``_serve``, and stop reading when enough of them wait."""
+        if frames:
+            self._was_active = True
+            self._frames.extend(frames)
+            size = sum(map(len, frames))
+            self._frames_bytes += size
+            self._traffic.received_bytes += size
+            if self._arrived is not None and not self._arrived.done():
+                self._arrived.set_result(None)
+        if self._reader.has_kept or not self._room() or self._frames_bytes > MAX_WAITING_BYTES:
+            self._pause_reading()
 
     # -- serving
 
     async def _serve(self) -> None:
+        turn_ends = 0.0
         while True:
             await self._sit_out()
-            while not self._frames:
-                self._arrived = asyncio.get_running_loop().create_future()
-                await self._arrived
-            if self._writable is not None:
-                await self._writable
+            if not self._frames:
+                while not self._frames:
+                    self._arrived = asyncio.get_running_loop().create_future()
+                    await self._arrived
+                turn_ends = self._turns.ends_at()
+            elif time.perf_counter() >= turn_ends:
+                turn_ends = await self._turns.next()
+            if self._outbox is not None and not self._outbox.is_ready:
+                await self._outbox.ready()
             frame = self._frames.popleft()
             self._frames_bytes -= len(frame)
             self._is_busy = True
             try:
                 await self._answer(frame)
+                if self._reading_paused and len(self._frames) <= self._max_waiting_frames // 2:
+                    self._take_more()
             except ProtocolError as error:
                 self._refuse(error)
+                return
+            except StorageError as error:
+                # Within a response that was announced with its size: nothing else can be said to the peer.
+                logger.warning("Connection of %s closed: %s", self._peer(), error)
+                self.abort()
                 return
             except Exception:
                 # The one border: a defect of ours must not take other connections with it.
@@ -211,8 +280,17 @@ class Connection(asyncio.BufferedProtocol):
             finally:
                 self._is_busy = False
             self._was_active = True
-            if self._reading_paused and len(self._frames) <= self._max_waiting_frames // 2:
-                self._resume_reading()
+
+    def _take_more(self) -> None:
+        """Take the frames that were kept, then those that the socket has.
+
+        Raises:
+            ProtocolError: What was kept is no frame.
+        """
+        if self._reader.has_kept:
+            self._take(self._reader.receive(max_frames=self._room()))
+        if not self._reader.has_kept and self._room():
+            self._resume_reading()
 
     async def _sit_out(self) -> None:
         """Wait as long as quotas want it: nothing more is answered, and soon nothing more is read."""
@@ -244,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         if route is None:
             raise ProtocolError(f"API key {header.api_key} is not served")
         if not route.api.serves(header.api_version):
-            self._answer_unserved_version(route, header)
+            await self._answer_unserved_version(route, header)
             return
         stopwatch = self._throttles.stopwatch(header.api_key, self.session, header.client_id)
         request = await timed(read_request(route, header, memoryview(frame), stopwatch), stopwatch)
@@ -267,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             await self._after_login_step(login)
         if response is not None:
             body = await timed(written(response, header.api_version, context, stopwatch), stopwatch)
-            self._write(header, response, body)
+            await self._send(header, response, body)
         if stopwatch is not None:
             self._throttles.after_writing(stopwatch)
         if login is not None and login.state is LoginState.FAILED:
@@ -279,8 +357,8 @@ class Connection(asyncio.BufferedProtocol):
         await self._after_login_step(login)
         if answer.error_code != ErrorCode.NONE:
             raise ProtocolError(f"Login failed: {answer.error_message}")
-        if self._transport is not None:
-            self._transport.write(len(answer.auth_bytes).to_bytes(4) + answer.auth_bytes)
+        if self._outbox is not None:
+            self._outbox.write([len(answer.auth_bytes).to_bytes(4) + answer.auth_bytes])
 
     async def _after_login_step(self, login: Login) -> None:
         """Let in who has logged in; make who has not wait, so that guessing takes long."""
@@ -311,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session.principal = principal
         return True
 
-    def _answer_unserved_version(self, route: Route, header: RequestHeader) -> None:
+    async def _answer_unserved_version(self, route: Route, header: RequestHeader) -> None:
         """Only ApiVersions tells what it serves; any other connection is closed, as Kafka does (KIP-511)."""
         if header.api_key != ApiKey.API_VERSIONS:
             raise ProtocolError(
@@ -322,21 +400,21 @@ class Connection(asyncio.BufferedProtocol):
             api_key=route.api.key, min_version=route.api.min_version, max_version=route.api.max_version
         )
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
-        self._write(header._replace(api_version=0), response, write(response, 0))
+        await self._send(header._replace(api_version=0), response, write(response, 0))
 
-    def _write(self, header: RequestHeader, response: Message | RawResponse, body: Body) -> None:
-        transport = self._transport
-        if transport is None:
+    async def _send(self, header: RequestHeader, response: Message | RawResponse, body: Body) -> None:
+        if self._outbox is None:
             return
         # The header of an ApiVersions response never has tagged fields: the client does not know our versions yet.
         flexible = header.api_key != ApiKey.API_VERSIONS and response.is_flexible(header.api_version)
         size = sum(map(len, body))
         self._traffic.sent_bytes += size
         head = response_header(header.correlation_id, size, flexible=flexible)
-        if len(body) == 1:
-            transport.write(head + body[0])
-        else:
-            transport.writelines([head, *body])
+        self._is_sending = True
+        try:
+            await self._outbox.send([head, *body], size + len(head))
+        finally:
+            self._is_sending = False
 
     # -- help
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.client_configs.roster import ClientRoster
 from klamm.broker.network.connection import Connection
+from klamm.broker.network.outbox import UnreadBudget
 from klamm.broker.network.session import Session
 from klamm.broker.network.traffic import Traffic
+from klamm.broker.network.turns import Turns
 from klamm.broker.quotas.throttles import Throttles
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 
@@ -59,6 +61,8 @@ class Server:
         self._limits = limits
         self._throttles = Throttles(services.quotas, services.configs)
         self._max_idle_ms = max_idle_ms
+        self._budget = UnreadBudget()
+        self._turns = Turns()
         self._sweeper: asyncio.Task[None] | None = None
         self._services = services
         self._routes = routes
@@ -98,6 +102,8 @@ class Server:
                     max_frame_bytes=self._max_frame_bytes,
                     traffic=self._traffic,
                     throttles=self._throttles,
+                    budget=self._budget,
+                    turns=self._turns,
                 )
 
             server = await loop.create_server(
@@ -127,14 +133,16 @@ class Server:
             self._sweeper.cancel()
         for server in self._servers:
             server.close()
-        deadline = asyncio.get_running_loop().time() + grace_s
-        for connection in list(self._connections):
-            if connection.is_idle:
-                connection.close()
-        while self._connections and asyncio.get_running_loop().time() < deadline:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace_s
+        while self._connections:
             for connection in list(self._connections):
                 if connection.is_idle:
                     connection.close()
+                if connection.is_stalled(loop.time()):
+                    connection.abort()
+            if loop.time() >= deadline:
+                break
             await asyncio.sleep(0.005)
         for connection in list(self._connections):
-            connection.close()
+            connection.abort()

@@ -7,10 +7,11 @@ from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.config import HousekeepingSettings, LogConfig
 from klamm.storage.log.manager import LogManager
 from klamm.storage.log.partition import PartitionLog
+from klamm.storage.log.ranges import LogRange
 from klamm.storage.log.retention import delete_records
 from klamm.storage.log.sizes import segment_bytes
 from klamm.storage.log.timestamps import TimestampOffset, offset_for_timestamp
-from klamm.storage.log.transactions import aborted_in, append_marker, read_committed
+from klamm.storage.log.transactions import aborted_in, append_marker, find_committed
 from klamm.storage.log.validation import InvalidRecordsError, InvalidTimestampsError, RecordError
 
 __all__ = [
@@ -23,13 +24,14 @@ __all__ = [
     "InvalidTimestampsError",
     "LogConfig",
     "LogManager",
+    "LogRange",
     "PartitionLog",
     "RecordError",
     "TimestampOffset",
     "aborted_in",
     "append_marker",
     "delete_records",
+    "find_committed",
     "offset_for_timestamp",
-    "read_committed",
     "segment_bytes",
 ]

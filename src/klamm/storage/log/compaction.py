@@ -203,6 +203,8 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
     for segment in group:
         segment.close()
     put_away = replacing.take_places(log.directory, disk)
+    for segment in group:
+        segment.give_up()  # a response that still reads from it must not read the new file
     log.retire_files(put_away)
     new = log.segment_at(group[0].base_offset, created_ms=max(segment.created_ms for segment in group))
     log.segments[index : index + len(group)] = [new]

@@ -62,13 +62,14 @@ class FilePool:
 class LogFile:
     """One file, opened when it is used. Loop-confined; ``fsync_path`` is for threads."""
 
-    __slots__ = ("_descriptor", "_is_reserved", "_pool", "path", "used")
+    __slots__ = ("_descriptor", "_is_gone", "_is_reserved", "_pool", "path", "used")
 
     def __init__(self, pool: FilePool, path: Path) -> None:
         self.path = path
         self.used = False
         self._pool = pool
         self._descriptor = _CLOSED
+        self._is_gone = False
         self._is_reserved = False
 
     @property
@@ -78,9 +79,18 @@ class LogFile:
 
     @property
     def descriptor(self) -> int:
-        """The open descriptor; the file is created when it does not exist."""
+        """The open descriptor; the file is created when it does not exist.
+
+        Raises:
+            OSError: The file cannot be opened, or was given up.
+        """
+        return self._opened(os.O_CREAT)
+
+    def _opened(self, flags: int = 0) -> int:
         if self._descriptor == _CLOSED:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if self._is_gone:
+                raise FileNotFoundError(errno.ENOENT, "The file was given up", str(self.path))
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
             self._pool.opened(self)
         self.used = True
         return self._descriptor
@@ -93,8 +103,12 @@ class LogFile:
             return 0
 
     def read(self, size: int, position: int) -> bytes:
-        """Read up to ``size`` bytes at ``position``; fewer only at the end of the file."""
-        return os.pread(self.descriptor, size, position)
+        """Read up to ``size`` bytes at ``position``; fewer only at the end of the file.
+
+        Raises:
+            OSError: The file does not exist, or the disk refuses.
+        """
+        return os.pread(self._opened(), size, position)
 
     def write(self, buffers: Sequence[Buffer], size: int, position: int) -> None:
         """Write buffers of ``size`` bytes in all at ``position``: all of it, or nothing stays.
@@ -147,6 +161,11 @@ class LogFile:
         if self._descriptor != _CLOSED:
             os.close(self._descriptor)
             self._descriptor = _CLOSED
+
+    def give_up(self) -> None:
+        """Close for good: another file may have taken the path, so this one must never be opened again."""
+        self.close()
+        self._is_gone = True
 
     def rename(self, path: Path) -> None:
         """Move the file; an existing one at ``path`` is replaced."""

@@ -21,6 +21,7 @@ from klamm.storage.log.checkpoints import OFFLINE, EpochStart, write_topic_id
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.positions import Positions
 from klamm.storage.log.producers import NO_OFFSET
+from klamm.storage.log.ranges import LogRange
 from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment, RetiredFile
 from klamm.storage.log.validation import check_fits_segment, only_batch, recompressed, stamped_attributes, validate
 
@@ -292,6 +293,16 @@ class PartitionLog:
             OffsetOutOfRangeError: ``offset`` is not in the log.
             StorageError: The disk refuses.
         """
+        found = self.find(offset, max_bytes, min_one_batch=min_one_batch)
+        return b"" if found is None else found.read()
+
+    def find(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> LogRange | None:
+        """Return where the bytes lie that ``read`` returns for the same arguments; None when there are none.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is not in the log.
+            StorageError: The disk refuses.
+        """
         self.check_online()
         if not self.log_start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(
@@ -299,31 +310,33 @@ class PartitionLog:
                 f" but we only have log segments from offset {self.log_start_offset} to {self.end_offset}."
             )
         if offset == self.end_offset or (max_bytes < BATCH_OVERHEAD and not min_one_batch):
-            return b""
+            return None
         try:
-            return self._read(offset, max(max_bytes, 0), min_one_batch)
+            return self._find(offset, max(max_bytes, 0), min_one_batch)
         except OSError as error:
             raise StorageError(f"Cannot read {self._name}: {error}") from error
 
-    def _read(self, offset: int, max_bytes: int, min_one_batch: bool) -> bytes:
+    def _find(self, offset: int, max_bytes: int, min_one_batch: bool) -> LogRange | None:
         located = self._positions.locate(offset)
         if located is None:
-            return b""
+            return None
         segment, position = located
         if segment.size - position <= max_bytes:
-            end, next_offset = segment.size, -1
-            if segment is self.segments[-1]:
-                next_offset = self.end_offset
+            end, end_offset = segment.size, self._end_of(segment)
         else:
-            end, next_offset = segment.whole_batches(position, max_bytes)
+            end, end_offset = segment.whole_batches(position, max_bytes)
             if end == position:
                 if not min_one_batch:
-                    return b""
+                    return None
                 head = next(segment.walk(position))
-                end, next_offset = position + head.size, head.last_offset + 1
-        if next_offset >= 0:
-            self._positions.remember(next_offset, segment, end)
-        return segment.file.read(end - position, position)
+                end, end_offset = position + head.size, head.last_offset + 1
+        self._positions.remember(end_offset, segment, end)
+        return LogRange(segment.file, position, end - position, end_offset)
+
+    def _end_of(self, segment: LogSegment) -> int:
+        """Return where the segment behind this one begins; of the last one the end offset."""
+        behind = self.segment_index(segment.base_offset) + 1
+        return self.segments[behind].base_offset if behind < len(self.segments) else self.end_offset
 
     def segment_index(self, offset: int) -> int:
         """Return the place of the segment that holds or would hold ``offset``; -1 when it is before the first."""
@@ -436,9 +449,9 @@ class PartitionLog:
         self.producers.save(self.directory, self.end_offset)
 
     def close(self) -> None:
-        """Give back descriptors and let waiters go."""
+        """Give back descriptors for good and let waiters go."""
         for segment in self.segments:
-            segment.close()
+            segment.give_up()
         self.end_waiting()
 
     def end_waiting(self) -> None:

@@ -185,6 +185,11 @@ class LogSegment:
         for file in self.files:
             file.close()
 
+    def give_up(self) -> None:
+        """Close for good: the files were replaced or removed under their names."""
+        for file in self.files:
+            file.give_up()
+
     # -- reading
 
     def walk(self, position: int) -> Iterator[BatchHead]:

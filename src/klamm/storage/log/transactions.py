@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import StorageError
-from klamm.protocol.records import LOG_OVERHEAD, ControlType, RecordBatch, encode_marker
-from klamm.protocol.records.layout import INT32, LAST_OFFSET_DELTA_AT, OFFSET_AND_LENGTH
+from klamm.protocol.records import ControlType, RecordBatch, encode_marker
 from klamm.storage.log.aborted import AbortedTransaction, entry_for, overlapping
 from klamm.storage.log.appending import WAITING_ENDS
 from klamm.storage.log.producers import NO_OFFSET
 
 if TYPE_CHECKING:
     from klamm.storage.log.partition import PartitionLog
+    from klamm.storage.log.ranges import LogRange
 
 
 def append_marker(
@@ -51,8 +51,8 @@ def append_marker(
     return offset
 
 
-def read_committed(log: PartitionLog, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
-    """Read like ``PartitionLog.read``, but nothing from the last stable offset on.
+def find_committed(log: PartitionLog, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> LogRange | None:
+    """Find like ``PartitionLog.find``, but nothing from the last stable offset on.
 
     Raises:
         OffsetOutOfRangeError: ``offset`` is not in the log.
@@ -60,45 +60,29 @@ def read_committed(log: PartitionLog, offset: int, max_bytes: int, *, min_one_ba
     """
     stable = log.last_stable_offset
     if stable <= offset <= log.end_offset:
-        return b""
-    data = log.read(offset, max_bytes, min_one_batch=min_one_batch)
-    return data if stable == log.end_offset else _below(data, stable)
+        return None
+    found = log.find(offset, max_bytes, min_one_batch=min_one_batch)
+    if found is None or found.end_offset <= stable:
+        return found
+    try:
+        position = log.segments[max(log.segment_index(stable), 0)].position_of(stable)
+    except OSError as error:
+        raise StorageError(f"Cannot read {log.name}: {error}") from error
+    return found if position is None else found.cut(position, stable) or None
 
 
-def aborted_in(log: PartitionLog, offset: int, data: bytes) -> list[AbortedTransaction]:
-    """Return the aborted transactions that a reader has to leave out of ``data``, which was read from ``offset`` on.
+def aborted_in(log: PartitionLog, offset: int, found: LogRange | None) -> list[AbortedTransaction]:
+    """Return the aborted transactions that a reader has to leave out of ``found``, which begins with ``offset``.
 
     Raises:
         StorageError: The disk refuses.
     """
-    if not data:
+    if found is None:
         return []
     try:
         segments = log.segments[max(log.segment_index(offset), 0) :]
         if not any(segment.aborted.entries for segment in segments):
             return []
-        return overlapping(segments, offset, _end_of(data))
+        return overlapping(segments, offset, found.end_offset)
     except OSError as error:
         raise StorageError(f"Cannot read the index of aborted transactions of {log.name}: {error}") from error
-
-
-def _below(data: bytes, end_offset: int) -> bytes:
-    """Cut batches that begin at or behind an offset."""
-    position = 0
-    while position < len(data):
-        base_offset, length = OFFSET_AND_LENGTH.unpack_from(data, position)
-        if base_offset >= end_offset:
-            return data[:position]
-        position += LOG_OVERHEAD + length
-    return data
-
-
-def _end_of(data: bytes) -> int:
-    """Return the offset behind the last batch."""
-    position = last = 0
-    while position < len(data):
-        last = position
-        position += LOG_OVERHEAD + OFFSET_AND_LENGTH.unpack_from(data, position)[1]
-    base_offset: int = OFFSET_AND_LENGTH.unpack_from(data, last)[0]
-    delta: int = INT32.unpack_from(data, last + LAST_OFFSET_DELTA_AT)[0]
-    return base_offset + delta + 1

@@ -10,11 +10,12 @@ import pytest
 
 from klamm.broker.fetching.response import FetchedBody, FetchedPartition
 from klamm.broker.fetching.sessions import EVICTION_MS
-from klamm.broker.handlers.api_001_fetch import ROUTE
+from klamm.broker.handlers.api_001_fetch import ROUTE, handle
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
-from tests.support.data_path import ELSEWHERE, HERE, DataPath
+from klamm.storage.log import LogRange
+from tests.support.data_path import ELSEWHERE, HERE, DataPath, joined
 from tests.support.logs import batch, records_in
 
 Wanted = FetchRequest.FetchPartition
@@ -86,7 +87,7 @@ def test_the_body_is_what_the_codec_would_write(version: int) -> None:
     if version >= 16:
         body.node_endpoints = [FetchResponse.NodeEndpoint(node_id=4, host="h", port=5, rack=None)]
 
-    written = b"".join(body.buffers(version))
+    written = joined(body.buffers(version))
 
     assert body.is_flexible(version) == FetchResponse.is_flexible(version)
     assert encode(decode(FetchResponse, version, written), version) == written
@@ -105,6 +106,40 @@ def test_limits_hold_but_for_the_first_batch(broker: DataPath) -> None:
     assert sorted(found(per_partition)) in ([(0, 0), (0, 1)], [(0, 0), (0, 1), (1, 0)])
     assert len(found(in_all)) == 4
     assert len(found(tiny)) == 1
+
+
+def test_fetch_max_bytes_of_the_broker_is_a_limit_for_all_partitions_together(broker: DataPath) -> None:
+    size = len(batch("x" * 100))
+    broker.broker_configs["fetch.max.bytes"] = 4 * size
+    for index in (0, 1):
+        for _ in range(3):
+            broker.log("t", index).append(batch("x" * 100))
+
+    assert len(found(fetch(broker, request(partition(), partition(1))))) == 4
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_what_is_beyond_the_first_bytes_of_a_large_response_is_read_when_it_is_sent(
+    broker: DataPath, isolation_level: int
+) -> None:
+    for index in (0, 1):
+        for _ in range(8):
+            broker.log("t", index).append(batch("x" * 100_000))
+    asked = request(
+        partition(max_bytes=1 << 30),
+        partition(1, max_bytes=450_000),
+        max_bytes=1 << 30,
+        isolation_level=isolation_level,
+    )
+
+    body = asyncio.run(handle(asked, broker.context(12)))
+
+    kinds = {item.partition: (type(item.records), len(item.records)) for item in body.partitions}
+    size = len(batch("x" * 100_000))
+    assert kinds == {0: (LogRange, 8 * size), 1: (bytes, 4 * size)}
+    assert body.records_bytes == 12 * size
+    answer = decode(FetchResponse, 12, joined(body.buffers(12)))
+    assert len(found(answer)) == 12
 
 
 def test_partitions_take_turns_when_the_limit_is_small(broker: DataPath) -> None:

@@ -1,0 +1,223 @@
+"""Clients that ask for much and read nothing: the broker stays small, serves all others, and ends with them in time."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+import struct
+import time
+from typing import TYPE_CHECKING, Final
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+import klamm
+from klamm.broker.network.outbox import MAX_UNREAD_BYTES
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.fetch import FetchRequest
+from klamm.protocol.records import Record, encode_batch
+from tests.support.processes import free_port, wait_until
+from tests.support.security import Certificates
+from tests.support.wire import WireClient, request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEBI: Final = 1 << 20
+IDLE_MS: Final = 4_000
+CLIENTS: Final = 20
+BATCH: Final = encode_batch([Record(None, bytes(1_000_000), (), int(time.time() * 1000))])
+PARTITIONS: Final = 4
+BATCHES: Final = 15
+"""Of each partition: 60 MB in all, above the default of fetch.max.bytes."""
+MANY_TOPICS: Final = 3_000
+BUILT_BYTES: Final = 12 * MEBI
+"""What one response takes while it is made, besides the bytes that are queued then."""
+MOST_FETCHED: Final = 57_671_680
+"""Default of fetch.max.bytes."""
+
+
+class Broker:
+    """A broker with a plain and an encrypted listener, and clients that only send."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self.plain, self.tls = free_port(), free_port()
+        self.embedded = klamm.Broker(
+            config={
+                "listeners": f"PLAIN://127.0.0.1:{self.plain},TLS://127.0.0.1:{self.tls}",
+                "listener.security.protocol.map": "PLAIN:PLAINTEXT,TLS:SSL",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(certificates.issue("broker", "/CN=broker")),
+                "connections.max.idle.ms": str(IDLE_MS),
+            }
+        )
+        self.context = ssl.create_default_context(cafile=str(certificates.authority))
+        self.address = f"127.0.0.1:{self.plain}"
+
+    def connect(self, *, encrypted: bool = False) -> socket.socket:
+        """Open a connection that takes little before it is read."""
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+        peer.settimeout(30)
+        peer.connect(("127.0.0.1", self.tls if encrypted else self.plain))
+        return self.context.wrap_socket(peer, server_hostname="127.0.0.1") if encrypted else peer
+
+    def memory(self) -> int:
+        """Return the resident bytes of the process."""
+        return int(self.process.memory_info().rss)
+
+    @property
+    def process(self) -> psutil.Process:
+        """Return the broker's process."""
+        return psutil.Process(self.embedded.pid)
+
+    def connections(self) -> int:
+        """Return how many connections of clients the broker has."""
+        ports = {self.plain, self.tls}
+        return sum(at.laddr.port in ports and at.status != "LISTEN" for at in self.process.net_connections("tcp"))
+
+    def closed_as(self, reason: str) -> int:
+        """Return how many connections were closed for a reason, by the log."""
+        return len(re.findall(f"Connection of .* closed: {reason}", self.embedded.log_text()))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    made = Broker(Certificates.create(tmp_path_factory.mktemp("certificates")))
+    with made.embedded:
+        with WireClient(made.address, timeout_s=60) as client:
+            client.create_topic("large", partitions=PARTITIONS)
+            for partition in range(PARTITIONS):
+                for _ in range(BATCHES):
+                    client.produce("large", partition, BATCH)
+        yield made
+        assert "Traceback" not in made.embedded.log_text()
+
+
+def fetch(max_bytes: int = 2**31 - 1) -> bytes:
+    partitions = [
+        FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=2**31 - 1)
+        for number in range(PARTITIONS)
+    ]
+    topic = FetchRequest.FetchTopic(topic="large", partitions=partitions)
+    return request_frame(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=max_bytes, topics=[topic]), 12)
+
+
+def describe(count: int = MANY_TOPICS) -> DescribeConfigsRequest:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    wanted = [resource(resource_type=2, resource_name=f"many-{number}") for number in range(count)]
+    return DescribeConfigsRequest(resources=wanted, include_documentation=True, include_synonyms=True)
+
+
+def is_served(broker: Broker) -> float:
+    """Return how long an honest client waited for a few requests."""
+    began = time.perf_counter()
+    with WireClient(broker.address, timeout_s=30) as client:
+        client.end_offset("large", 0)
+        client.topic_configs("large")
+    return time.perf_counter() - began
+
+
+def most_memory(broker: Broker, seconds: float) -> int:
+    """Return the largest size of the broker in a while."""
+    most, ends = 0, time.monotonic() + seconds
+    while time.monotonic() < ends:
+        most = max(most, broker.memory())
+        time.sleep(0.05)
+    return most
+
+
+def close_all(peers: list[socket.socket]) -> None:
+    for peer in peers:
+        with contextlib.suppress(OSError):
+            peer.close()
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+def test_fetches_that_are_not_read_cost_no_memory_and_end_when_idle(broker: Broker, encrypted: bool) -> None:
+    """Before: each held a whole response, for ever, and the log said at each sweep that it was closed."""
+    wait_until(lambda: broker.connections() == 0, timeout_s=30, what="connections of before to end")
+    before, said = broker.memory(), broker.closed_as("idle")
+    peers = [broker.connect(encrypted=encrypted) for _ in range(CLIENTS)]
+    try:
+        for peer in peers:
+            peer.sendall(fetch() * 3)
+        assert most_memory(broker, 2) - before < 100 * MEBI
+        assert is_served(broker) < 5
+        wait_until(lambda: broker.connections() == 0, timeout_s=30, what="idle connections to end")
+        wait_until(lambda: broker.memory() - before < 50 * MEBI, timeout_s=10, what="memory to be free")
+        time.sleep(IDLE_MS / 1000)
+        assert broker.closed_as("idle") - said == CLIENTS
+    finally:
+        close_all(peers)
+
+
+def test_a_half_open_connection_ends_when_idle(broker: Broker) -> None:
+    """The client has closed its side, with a response on its way that it never reads."""
+    peer = broker.connect()
+    try:
+        peer.sendall(fetch())
+        peer.shutdown(socket.SHUT_WR)
+        wait_until(lambda: broker.connections() == 0, timeout_s=30, what="the connection to end")
+    finally:
+        peer.close()
+
+
+def test_a_slow_reader_is_not_idle_and_gets_every_byte(broker: Broker) -> None:
+    """It needs longer than connections.max.idle.ms for one response."""
+    with broker.connect() as peer:
+        peer.sendall(fetch(max_bytes=10 * MEBI))
+        size = struct.unpack(">i", peer.recv(4))[0]
+        left, pause_s = size, 1.5 * IDLE_MS / 1000 / 60
+        while left:
+            taken = 0
+            while taken < size // 60 and left:
+                data = peer.recv(min(left, size // 60 - taken or 1))
+                assert data
+                taken, left = taken + len(data), left - len(data)
+            time.sleep(pause_s)
+        peer.sendall(fetch(max_bytes=1))
+        assert peer.recv(4)
+
+
+@pytest.mark.parametrize("asked", [2**31 - 1, MOST_FETCHED + 1, MOST_FETCHED - MEBI])
+def test_a_response_is_not_above_fetch_max_bytes(broker: Broker, asked: int) -> None:
+    with broker.connect() as peer:
+        peer.sendall(fetch(asked))
+        size = struct.unpack(">i", peer.recv(4))[0]
+    assert min(asked, MOST_FETCHED) - 2 * MEBI < size <= min(asked, MOST_FETCHED) + 1_000
+
+
+@pytest.fixture(scope="module")
+def many_topics(broker: Broker) -> None:
+    spec = CreateTopicsRequest.CreatableTopic
+    topics = [
+        spec(name=f"many-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        for number in range(MANY_TOPICS)
+    ]
+    with WireClient(broker.address, timeout_s=120) as client:
+        client.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000), CreateTopicsResponse, 7)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+@pytest.mark.usefixtures("many_topics")
+def test_other_large_responses_that_are_not_read_stay_within_the_budget(broker: Broker, encrypted: bool) -> None:
+    """Those that are made in memory: the connections that cost most are closed when all together hold too much."""
+    with WireClient(broker.address, timeout_s=60) as client:
+        frame = request_frame(describe(), 4)
+        size = len(repr(client.ask(describe(10), DescribeConfigsResponse, 4))) * MANY_TOPICS // 10
+    assert size * CLIENTS > 4 * MAX_UNREAD_BYTES
+    before = broker.memory()
+    peers = [broker.connect(encrypted=encrypted) for _ in range(CLIENTS)]
+    try:
+        for peer in peers:
+            peer.sendall(frame)
+        most = most_memory(broker, 12)
+        assert most - before < MAX_UNREAD_BYTES + CLIENTS * BUILT_BYTES
+        assert is_served(broker) < 5
+        assert broker.closed_as(r"\d+ bytes of responses are not read") > 0
+    finally:
+        close_all(peers)

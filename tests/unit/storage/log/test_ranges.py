@@ -1,0 +1,80 @@
+"""Ranges of segments that are read later: the right bytes, or an error, whatever happened to the log meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.protocol.errors import StorageError
+from klamm.storage.log import LogRange, delete_records
+from klamm.storage.log.compaction import compact
+from tests.support.logs import TOPIC_ID, LogHouse, batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def found(house: LogHouse) -> tuple[LogRange, bytes]:
+    """Return the range of the first segment and what it holds now."""
+    item = house.log.find(0, 1 << 20)
+    assert item is not None
+    return item, item.read()
+
+
+def filled(data_dir: Path, **configs: str) -> LogHouse:
+    house = LogHouse(data_dir, **configs)
+    for number in range(6):
+        house.log.append(batch(f"value-{number}"))
+    house.log.roll()
+    house.log.append(batch("last"))
+    return house
+
+
+def test_a_range_is_read_in_any_parts(tmp_path: Path) -> None:
+    item, whole = found(filled(tmp_path))
+    assert len(item) == len(whole)
+    assert b"".join(item.read(start, 7) for start in range(0, len(whole), 7)) == whole
+    assert item.end_offset == 6
+
+
+def test_a_range_outlives_its_descriptor_and_what_is_appended_later(tmp_path: Path) -> None:
+    house = filled(tmp_path)
+    item, whole = found(house)
+    house.log.segments[0].close()
+    house.log.append(batch("later"))
+    assert item.read() == whole
+
+
+def test_a_range_outlives_retention_until_the_file_is_removed(tmp_path: Path) -> None:
+    house = filled(tmp_path, file_delete_delay_ms="60000")
+    item, whole = found(house)
+    delete_records(house.log, 6)
+    assert item.read() == whole
+    house.clock.now_ms += 60_000
+    asyncio.run(house.manager.remove_doomed())
+    house.pool.close()
+    with pytest.raises(StorageError):
+        item.read()
+
+
+def test_a_range_of_a_compacted_segment_fails_rather_than_reads_the_new_one(tmp_path: Path) -> None:
+    house = filled(tmp_path, cleanup_policy="compact")
+    item, _ = found(house)
+    asyncio.run(compact(house.log, house.clock.now_ms))
+    assert len(house.log.read(0, 1 << 20)) < len(item)
+    with pytest.raises(StorageError):
+        item.read()
+
+
+def test_a_range_of_a_deleted_topic_fails_rather_than_reads_a_new_one(tmp_path: Path) -> None:
+    house = filled(tmp_path)
+    item, _ = found(house)
+    house.manager.delete_topic(TOPIC_ID)
+    for file in (house.data_dir / "t-0").glob("*"):
+        pytest.fail(f"{file} is still there")
+    (house.data_dir / "t-0").mkdir()
+    (house.data_dir / "t-0" / "00000000000000000000.log").write_bytes(bytes(10_000))
+    with pytest.raises(StorageError):
+        item.read()

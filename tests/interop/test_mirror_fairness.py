@@ -11,6 +11,7 @@ import pytest
 from klamm.mirror.copying.copier import Copier
 from klamm.mirror.copying.partition_copy import CopyState, PartitionId
 from klamm.mirror.copying.position_store import PositionStore
+from klamm.mirror.positions import Position
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce
@@ -85,11 +86,11 @@ def test_nobody_waits_for_positions_that_are_taken_slowly(address: str, monkeypa
     has_begun, has_more, may_go_on = threading.Event(), threading.Event(), threading.Event()
     write = PositionStore.write
 
-    def write_slowly(store: PositionStore, offsets: Mapping[tuple[str, int], int], *ids: Any) -> None:
-        if offsets.get(("slowly", 0)):
+    def write_slowly(store: PositionStore, moved: Mapping[tuple[str, int], Position], *ids: Any) -> None:
+        if moved.get(("slowly", 0), Position(0)).next_offset:
             has_begun.set()
             assert may_go_on.wait(30)
-        write(store, offsets, *ids)
+        write(store, moved, *ids)
 
     monkeypatch.setattr(PositionStore, "write", write_slowly)
     copier = Copier(settings, [partition])

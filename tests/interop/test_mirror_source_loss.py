@@ -12,6 +12,7 @@ from klamm.admin import AdminClient
 from klamm.mirror.copying.copier import Copier
 from klamm.mirror.copying.partition_copy import CopyState, PartitionId
 from klamm.mirror.positions import SourcePartition, key_bytes, partition_for_key, value_bytes
+from klamm.wire.cluster import LATEST, Cluster
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, delete_records, produce, read
@@ -132,6 +133,72 @@ def test_purged_records_are_named_and_left_behind_if_the_file_says_so(
     assert "lost-1: offsets 10 to 14 were purged on the source before they were mirrored; going on at 15" in caplog.text
     arrived = read(address, "A.lost", {0: 20, 1: 15})
     assert arrived == {0: numbered(0, 20), 1: numbered(0, 10) + numbered(15, 5)}
+
+
+def mirrored_up_to(address: str, topic: str, offset: int, leader_epoch: int) -> None:
+    """Write the position of a mirror that has copied records up to and with an offset."""
+    key = key_bytes(SourcePartition("A", topic, 0))
+    write(address, POSITIONS, [Seen(key, value_bytes(offset, leader_epoch), (), YEAR_2013)], partition_for_key(key, 5))
+
+
+@pytest.mark.parametrize("shards", [0, 1], ids=["at least once", "exactly once"])
+def test_a_log_that_ends_before_the_position_is_a_loss_and_mirrored_from_where_it_parts(
+    address: str, shards: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fetch names the leader epoch of the last copied batch, and the leader answers where its log ends (KIP-595)."""
+    # given
+    topic = f"cut-{shards}"
+    partitions = create_both(address, topic)
+    write(address, topic, numbered(0, 20))
+    mirrored_up_to(address, topic, 49, leader_epoch=0)
+    settings = copy_settings(address, address, alias="A", shards=shards)
+    # when
+    (stopped,) = copy_all(settings, *partitions)
+    # then
+    assert stopped.state is CopyState.STOPPED
+    assert "its log parts at offset 20 from what was read up to offset 50 of leader epoch 0" in stopped.reason
+    assert f"klamm.on.source.loss=continue goes on at 20, behind what A.{topic} holds" in stopped.reason
+    # when
+    with caplog.at_level(logging.WARNING):
+        copier = Copier(going_on(settings), partitions)
+        try:
+            run_until(copier, lambda: "going on at 20" in caplog.text)
+            write(address, topic, numbered(20, 5))
+            run_until(copier, lambda: sum(row.records for row in copier.progress()) == 5)
+        finally:
+            copier.close()
+    # then
+    assert read(address, f"A.{topic}", {0: 5}) == {0: numbered(20, 5)}
+    # and the position is that of the log as it is now
+    write(address, topic, numbered(25, 5))
+    (resumed,) = copy_all(settings, *partitions)
+    assert resumed.state is CopyState.COPYING
+    assert read(address, f"A.{topic}", {0: 10}) == {0: numbered(20, 10)}
+
+
+def test_an_offset_that_the_source_refuses_is_a_loss_however_long_its_log_is_by_then(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OFFSET_OUT_OF_RANGE for an offset that the log has a moment later is no glitch: it has other records there."""
+    # given
+    topic = "refused"
+    partitions = create_both(address, topic)
+    write(address, topic, numbered(100, 20))
+    mirrored_up_to(address, topic, 24, leader_epoch=-1)
+    ask = Cluster.list_offsets
+
+    def grow_first(cluster: Cluster, where: list[tuple[str, int]], timestamp: int) -> dict[tuple[str, int], int]:
+        if where == [(topic, 0)] and timestamp == LATEST:
+            write(address, topic, numbered(120, 10))
+            monkeypatch.setattr(Cluster, "list_offsets", ask)
+        return ask(cluster, where, timestamp)
+
+    monkeypatch.setattr(Cluster, "list_offsets", grow_first)
+    # when
+    (stopped,) = copy_all(copy_settings(address, address, alias="A"), *partitions)
+    # then
+    assert stopped.state is CopyState.STOPPED
+    assert "it refused offset 25 as out of range, and holds 0 to 30 now" in stopped.reason
 
 
 def test_after_a_takeover_the_topic_of_that_moment_is_the_one_that_is_meant(address: str) -> None:

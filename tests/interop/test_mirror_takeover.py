@@ -18,6 +18,7 @@ from klamm.mirror.copying.position_store import PositionStore
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.model import GroupState
+from klamm.mirror.positions import Position
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from klamm.wire.buffers import BufferPool
@@ -242,7 +243,7 @@ def _put_back(flow: FlowSettings, names: Names, offset: int) -> None:
     """Let the worker's topic hold an old position, as if repeating later ones there had failed: Kafka warns."""
     assert flow.worker_positions_topic is not None
     with _positions(flow, flow.worker_positions_topic) as store:
-        store.write({(names.topic, 0): offset + 1})
+        store.write({(names.topic, 0): Position(offset + 1)})
 
 
 def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[PositionStore]:

@@ -5,7 +5,8 @@ the target. The bytes of the key matter: compaction and MirrorMaker 2 find an ol
 
 What the mirror has to remember beside that stands in the same topic under a connector's name of its own, which Connect
 keeps apart as it does those of MirrorMaker's other connectors: the id of the source's topic that a position belongs to,
-and the number of shards that write in transactions.
+and the number of shards that write in transactions. The leader epoch of a position is part of its value, where
+MirrorMaker reads ``offset`` only.
 """
 
 from __future__ import annotations
@@ -30,15 +31,31 @@ class SourcePartition(NamedTuple):
     partition: int
 
 
+class Position(NamedTuple):
+    """How far a partition is mirrored."""
+
+    next_offset: int
+    """The next offset to copy."""
+    leader_epoch: int = -1
+    """Leader epoch of the last batch before ``next_offset``, by which a truncated source log is found. -1: unknown."""
+
+
 def key_bytes(partition: SourcePartition) -> bytes:
     """Return the key of a position, exactly as MirrorMaker 2 writes it."""
     where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
     return json.dumps([_CONNECTOR, where], separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def value_bytes(last_mirrored_offset: int) -> bytes:
-    """Return the value of a position: the offset of the last record mirrored, -1 for none yet."""
-    return b'{"offset":%d}' % last_mirrored_offset
+def value_bytes(last_mirrored_offset: int, leader_epoch: int = -1) -> bytes:
+    """Return the value of a position.
+
+    Args:
+        last_mirrored_offset: Offset of the last record mirrored, -1 for none yet.
+        leader_epoch: Its leader epoch on the source; -1 when it is not known, which gives MirrorMaker's own bytes.
+    """
+    if leader_epoch < 0:
+        return b'{"offset":%d}' % last_mirrored_offset
+    return b'{"offset":%d,"leader_epoch":%d}' % (last_mirrored_offset, leader_epoch)
 
 
 def parse_key(key: bytes | memoryview | None) -> SourcePartition | None:
@@ -63,6 +80,18 @@ def parse_value(value: bytes | memoryview | None) -> int | None:
                 return None
     except ValueError:
         return None
+
+
+def parse_leader_epoch(value: bytes | memoryview | None) -> int:
+    """Return the leader epoch of a position, -1 when it has none: MirrorMaker 2 writes none."""
+    try:
+        match json.loads(bytes(value or b"")):
+            case {"leader_epoch": int(leader_epoch)}:
+                return leader_epoch
+            case _:
+                return -1
+    except ValueError:
+        return -1
 
 
 class ShardPlan(NamedTuple):

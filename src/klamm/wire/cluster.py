@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +58,8 @@ class TopicState:
     """Node id by partition; partitions without a leader are missing."""
     partitions: tuple[int, ...]
     """All partitions, also those without a leader."""
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Leader epoch by partition; missing or -1 when the broker tells none (before Kafka 2.1)."""
 
 
 class Cluster:
@@ -89,7 +91,10 @@ class Cluster:
             if topic.error_code == ErrorCode.NONE and topic.name is not None:
                 leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}
                 partitions = tuple(sorted(p.partition_index for p in topic.partitions))
-                self.topics[topic.name] = TopicState(topic_id=topic.topic_id, leaders=leaders, partitions=partitions)
+                epochs = {p.partition_index: p.leader_epoch for p in topic.partitions}
+                self.topics[topic.name] = TopicState(
+                    topic_id=topic.topic_id, leaders=leaders, partitions=partitions, leader_epochs=epochs
+                )
 
     def _call_any(self, names: list[str]) -> MetadataResponse:
         request = MetadataRequest(
@@ -151,6 +156,11 @@ class Cluster:
         """Return the node id of a partition's leader, None when there is none or it is not known."""
         state = self.topics.get(topic)
         return state.leaders.get(partition) if state is not None else None
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Return the epoch of a partition's leader, -1 when it is not known."""
+        state = self.topics.get(topic)
+        return state.leader_epochs.get(partition, -1) if state is not None else -1
 
     def topic_id(self, topic: str) -> UUID:
         """Return a topic's id, zero when it is not known."""

@@ -35,6 +35,17 @@ class WantedRecords(NamedTuple):
     topic_id: UUID
     partition: int
     fetch_offset: int
+    current_leader_epoch: int = -1
+    """Of the leader as the asker knows it: a leader of another epoch refuses. -1: not checked."""
+    last_fetched_epoch: int = -1
+    """Leader epoch of the batch before ``fetch_offset``, which the leader compares with its log. -1: not checked."""
+
+
+class EpochEnd(NamedTuple):
+    """A leader epoch of a log, and where its records end."""
+
+    leader_epoch: int
+    end_offset: int
 
 
 class FetchedPartition(NamedTuple):
@@ -48,6 +59,8 @@ class FetchedPartition(NamedTuple):
     aborted: tuple[AbortedTransaction, ...] | None
     """None under read_uncommitted."""
     records: memoryview
+    diverging: EpochEnd | None = None
+    """Where the leader's log parts from what was read before; None: nowhere, as far as the leader was asked."""
 
 
 def fetch_request(
@@ -70,13 +83,17 @@ def fetch_request(
         forgotten: partitions that leave the session, with their topics' ids.
     """
     topics: dict[str, FetchRequest.FetchTopic] = {}
-    for topic, topic_id, partition, fetch_offset in wanted:
+    for topic, topic_id, partition, fetch_offset, current_leader_epoch, last_fetched_epoch in wanted:
         entry = topics.get(topic)
         if entry is None:
             entry = topics[topic] = FetchRequest.FetchTopic(topic=topic, topic_id=topic_id)
         entry.partitions.append(
             FetchRequest.FetchPartition(
-                partition=partition, fetch_offset=fetch_offset, partition_max_bytes=limits.partition_max_bytes
+                partition=partition,
+                fetch_offset=fetch_offset,
+                partition_max_bytes=limits.partition_max_bytes,
+                current_leader_epoch=current_leader_epoch,
+                last_fetched_epoch=last_fetched_epoch,
             )
         )
     return FetchRequest(
@@ -116,7 +133,13 @@ def fetched_partitions(
                 end_offset=partition.last_stable_offset if read_committed else partition.high_watermark,
                 aborted=_aborted(partition) if read_committed else None,
                 records=memoryview(partition.records or b""),
+                diverging=_diverging(partition),
             )
+
+
+def _diverging(partition: FetchResponse.PartitionData) -> EpochEnd | None:
+    found = partition.diverging_epoch
+    return None if found is None or found.end_offset < 0 else EpochEnd(found.epoch, found.end_offset)
 
 
 def _aborted(partition: FetchResponse.PartitionData) -> tuple[AbortedTransaction, ...]:

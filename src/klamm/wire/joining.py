@@ -82,7 +82,12 @@ def _is_joinable(fetched: FetchedBatch) -> bool:
 
 
 def _follows(fetched: FetchedBatch, before: FetchedBatch) -> bool:
-    return fetched.batch.base_offset == before.next_offset and fetched.batch.codec == before.batch.codec
+    """Return whether two batches may become one: without a gap, of one codec and of one leader epoch."""
+    return (
+        fetched.batch.base_offset == before.next_offset
+        and fetched.batch.codec == before.batch.codec
+        and fetched.batch.partition_leader_epoch == before.batch.partition_leader_epoch
+    )
 
 
 def joined(

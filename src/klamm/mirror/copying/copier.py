@@ -287,14 +287,12 @@ class Copier:
         """Have the positions written that moved, and what offset syncs are due; ``_note_positions`` tells what is."""
         self._positions_due = self._clock() + self._settings.positions_interval_s
         moved = self._copies.items() if self._transactions is None else ()
-        self._positions.begin(
-            {key: copy.acked_offset for key, copy in moved if copy.acked_offset > copy.committed_offset}
-        )
+        self._positions.begin({key: copy.position for key, copy in moved if copy.acked_offset > copy.committed_offset})
 
     def _note_positions(self, *, wait: bool = False) -> None:
-        for key, offset in self._positions.collect(wait=wait).items():
+        for key, position in self._positions.collect(wait=wait).items():
             if (copy := self._copies.get(key)) is not None:
-                copy.committed_offset = offset
+                copy.committed_offset = position.next_offset
 
     def progress(self) -> Sequence[PartitionProgress]:
         """Return how far each partition is; the same object as before where nothing is new."""

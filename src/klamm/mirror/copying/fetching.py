@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copying.partition_copy import CopyState, PartitionCopy
+from klamm.mirror.positions import Position
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -22,6 +23,7 @@ from klamm.wire.connection import Connection, ConnectionLostError
 from klamm.wire.fetch_frames import (
     LAST_VERSION,
     TOPIC_IDS_FROM,
+    EpochEnd,
     FetchedPartition,
     WantedRecords,
     fetch_request,
@@ -220,7 +222,14 @@ class Fetcher:
 
     def _next_records(self, copy: PartitionCopy) -> WantedRecords:
         topic, partition, _ = copy.partition_id
-        return WantedRecords(topic, self._topic_ids.get(topic, ZERO_UUID), partition, copy.fetch_offset)
+        last_epoch = copy.last_fetched_epoch
+        leader_epoch = self._source.leader_epoch(topic, partition)
+        if leader_epoch >= 0:
+            # A broker with old metadata may have named a leader that is none any more. What was read of its successor
+            # tells so: it answers UNKNOWN_LEADER_EPOCH then, and not that these records never were.
+            leader_epoch = max(leader_epoch, last_epoch)
+        topic_id = self._topic_ids.get(topic, ZERO_UUID)
+        return WantedRecords(topic, topic_id, partition, copy.fetch_offset, leader_epoch, last_epoch)
 
     def _leader(self, copy: PartitionCopy, now: float) -> int | None:
         leader = self._source.leader(copy.partition_id.topic, copy.partition_id.partition)
@@ -268,7 +277,8 @@ class Fetcher:
     def _settle(self, session: FetchSession, key: Key) -> None:
         """Decide whether a partition that the session told something of stays in it."""
         copy = self._copies.get(key)
-        if copy is not None and copy.is_caught_up and self._has_room(copy, self._clock()):
+        goes_on = copy is not None and copy.state is not CopyState.STOPPED
+        if copy is not None and goes_on and copy.is_caught_up and self._has_room(copy, self._clock()):
             session.want(self._next_records(copy))
             return
         session.forget(key)
@@ -329,6 +339,9 @@ class Fetcher:
         if fetched.error_code != ErrorCode.NONE:
             self._refused(copy, fetched.error_code, self._clock())
             return
+        if fetched.diverging is not None:
+            self._diverged(copy, fetched.diverging, self._clock())
+            return
         self._queue(copy, fetched, memory)
         if copy.pending:
             self._active[key] = copy
@@ -354,8 +367,6 @@ class Fetcher:
         end = self._source.list_offsets([key], clusters.LATEST).get(key)
         if first is None or end is None:
             copy.wait("the source does not tell which offsets it holds", retry_at=now + _RETRY_S)
-        elif first <= copy.fetch_offset <= end:
-            copy.wait(f"the source did not have offset {copy.fetch_offset} for a moment", retry_at=now + _RETRY_S)
         elif copy.fetch_offset < first and self._settings.continue_after_loss:
             logger.warning(
                 "%s: %s-%d: offsets %d to %d were purged on the source before they were mirrored; going on at %d",
@@ -369,11 +380,40 @@ class Fetcher:
                 f"purged before they were mirrored. {ON_LOSS_KEY}=continue goes on at {first}",
             )
         else:
-            self._stop(
-                copy,
-                f"offset {copy.fetch_offset} is not there yet: the source holds {first} to {end}. It lost records, or "
-                f"the topic was created again. Write a position to go on",
+            # A log does not refuse an offset up to its end. It was shorter when it was asked, and grew since.
+            what = (
+                f"the source lost records that were mirrored: it refused offset {copy.fetch_offset} as out of range, "
+                f"and holds {first} to {end} now"
             )
+            self._lost(copy, what, Position(first), now)
+
+    def _diverged(self, copy: PartitionCopy, leader: EpochEnd, now: float) -> None:
+        """Treat a log that has other records than were read before, as after an unclean leader election."""
+        offset = min(leader.end_offset, copy.fetch_offset)
+        what = (
+            f"the source lost records that were mirrored, as after an unclean leader election: its log parts at offset "
+            f"{offset} from what was read up to offset {copy.fetch_offset} of leader epoch {copy.last_fetched_epoch}"
+        )
+        self._lost(copy, what, Position(offset, leader.leader_epoch), now)
+
+    def _lost(self, copy: PartitionCopy, what: str, go_on_at: Position, now: float) -> None:
+        """Stop, or go on at an earlier position if the file says so.
+
+        Both wait until all records that were fetched before are on the target with their position, so that none of
+        them is copied again. Until then the fetch is repeated, and answered in the same way.
+        """
+        topic, partition, remote_topic = copy.partition_id
+        if not copy.is_settled:
+            copy.wait(what, retry_at=now + _RETRY_S)
+        elif self._settings.continue_after_loss:
+            logger.warning(
+                "%s: %s-%d: %s; going on at %d, behind what %s holds",
+                self._settings.flow, topic, partition, what, go_on_at.next_offset, remote_topic,
+            )  # fmt: skip
+            copy.rewind(go_on_at)
+        else:
+            at = go_on_at.next_offset
+            self._stop(copy, f"{what}. {ON_LOSS_KEY}=continue goes on at {at}, behind what {remote_topic} holds")
 
     def sweep(self, now: float) -> None:
         """Forget fetches whose connection broke or which were never answered."""

@@ -43,6 +43,8 @@ class Outgoing:
     """None until it is stamped."""
     offsets: Sequence[int] = ()
     """Source offsets of the records of a batch that was rebuilt; empty: they end with ``last_offset``, without gaps."""
+    leader_epoch: int = -1
+    """Leader epoch of the source's batch; -1 when it has none."""
 
     def stamp(self, producer: ProducerIdentity, base_sequence: int) -> None:
         """Make the batch one of a producer's, in place."""
@@ -91,6 +93,7 @@ class LeftOut(NamedTuple):
     """A batch of which nothing goes to the target."""
 
     next_offset: int
+    leader_epoch: int
 
 
 def outgoing_of(
@@ -128,7 +131,7 @@ def outgoing_of(
         elif first.treatment is Treatment.REBUILD:
             yield _rebuilt(first, fetch_offset)
         else:
-            yield LeftOut(first.next_offset)
+            yield LeftOut(first.next_offset, first.batch.partition_leader_epoch)
 
 
 def _dense(group: Sequence[FetchedBatch], view: memoryview, memory: FrameBuffer | None) -> Outgoing:
@@ -142,13 +145,14 @@ def _dense(group: Sequence[FetchedBatch], view: memoryview, memory: FrameBuffer 
         last_offset=next_offset - 1,
         is_dense=True,
         first_timestamp=first.base_timestamp,
+        leader_epoch=first.partition_leader_epoch,
     )
 
 
 def _rebuilt(fetched: FetchedBatch, fetch_offset: int) -> Outgoing | LeftOut:
     view, offsets = batches.rebuild(fetched.batch, fetch_offset)
     if not offsets:
-        return LeftOut(fetched.next_offset)
+        return LeftOut(fetched.next_offset, fetched.batch.partition_leader_epoch)
     return Outgoing(
         view,
         len(offsets),
@@ -158,4 +162,5 @@ def _rebuilt(fetched: FetchedBatch, fetch_offset: int) -> Outgoing | LeftOut:
         last_offset=fetched.next_offset - 1,
         first_timestamp=fetched.batch.base_timestamp,
         offsets=offsets,
+        leader_epoch=fetched.batch.partition_leader_epoch,
     )

@@ -9,7 +9,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copying.ages import RecentAges
+from klamm.mirror.copying.epochs import FetchedEpochs
 from klamm.mirror.copying.outgoing import MAX_IN_FLIGHT, SEQUENCE_MASK, Outgoing, outgoing_of
+from klamm.mirror.positions import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +48,7 @@ class PartitionCopy:
 
     __slots__ = (
         "_ahead_offset",
+        "_epochs",
         "_largest_joined",
         "_proven_at_ms",
         "_put_back_count",
@@ -75,8 +78,19 @@ class PartitionCopy:
         "too_large",
     )
 
-    def __init__(self, partition_id: PartitionId, *, start_offset: int, committed: bool) -> None:
+    def __init__(
+        self, partition_id: PartitionId, *, start_offset: int, committed: bool, leader_epoch: int = -1
+    ) -> None:
+        """Begin at an offset.
+
+        Args:
+            partition_id: which partition.
+            start_offset: the first source offset to copy.
+            committed: whether the positions topic says so already.
+            leader_epoch: of the source's batch before ``start_offset``; -1: not known.
+        """
         self.partition_id = partition_id
+        self._epochs = FetchedEpochs(leader_epoch)
         self.fetch_offset = start_offset
         self.acked_offset = start_offset
         """Everything before it is on the target."""
@@ -140,6 +154,7 @@ class PartitionCopy:
         join_up_to = min(join_up_to, self._largest_joined)
         found = outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to, is_far=is_far)
         for each in found:
+            self._epochs.begin(self.fetch_offset, each.leader_epoch)
             if isinstance(each, Outgoing):
                 self._append(each, now_ms)
             else:
@@ -164,6 +179,28 @@ class PartitionCopy:
         """Go on at a later offset, as if all before it were mirrored once what was fetched is."""
         self._skip_to(offset)
         self.fetch_offset = offset
+        self._epochs.begin(offset - 1, -1)
+
+    def rewind(self, position: Position) -> None:
+        """Go on at an earlier offset, which becomes the position. Only for a copy that ``is_settled``."""
+        self.fetch_offset = self.acked_offset = position.next_offset
+        self.committed_offset = self.end_offset = self._ahead_offset = -1
+        self._epochs = FetchedEpochs(position.leader_epoch)
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether all that was fetched is on the target, and the positions topic says so."""
+        return not (self.pending or self.in_flight) and self.committed_offset == self.acked_offset
+
+    @property
+    def position(self) -> Position:
+        """What the positions topic is to say."""
+        return Position(self.acked_offset, self._epochs.before(self.acked_offset))
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        """Leader epoch of the source's batch before ``fetch_offset``; -1: not known."""
+        return self._epochs.before(self.fetch_offset)
 
     def fetched(self, *, end_offset: int) -> None:
         """Note an answer of the source without an error."""
@@ -228,6 +265,7 @@ class PartitionCopy:
         self.last_timestamp = max(self.last_timestamp, outgoing.max_timestamp)
         _observe(self.replication_ages, outgoing, _now_ms())
         outgoing.release()
+        self._epochs.forget_before(self.acked_offset)
         if self.state is CopyState.WAITING and not self.retrying:
             self.state, self.reason = CopyState.COPYING, ""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.mirror import positions
 from klamm.mirror.own_records import read_newest, write_records
-from klamm.mirror.positions import ShardPlan, SourcePartition
+from klamm.mirror.positions import Position, ShardPlan, SourcePartition
 from klamm.protocol.records import Record
 from klamm.wire import cluster as clusters
 from klamm.wire.connection import ConnectionLostError
@@ -37,6 +37,8 @@ class StoredPositions:
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """The last mirrored ones."""
+    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
+    """The leader epochs of these offsets; -1 when MirrorMaker 2 has written them, or the source has none."""
     topic_ids: dict[TopicPartition, UUID] = field(default_factory=dict)
     """The topic that an offset belongs to; missing when MirrorMaker 2 has written it, or the source tells no ids."""
     shard_plan: ShardPlan | None = None
@@ -92,6 +94,7 @@ class PositionStore:
         if key is not None:
             if key.cluster == self._source_alias:
                 _put(found.offsets, (key.topic, key.partition), positions.parse_value(value))
+                found.leader_epochs[key.topic, key.partition] = positions.parse_leader_epoch(value)
             return
         match positions.parse_own_key(raw_key):
             case SourcePartition(cluster, topic, partition) if cluster == self._source_alias:
@@ -101,26 +104,29 @@ class PositionStore:
             case _:
                 pass
 
-    def write(self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, UUID] = _NONE) -> None:
+    def write(self, moved: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, UUID] = _NONE) -> None:
         """Write positions and wait until they are acknowledged; the ids only after them.
 
         Args:
-            offsets: the next offset to copy, by source topic and partition.
+            moved: positions by source topic and partition.
             topic_ids: the topics that they belong to.
 
         Raises:
             ConnectionLostError: not all were acknowledged; writing the same again does no harm.
         """
         # An id that stands there before its position would make an old position one of the new topic.
-        for records in (self.records(offsets), self.records({}, topic_ids)):
+        for records in (self.records(moved), self.records({}, topic_ids)):
             if records:
                 write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
 
     def records(
-        self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, UUID] = _NONE
+        self, moved: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, UUID] = _NONE
     ) -> dict[int, list[Record]]:
         """Return the records of positions and topic ids, by partition of the topic; see ``write``."""
-        placed = [(self._place(key), positions.value_bytes(offset - 1)) for key, offset in offsets.items()]
+        placed = [
+            (self._place(key), positions.value_bytes(position.next_offset - 1, position.leader_epoch))
+            for key, position in moved.items()
+        ]
         for (topic, partition), topic_id in topic_ids.items():
             key = positions.topic_id_key(SourcePartition(self._source_alias, topic, partition))
             placed.append((self._place_of(key), positions.topic_id_value(topic_id)))

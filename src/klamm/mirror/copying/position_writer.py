@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.copying.position_store import PositionStore
     from klamm.mirror.copying.sync_writer import SyncWriter
+    from klamm.mirror.positions import Position
     from klamm.protocol.records import Record
     from klamm.wire.cluster import TopicPartition
 
@@ -25,8 +26,8 @@ _REFUSALS: Final = (ConnectionLostError, ApiMissingError, ProtocolError)
 class _Outcome(NamedTuple):
     """What became of what was to be written."""
 
-    offsets: Mapping[TopicPartition, int]
-    """The positions that are on the target."""
+    positions: Mapping[TopicPartition, Position]
+    """Those that are on the target."""
     syncs: Exception | None
     """Why the offset syncs are not."""
 
@@ -58,17 +59,17 @@ class PositionWriter:
         """Tell whether something is being written, or was and nobody has collected it."""
         return self._running is not None
 
-    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def begin(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Begin to write positions and the offset syncs that are due; not while ``is_busy``.
 
         Args:
-            offsets: the next offset to copy, by source topic and partition.
+            positions: by source topic and partition.
         """
         syncs = [] if self._syncs is None else self._syncs.take()
-        if offsets or syncs:
-            self._running = self._thread.submit(self._write, offsets, syncs)
+        if positions or syncs:
+            self._running = self._thread.submit(self._write, positions, syncs)
 
-    def _write(self, offsets: Mapping[TopicPartition, int], syncs: Sequence[Record]) -> _Outcome:
+    def _write(self, positions: Mapping[TopicPartition, Position], syncs: Sequence[Record]) -> _Outcome:
         refusal: Exception | None = None
         if self._syncs is not None and syncs:
             try:
@@ -76,17 +77,17 @@ class PositionWriter:
             except _REFUSALS as error:
                 refusal = error
         try:
-            if offsets:
-                self._store.write(offsets)
+            if positions:
+                self._store.write(positions)
                 self._told = ""
         except _REFUSALS as error:
             if str(error) != self._told:
                 logger.warning("%s: positions could not be written: %s", self._flow, error)
                 self._told = str(error)
-            offsets = {}
-        return _Outcome(offsets, refusal)
+            positions = {}
+        return _Outcome(positions, refusal)
 
-    def collect(self, *, wait: bool = False) -> Mapping[TopicPartition, int]:
+    def collect(self, *, wait: bool = False) -> Mapping[TopicPartition, Position]:
         """Return the positions that are on the target since this was asked last; with ``wait`` when that is decided."""
         running = self._running
         if running is None or not (wait or running.done()):
@@ -95,7 +96,7 @@ class PositionWriter:
         outcome = running.result()
         if self._syncs is not None:
             self._syncs.settle(outcome.syncs)
-        return outcome.offsets
+        return outcome.positions
 
     def close(self) -> None:
         """Wait for what is being written."""

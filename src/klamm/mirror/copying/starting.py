@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.mirror import positions
 from klamm.mirror.copying.fetching import ON_LOSS_KEY
 from klamm.mirror.copying.partition_copy import PartitionCopy
+from klamm.mirror.positions import Position
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.wire import cluster as clusters
 from klamm.wire.connection import ConnectionLostError
@@ -107,7 +108,8 @@ class Start:
     @staticmethod
     def _resumed(partition_id: PartitionId, known: StoredPositions) -> PartitionCopy:
         offset = positions.resume_offset(known.offsets[_key(partition_id)])
-        return PartitionCopy(partition_id, start_offset=offset, committed=True)
+        leader_epoch = known.leader_epochs.get(_key(partition_id), -1)
+        return PartitionCopy(partition_id, start_offset=offset, committed=True, leader_epoch=leader_epoch)
 
     def _stopped(self, copy: PartitionCopy, reason: str) -> PartitionCopy:
         copy.stop(reason)
@@ -152,17 +154,17 @@ class Start:
         return {p: found[_key(p)] for p in partitions if _key(p) in found}
 
     def _begun(self, begin: Mapping[PartitionId, int]) -> list[PartitionCopy]:
-        self._remember({_key(partition_id): offset for partition_id, offset in begin.items()}, list(begin))
+        self._remember({_key(partition_id): Position(offset) for partition_id, offset in begin.items()}, list(begin))
         return [PartitionCopy(partition_id, start_offset=at, committed=True) for partition_id, at in begin.items()]
 
-    def _remember(self, offsets: Mapping[TopicPartition, int], partitions: Sequence[PartitionId]) -> None:
+    def _remember(self, begin: Mapping[TopicPartition, Position], partitions: Sequence[PartitionId]) -> None:
         """Write positions, and the topics of the source that partitions belong to."""
         ids: dict[TopicPartition, UUID] = {_key(p): self._source.topic_id(p.topic) for p in partitions}
         ids = {key: topic_id for key, topic_id in ids.items() if topic_id != ZERO_UUID}
         if self._transactions is None:
-            self._store.write(offsets, ids)
+            self._store.write(begin, ids)
         else:
-            self._transactions.write(self._store.records(offsets, ids))
+            self._transactions.write(self._store.records(begin, ids))
 
     def _unknown_origin(self, partition_id: PartitionId) -> str:
         return (

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copying.outgoing import Outgoing
     from klamm.mirror.copying.partition_copy import PartitionCopy, PartitionId
     from klamm.mirror.copying.position_store import PositionStore
+    from klamm.mirror.positions import Position
     from klamm.protocol.records import Record
     from klamm.wire.batches import ProducerIdentity
     from klamm.wire.cluster import TopicPartition
@@ -135,7 +136,7 @@ class ShardTransactions:
         """Those whose positions may have moved since the last commit: it costs what they are, not what there are."""
         self._behind: PartitionCopy | None = None
         """Who was behind when it was asked last; while it is, nobody else is looked at."""
-        self._offsets: dict[TopicPartition, int] = {}
+        self._moved: dict[TopicPartition, Position] = {}
         self._records = OwnRecords({})
         """Positions, or what else is to be written before the open transaction is committed."""
         self._acknowledged: list[tuple[PartitionId, Outgoing, int]] = []
@@ -260,8 +261,8 @@ class ShardTransactions:
                 self._add_more(active, now)
         if self._phase is _Phase.CLOSING and self._is_settled(active, now, busy=busy):
             self._look_for_moved(copies, now)
-            self._offsets = {key: copy.acked_offset for key, copy in self._touched.items() if _has_moved(copy)}
-            self._records = self._numbered(self._store.records(self._offsets))
+            self._moved = {key: copy.position for key, copy in self._touched.items() if _has_moved(copy)}
+            self._records = self._numbered(self._store.records(self._moved))
             self._phase = _Phase.ENDING
         if self._phase is _Phase.ENDING:
             with self._overhead.counted():
@@ -359,9 +360,9 @@ class ShardTransactions:
             self._added = set()
 
     def _committed(self) -> None:
-        for key, offset in self._offsets.items():
-            self._touched[key].committed_offset = offset
-        self._offsets, self._touched = {}, {}
+        for key, position in self._moved.items():
+            self._touched[key].committed_offset = position.next_offset
+        self._moved, self._touched = {}, {}
         self._begun.clear()
         for partition_id, outgoing, base_offset in self._acknowledged:
             self._on_acknowledged(partition_id, outgoing, base_offset)

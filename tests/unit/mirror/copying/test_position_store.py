@@ -11,7 +11,7 @@ import pytest
 from klamm.mirror import own_records, positions
 from klamm.mirror.copying.partition_copy import PartitionId
 from klamm.mirror.copying.position_store import PositionStore
-from klamm.mirror.positions import ShardPlan, SourcePartition
+from klamm.mirror.positions import Position, ShardPlan, SourcePartition
 from klamm.protocol.records import Record
 from klamm.wire.buffers import BufferPool
 from klamm.wire.cluster import TopicState
@@ -115,7 +115,7 @@ def test_positions_go_where_kafkas_producer_sends_their_keys_also_after_the_topi
             key = positions.key_bytes(SourcePartition("A", "orders", number))
             expected = positions.partition_for_key(key, partitions)
             assert target.store.partition_of(PartitionId("orders", number, "A.orders")) == expected
-            records = target.store.records({("orders", number): 5})
+            records = target.store.records({("orders", number): Position(5)})
             assert _content(records[expected]) == [(key, b'{"offset":4}')]
             assert list(records) == [expected]
 
@@ -128,4 +128,4 @@ def test_nothing_is_written_where_nothing_moved_even_if_the_topic_is_not_known(t
     target.store.cluster.topics.clear()
     assert target.store.records({}) == {}
     with pytest.raises(ConnectionLostError):
-        target.store.records({("orders", 0): 5})
+        target.store.records({("orders", 0): Position(5)})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from klamm.mirror.copying.position_writer import PositionWriter
+from klamm.mirror.positions import Position
 from klamm.wire.connection import ApiMissingError, ConnectionLostError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copying.position_store import PositionStore
     from klamm.mirror.copying.sync_writer import SyncWriter
 
-OFFSETS = {("orders", 0): 7}
+MOVED = {("orders", 0): Position(7)}
 _PATIENCE_S = 10.0
 
 
@@ -27,13 +28,13 @@ class Store:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.error: Exception | None = None
-        self.written: list[Mapping[tuple[str, int], int]] = []
+        self.written: list[Mapping[tuple[str, int], Position]] = []
 
-    def write(self, offsets: Mapping[tuple[str, int], int]) -> None:
+    def write(self, moved: Mapping[tuple[str, int], Position]) -> None:
         assert self.may_go_on.wait(_PATIENCE_S)
         if self.error is not None:
             raise self.error
-        self.written.append(offsets)
+        self.written.append(moved)
 
 
 class Syncs:
@@ -80,15 +81,15 @@ def test_nobody_waits_for_a_store_that_does_not_answer(writer: PositionWriter, s
     # given
     store.may_go_on.clear()
     # when
-    writer.begin(OFFSETS)
+    writer.begin(MOVED)
     # then
     assert writer.is_busy
     assert writer.collect() == {}
     store.may_go_on.set()
-    assert writer.collect(wait=True) == OFFSETS
+    assert writer.collect(wait=True) == MOVED
     assert not writer.is_busy
     assert writer.collect(wait=True) == {}, "they are told once"
-    assert store.written == [OFFSETS]
+    assert store.written == [MOVED]
 
 
 def test_nothing_due_is_nothing_to_write(writer: PositionWriter, syncs: Syncs) -> None:
@@ -111,14 +112,14 @@ def test_what_fails_is_told_and_leaves_the_other(
     # given
     syncs.due, syncs.error = ["a"], error
     # when
-    writer.begin(OFFSETS)
-    assert writer.collect(wait=True) == OFFSETS
+    writer.begin(MOVED)
+    assert writer.collect(wait=True) == MOVED
     # then
     assert syncs.settled == [error]
     # given
     store.error, syncs.due, syncs.error = error, ["b"], None
     # when
-    writer.begin(OFFSETS)
+    writer.begin(MOVED)
     assert writer.collect(wait=True) == {}
     # then
     assert [record.getMessage() for record in caplog.records] == [f"A->B: positions could not be written: {error}"]
@@ -130,7 +131,7 @@ def test_what_goes_on_failing_is_told_once(
 ) -> None:
     for error in (ConnectionLostError("away"), ConnectionLostError("away"), None, ConnectionLostError("away")):
         store.error = error
-        writer.begin(OFFSETS)
+        writer.begin(MOVED)
         writer.collect(wait=True)
     assert [record.getMessage() for record in caplog.records] == ["A->B: positions could not be written: away"] * 2
 
@@ -138,13 +139,13 @@ def test_what_goes_on_failing_is_told_once(
 def test_what_is_being_written_when_it_closes_is_settled(store: Store, syncs: Syncs) -> None:
     writer = PositionWriter(cast("PositionStore", store), cast("SyncWriter", syncs), flow="A->B")
     syncs.due = ["a"]
-    writer.begin(OFFSETS)
+    writer.begin(MOVED)
     writer.close()
-    assert (syncs.settled, store.written) == ([None], [OFFSETS])
+    assert (syncs.settled, store.written) == ([None], [MOVED])
 
 
 def test_an_error_that_nobody_expects_is_not_swallowed(writer: PositionWriter, store: Store) -> None:
     store.error = ZeroDivisionError()
-    writer.begin(OFFSETS)
+    writer.begin(MOVED)
     with pytest.raises(ZeroDivisionError):
         writer.collect(wait=True)

@@ -1,0 +1,95 @@
+"""A source whose leader is lost and followed by a replica that lacks records (unclean leader election)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import AdminClient, NewTopic
+from klamm.mirror.copying.copier import Copier
+from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from tests.support.copiers import copy_all, copy_settings, run_until
+from tests.support.kafka import KafkaCluster
+from tests.support.mirror import Seen, produce, read, wait_for_partitions
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+YEAR_2013 = 1_356_998_400_000
+LEADER, STALE, LASTING = 1, 2, 3
+SHARDS = {"Once": 1, "Least": 0, "Running": 1}
+"""By alias of the flow: how it copies."""
+
+
+@pytest.fixture
+def cluster(java: None) -> Iterator[KafkaCluster]:
+    with KafkaCluster(3) as started:
+        yield started
+
+
+def numbered(first: int, count: int) -> list[Seen]:
+    return [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(first, first + count)]
+
+
+def write(address: str, records: list[Seen]) -> None:
+    produce(address, "src", [(0, record) for record in records], {"acks": "all"})
+
+
+def in_sync(address: str) -> tuple[int, ...]:
+    with AdminClient(address) as admin:
+        return admin.describe_topics(["src"]).values()["src"].result(30).partitions[0].isr
+
+
+def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[str, str]) -> None:
+    with AdminClient(address) as admin:
+        new = NewTopic(name=name, replicas_assignments={0: replicas}, configs={"retention.ms": "-1", **configs})
+        admin.create_topics([new]).all().result(30)
+    wait_for_partitions(address, name, 1)
+
+
+def test_records_that_an_unclean_election_replaced_are_told_and_the_new_ones_are_mirrored(
+    cluster: KafkaCluster,
+) -> None:
+    """150 records are mirrored; the new leader has 100 of them, and 60 others by the time that it is asked."""
+    # given
+    address = cluster.bootstrap_servers
+    create(address, "src", (LEADER, STALE), {"unclean.leader.election.enable": "true"})
+    flows = {}
+    for alias, shards in SHARDS.items():
+        create(address, f"{alias}.src", (LASTING,), {})
+        create(address, f"mm2-offsets.{alias}.internal", (LASTING,), {"cleanup.policy": "compact"})
+        flows[alias] = copy_settings(address, address, alias=alias, shards=shards)
+    partition = {alias: PartitionId("src", 0, f"{alias}.src") for alias in flows}
+    settings = replace(flows["Running"], continue_after_loss=True)
+    with ThreadPoolExecutor(1) as threads, closing(Copier(settings, [partition["Running"]])) as copier:
+        running = threads.submit(
+            run_until, copier, lambda: sum(row.records for row in copier.progress()) >= 210, timeout_s=150
+        )
+        write(address, numbered(0, 100))
+        cluster.nodes[STALE].kill()
+        wait_until(lambda: in_sync(address) == (LEADER,), timeout_s=30, what="the loss of the follower")
+        write(address, numbered(100, 50))
+        for alias in ("Once", "Least"):
+            copy_all(flows[alias], partition[alias])
+        # when
+        wait_until(lambda: copier.progress()[0].next_offset == 150, timeout_s=30, what="150 mirrored records")
+        cluster.nodes[LEADER].kill()
+        cluster.nodes[STALE].start(expected_nodes=2)
+        wait_until(lambda: in_sync(address) == (STALE,), timeout_s=60, what="the unclean election")
+        write(address, numbered(1000, 60))
+        # then
+        for alias in ("Once", "Least"):
+            (stopped,) = copy_all(flows[alias], partition[alias])
+            assert stopped.state is CopyState.STOPPED
+            assert "its log parts at offset 100 from what was read up to offset 150 of leader epoch" in stopped.reason
+            assert "klamm.on.source.loss=continue goes on at 100" in stopped.reason
+            copy_all(replace(flows[alias], continue_after_loss=True), partition[alias])
+        running.result(150)
+    for alias in flows:
+        assert read(address, f"{alias}.src", {0: 210}) == {0: numbered(0, 150) + numbered(1000, 60)}, alias
+    cluster.nodes[LEADER].start(expected_nodes=3)

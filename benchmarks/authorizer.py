@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds
-from klamm.embedded import Broker
+from klamm.embedded.broker import Broker
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.fetch import FetchRequest

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.mirror_sides import PARTITIONS, REMOTE, TOPIC
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.fetch import LAST_VERSION, FetchLimits, WantedRecords, fetch_request, fetched_partitions
+from klamm.client.produce import PartitionRecords, TopicName, produce_body
+from klamm.client.transport import ConnectionSettings
 from klamm.properties import read_properties
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import iter_batches
-from klamm.wire.buffers import BufferPool
-from klamm.wire.cluster import Cluster
-from klamm.wire.fetch_frames import LAST_VERSION, FetchLimits, WantedRecords, fetch_request, fetched_partitions
-from klamm.wire.produce_frames import PartitionRecords, TopicName, produce_body
-from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
-    from klamm.wire.buffers import FrameBuffer
-    from klamm.wire.connection import Connection
+    from klamm.client.buffers import FrameBuffer
+    from klamm.client.connection import Connection
 
 _MIB: Final = 1024 * 1024
 _LIMITS: Final = FetchLimits(8 * _MIB, 2 * _MIB, min_bytes=1, max_wait_ms=100)

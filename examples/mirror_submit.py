@@ -8,7 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
-from klamm.mirror.main import run
+from klamm.mirror.run import run
 
 if not sys.argv[1:]:
     sys.exit("usage: mirror_submit.py mm2.properties [--until-caught-up] [ALIAS ...]")

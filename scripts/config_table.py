@@ -21,7 +21,7 @@ from klamm.configs.definitions import (
     topic_configs,
     topic_synonyms,
 )
-from klamm.configs.kinds import UpdateMode
+from klamm.protocol.types import UpdateMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from klamm.embedded import Broker
+    from klamm.embedded.broker import Broker
 
 __all__ = ["Broker"]
 
@@ -13,7 +13,7 @@ __all__ = ["Broker"]
 def __getattr__(name: str) -> object:
     """Import ``klamm.Broker`` on first use: the broker's own process imports this package too and starts faster so."""
     if name == "Broker":
-        from klamm.embedded import Broker  # noqa: PLC0415 - see above
+        from klamm.embedded.broker import Broker  # noqa: PLC0415 - see above
 
         return Broker
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,11 +14,11 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from klamm.embedded import Broker
+    from klamm.embedded.broker import Broker
 
 
 def _broker(**options: object) -> Broker:
-    from klamm.embedded import Broker  # noqa: PLC0415 - a run that uses no fixture of ours pays nothing
+    from klamm.embedded.broker import Broker  # noqa: PLC0415 - a run that uses no fixture of ours pays nothing
 
     return Broker(**options)  # type: ignore[arg-type]  # the caller's options are checked by Broker itself
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import klamm
-from klamm.configs.kinds import ConfigOperation
+from klamm.protocol.types import ConfigOperation
 from klamm.storage.history import read_config_history
 from tests.support.wire import WireClient
 from tests.support.workers import Worker

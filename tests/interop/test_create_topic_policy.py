@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import klamm
-from klamm.embedded import BrokerStartError
+from klamm.embedded.broker import BrokerStartError
 from tests.support.conformance_kit import load_runner
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from klamm.admin import (
     ResourceType,
     TopicPartition,
 )
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.partition_copy import PartitionId
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import PartitionId
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import Seen, create_topic, produce, read, wait_for_partitions

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.partition_copy import PartitionId
-from klamm.mirror.positions import shard_of
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.source_offsets import shard_of
 from tests.support.copiers import copy_all, copy_settings
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.processes import wait_until
@@ -19,7 +19,7 @@ from tests.support.processes import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.mirror.copying.settings import CopySettings
+    from klamm.mirror.copy.settings import CopySettings
 
 YEAR_2013 = 1_356_998_400_000
 LONG_S = 3_600.0

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from klamm.admin import AdminClient, NewTopic
-from klamm.mirror.copying.partition_copy import PartitionId
-from klamm.mirror.positions import shard_of
-from klamm.wire.transaction_coordinator import TransactionCoordinator
+from klamm.client.transactions import TransactionCoordinator
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.source_offsets import shard_of
 from tests.support.copiers import copy_all, copy_settings
 from tests.support.mirror import Seen, produce, read, wait_for_partitions
 

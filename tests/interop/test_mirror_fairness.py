@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.partition_copy import CopyState, PartitionId
-from klamm.mirror.copying.position_store import PositionStore
-from klamm.mirror.positions import Position
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import CopyState, PartitionId
+from klamm.mirror.copy.source_offset_store import PositionStore
+from klamm.mirror.source_offsets import Position
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from klamm.mirror.positions import SourcePartition, key_bytes, partition_for_key, value_bytes
+from klamm.mirror.source_offsets import SourcePartition, key_bytes, partition_for_key, value_bytes
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record, RecordBatch, encode_batch
 from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_records, produce, read, replica_counts

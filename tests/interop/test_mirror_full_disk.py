@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import CopyState, PartitionId
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read

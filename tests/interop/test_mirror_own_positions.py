@@ -11,10 +11,12 @@ import pytest
 from confluent_kafka import Producer
 
 import klamm
-from klamm.mirror.carried_positions import carry_positions, mirrored_offsets
-from klamm.mirror.copying.position_store import PositionStore, StoredPositions
+from klamm.client.buffers import BufferPool
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.source_offset_store import PositionStore, StoredPositions
 from klamm.mirror.model import ClusterAwayError
-from klamm.mirror.positions import (
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.source_offsets import (
     ShardPlan,
     SourcePartition,
     key_bytes,
@@ -25,11 +27,9 @@ from klamm.mirror.positions import (
     topic_id_value,
     value_bytes,
 )
-from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.status.verify import verify_flow
+from klamm.mirror.topics.worker_offsets import carry_positions, mirrored_offsets
 from klamm.properties import parse_properties
-from klamm.verification.flows import verify_flow
-from klamm.wire.buffers import BufferPool
-from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties, read
 from tests.support.mirror_groups import Copying
 from tests.support.mirrormaker import java_virtual_machine

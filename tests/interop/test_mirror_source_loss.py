@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import AdminClient
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.partition_copy import CopyState, PartitionId
-from klamm.mirror.positions import SourcePartition, key_bytes, partition_for_key, value_bytes
-from klamm.wire.cluster import LATEST, Cluster
+from klamm.client.cluster import LATEST, Cluster
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import CopyState, PartitionId
+from klamm.mirror.source_offsets import SourcePartition, key_bytes, partition_for_key, value_bytes
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, delete_records, produce, read
@@ -20,7 +20,7 @@ from tests.support.mirror import Seen, create_topic, delete_records, produce, re
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.mirror.copying.settings import CopySettings
+    from klamm.mirror.copy.settings import CopySettings
 
 YEAR_2013 = 1_356_998_400_000
 FOREVER = {"retention.ms": "-1"}

@@ -10,18 +10,18 @@ import pytest
 
 import klamm
 from klamm.cli import main as cli
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.formats import OffsetSync
-from klamm.mirror.heartbeats import Heartbeats
-from klamm.mirror.on_target.tails import read_tail
 from klamm.mirror.own_records import write_records
-from klamm.mirror.positions import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
+from klamm.mirror.status.tail_reader import read_tail
+from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties
 from klamm.protocol.records import Record
-from klamm.wire.buffers import BufferPool
-from klamm.wire.cluster import Cluster
-from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties
 from tests.support.mirror_groups import Copying, commit, rounds
 

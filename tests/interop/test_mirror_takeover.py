@@ -12,18 +12,18 @@ from confluent_kafka import Consumer
 
 import klamm
 from klamm.cli import main as cli
+from klamm.client.buffers import BufferPool
+from klamm.client.connection import ConnectionLostError
+from klamm.client.transport import ConnectionSettings
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
-from klamm.mirror.copying.position_store import PositionStore
+from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.formats import Checkpoint, OffsetSync
-from klamm.mirror.heartbeats import Heartbeats
 from klamm.mirror.model import GroupState
-from klamm.mirror.positions import Position
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.source_offsets import Position
+from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties
-from klamm.wire.buffers import BufferPool
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records
 from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.mirrormaker import MirrorMaker, java_virtual_machine

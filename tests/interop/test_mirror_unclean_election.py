@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.admin import AdminClient, NewTopic
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.partition_copy import CopyState, PartitionId
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import CopyState, PartitionId
 from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import Seen, produce, read, wait_for_partitions

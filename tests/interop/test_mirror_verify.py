@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka import Producer
 
 import klamm
-from klamm.mirror.carried_positions import mirrored_offsets
-from klamm.mirror.positions import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
+from klamm.mirror.status import verify
+from klamm.mirror.topics.worker_offsets import mirrored_offsets
 from klamm.properties import parse_properties
-from klamm.verification import flows
 from tests.support.mirror import Seen, create_topic, produce, properties
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Mirrored:
 
     def verify(self) -> tuple[int, str]:
         """Return how many records are the same on both sides, and what is wrong."""
-        (verdict,) = flows.verify_flow(self.flow)
+        (verdict,) = verify.verify_flow(self.flow)
         assert verdict.findings is not None
         return verdict.findings.same, verdict.problem
 
@@ -85,7 +85,7 @@ def test_what_is_mirrored_while_both_sides_are_looked_at_is_not_missing(
         mirrored.stand_at(2)
         return mirrored_offsets(flow)
 
-    monkeypatch.setattr(flows, "mirrored_offsets", positions_of_a_moment_later)
+    monkeypatch.setattr(verify, "mirrored_offsets", positions_of_a_moment_later)
     # then
     assert mirrored.verify() == (3, "")
 
@@ -106,7 +106,7 @@ def test_records_of_a_transaction_that_is_about_to_end_are_waited_for(
         waits.append(seconds)
 
     # when
-    monkeypatch.setattr(flows, "time", Mock(wraps=time, sleep=end))
+    monkeypatch.setattr(verify, "time", Mock(wraps=time, sleep=end))
     # then
     assert mirrored.verify() == (2, "")
     assert waits
@@ -119,7 +119,7 @@ def test_an_open_transaction_of_somebody_does_not_hold_it_up_for_ever(
     mirrored.write_both(0, 1)
     mirrored.stand_at(1)
     producer = mirrored.begin_transaction(b"somebody's")
-    monkeypatch.setattr(flows, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(verify, "_PATIENCE_S", 0.1)
     # then
     assert mirrored.verify() == (2, "")
     producer.abort_transaction(10)

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from klamm.admin import AdminClient, NewTopic
-from klamm.mirror.copying.partition_copy import PartitionId
+from klamm.mirror.copy.partition import PartitionId
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.fetch import FetchRequest

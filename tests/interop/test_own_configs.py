@@ -21,8 +21,8 @@ from klamm.admin import (
     ResourceType,
 )
 from klamm.configs.definitions import own_broker_configs
-from klamm.configs.kinds import UpdateMode
 from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
+from klamm.protocol.types import UpdateMode
 from tests.support.klamm import KlammBroker
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
-from klamm.embedded import BrokerStartError
+from klamm.embedded.broker import BrokerStartError
 from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from klamm.wire.buffers import BufferPool
-from klamm.wire.cluster import Cluster
-from klamm.wire.transport import ConnectionSettings
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.embedded import Broker
+    from klamm.embedded.broker import Broker
 
 DELAY_S = 0.05
 

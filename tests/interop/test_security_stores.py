@@ -16,10 +16,10 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import klamm
 from klamm.cli import main
-from klamm.embedded import BrokerStartError
-from klamm.wire.buffers import BufferPool
-from klamm.wire.cluster import Cluster
-from klamm.wire.transport import ConnectionSettings
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.transport import ConnectionSettings
+from klamm.embedded.broker import BrokerStartError
 from tests.support.java import QUICK_TO_START, java_executable, java_tool
 from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates, client_properties, sasl_settings

@@ -10,9 +10,9 @@ import klamm
 from klamm.admin import Acl, AclOperation, AclPermission, AclResourceType, AdminClient, NewTopic, PatternType
 from klamm.dataframes.batch_transaction import BatchTransaction
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.incoming import Outgoing
+from klamm.dataframes.rows import Outgoing
 from klamm.dataframes.write_options import WriteOptions, write_options
-from klamm.dataframes.writing import RecordWriter, TargetCluster
+from klamm.dataframes.writer import RecordWriter, TargetCluster
 from klamm.protocol.records import Record
 from tests.support.mirror import create_topic, read
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings

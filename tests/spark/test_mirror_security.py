@@ -13,10 +13,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 )
 
 import klamm
-from klamm.wire.buffers import BufferPool
-from klamm.wire.cluster import Cluster
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.transport import ConnectionSettings
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.connection import ConnectionLostError
+from klamm.client.transport import ConnectionSettings
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, read
 from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, SCRAM_MODULE, Certificates, sasl_settings

@@ -15,8 +15,8 @@ from klamm.cli import registrations
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
 from klamm.properties import SettingsError
-from klamm.registrations import restarting
-from klamm.registrations.report import (
+from klamm.registration_report import restarts
+from klamm.registration_report.report import (
     Following,
     IgnoringClient,
     Reach,
@@ -27,8 +27,8 @@ from klamm.registrations.report import (
     VersionWindow,
     run_report,
 )
-from klamm.registrations.spark import compatibility
-from klamm.registrations.spark.job import COLUMNS, Job, report_over
+from klamm.registration_report.spark import compatibility
+from klamm.registration_report.spark.job import COLUMNS, Job, report_over
 from tests.support.klamm import KlammBroker
 from tests.support.processes import free_port
 
@@ -403,7 +403,7 @@ def test_a_report_that_follows_goes_on_where_the_last_one_was_and_outlives_a_res
         register("app-1")
         follow(1, then=lambda: None)
         # when
-        monkeypatch.setattr(restarting.logger, "warning", come_back)
+        monkeypatch.setattr(restarts.logger, "warning", come_back)
         reports = follow(2, then=broker.stop)
     # then
     assert (reports[0].clients, reports[0].records) == (1, 1), "what the run before knew is told at once"

@@ -15,8 +15,8 @@ import pytest
 
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
-from klamm.registrations.report import Following, Report, Scope
-from klamm.registrations.spark.job import Job
+from klamm.registration_report.report import Following, Report, Scope
+from klamm.registration_report.spark.job import Job
 from tests.support.klamm import KlammBroker
 from tests.support.processes import start_process, stop_process, wait_until
 
@@ -35,7 +35,7 @@ _WINDOW = "1000 days"
 _FOLLOW = f"""
 import sys
 from pathlib import Path
-from klamm.registrations.report import Following, Scope, run_report
+from klamm.registration_report.report import Following, Scope, run_report
 quick_to_start = {{
     "spark.master": "local[1,4]",
     "spark.sql.shuffle.partitions": "1",

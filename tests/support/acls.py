@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from klamm.broker.context import RequestContext
-from klamm.broker.network.session import Session
 from klamm.broker.security.authorizer import AclAuthorizer, AllowAll
+from klamm.broker.session import Session
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.create_acls import CreateAclsRequest
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType

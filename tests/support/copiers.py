@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.partition_copy import CopyState, PartitionId
-from klamm.mirror.copying.settings import CopySettings
-from klamm.mirror.copying.transactions import TransactionSettings
-from klamm.wire.fetch_frames import FetchLimits
-from klamm.wire.transport import ConnectionSettings
+from klamm.client.fetch import FetchLimits
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import CopyState, PartitionId
+from klamm.mirror.copy.settings import CopySettings
+from klamm.mirror.copy.transactions import TransactionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.mirror.copying.copier import PartitionProgress
+    from klamm.mirror.copy.copier import PartitionProgress
 
 _MIB = 1024 * 1024
 

@@ -11,8 +11,8 @@ from uuid import UUID
 from klamm.broker.cluster import ClusterInfo, Node
 from klamm.broker.context import RequestContext
 from klamm.broker.fetching.sessions import FetchSessions
-from klamm.broker.network.session import Session
 from klamm.broker.security.authorizer import AllowAll
+from klamm.broker.session import Session
 from klamm.broker.topics.catalog import Topic
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.protocol.codec import decode, encode

@@ -12,8 +12,8 @@ from uuid import UUID
 from klamm.broker.cluster import ClusterInfo, Node
 from klamm.broker.context import RequestContext
 from klamm.broker.groups.coordinator import GroupCoordinator
-from klamm.broker.network.session import Session
 from klamm.broker.security.authorizer import AllowAll
+from klamm.broker.session import Session
 from klamm.protocol.codec import decode, encode
 
 if TYPE_CHECKING:

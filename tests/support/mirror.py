@@ -24,10 +24,10 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
+from klamm.client.connection import ConnectionLostError
+from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.protocol.errors import KafkaApiError
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.transport import ConnectionSettings
 from tests.support.processes import start_process, wait_until
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class MirrorProcess:
 
     def __enter__(self) -> Self:
         code = (
-            "import sys, logging; from pathlib import Path; from klamm.mirror.main import run\n"
+            "import sys, logging; from pathlib import Path; from klamm.mirror.run import run\n"
             "logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s %(message)s')\n"
             "logging.getLogger('py4j').setLevel(logging.WARNING)\n"
             "sys.exit(run(Path(sys.argv[1]), plan='--plan' in sys.argv,"

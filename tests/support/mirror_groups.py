@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Self
 
 from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.copying.copier import Copier
-from klamm.mirror.copying.preparing import copy_settings, partitions_of
-from klamm.mirror.groups.running import group_control
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.preparation import copy_settings, partitions_of
+from klamm.mirror.groups.start import group_control
 from klamm.mirror.groups.status import FlowGroups, GroupStatus
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.topics.control import Assignment, FlowControl

@@ -36,8 +36,8 @@ from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
-from klamm.configs.kinds import ResourceType
 from klamm.configs.values import format_value
+from klamm.protocol.types import ResourceType
 from klamm.storage.lock import DataDirectoryLock
 from klamm.storage.log import HousekeepingSettings, LogManager
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-    from klamm.broker.configs.deciding import AlterConfigGuard
+    from klamm.broker.configs.decider import AlterConfigGuard
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.endpoints import Endpoint
     from klamm.broker.security.tls_renewal import TlsRenewal

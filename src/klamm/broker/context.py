@@ -9,9 +9,9 @@ from klamm.broker.author import Author
 from klamm.broker.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from klamm.broker.network.session import Session
     from klamm.broker.quotas.mutations import MutationQuota
     from klamm.broker.services import Services
+    from klamm.broker.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,7 +199,7 @@ def _only_policy(file: str, names: Mapping[str, Any], module: str) -> str:
 
 
 def _declared(file: str) -> list[ExistingTopic]:
-    from klamm.declare.document import parse_document  # noqa: PLC0415  # reads YAML
+    from klamm.cli.configs.plan_file import parse_document  # noqa: PLC0415  # reads YAML
 
     return [
         ExistingTopic(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.cli.clients import Client
-    from klamm.registrations.report import Sighting
+    from klamm.registration_report.report import Sighting
 
 _REACH_TIMEOUT_MS: Final = 15_000
 _OWN_CLIENT_IDS: Final = frozenset({"klamm-admin", "klamm-mirror-admin", "klamm-policy-test", "klamm-status"})
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 def _report(options: argparse.Namespace) -> int:
     require_extra("spark", feature="klamm registrations report")
     from klamm.dataframes.errors import ReadingError  # noqa: PLC0415 - --help needs none of it
-    from klamm.registrations.report import Following, Scope, run_report  # noqa: PLC0415 - --help needs none of it
+    from klamm.registration_report.report import Following, Scope, run_report  # noqa: PLC0415 - --help needs none of it
 
     # Spark takes seconds to start; a wrong address is told before.
     with connect(options, timeout_ms=_REACH_TIMEOUT_MS) as admin:
@@ -94,7 +94,7 @@ def sightings(clients: Sequence[Client]) -> list[Sighting]:
     Left out are clients without a client id (every client library sends one, health checks do not), admin clients, and
     clients that have neither produced nor consumed: no config concerns them.
     """
-    from klamm.registrations.report import Sighting  # noqa: PLC0415 - --help needs none of it
+    from klamm.registration_report.report import Sighting  # noqa: PLC0415 - --help needs none of it
 
     return [
         Sighting(

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
-from klamm.clients.aio_rejoining import watch_rejoins
+from klamm.clients.aio_rejoin import watch_rejoins
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer, normalise_producer
 from klamm.clients.own_connection import OwnConnection
 from klamm.extras import require_extra

@@ -21,7 +21,7 @@ from klamm.clients.confluent_settings import (
     takes_dynamic_configs,
 )
 from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, normalise_consumer
-from klamm.clients.group_leaving import leave_group
+from klamm.clients.group_leave import leave_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

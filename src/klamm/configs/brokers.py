@@ -17,10 +17,10 @@ from klamm.configs.definitions import (
     has_listener_prefix,
     own_broker_configs,
 )
-from klamm.configs.kinds import ConfigOperation, ConfigType, UpdateMode
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.values import format_value, invalid_value
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+from klamm.protocol.types import ConfigOperation, ConfigType, UpdateMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from klamm.configs.kinds import ConfigType, UpdateMode
 from klamm.configs.validators import Check, build_check
 from klamm.configs.values import ConfigValue, parse_value
 from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.types import ConfigType, UpdateMode
 
 FACTS: Final = Path(__file__).with_name("kafka-4.1-configs.json")
 

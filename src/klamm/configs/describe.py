@@ -18,9 +18,9 @@ from klamm.configs.definitions import (
     topic_configs,
     topic_synonyms,
 )
-from klamm.configs.kinds import ConfigSource, ConfigType
 from klamm.configs.layers import BrokerLayers, Synonym
 from klamm.configs.values import format_value
+from klamm.protocol.types import ConfigSource, ConfigType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import base_name
-from klamm.configs.kinds import ResourceType
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

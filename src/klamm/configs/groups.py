@@ -13,9 +13,9 @@ from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, Kafka
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.configs.kinds import ConfigOperation
     from klamm.configs.layers import BrokerLayers
     from klamm.configs.values import ConfigValue
+    from klamm.protocol.types import ConfigOperation
 
 # A group's config, and the broker configs between whose values it must lie.
 _BOUNDS: tuple[tuple[str, str | None, str], ...] = (

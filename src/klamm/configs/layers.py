@@ -19,8 +19,8 @@ from klamm.configs.definitions import (
     topic_configs,
     topic_synonyms,
 )
-from klamm.configs.kinds import ConfigSource
 from klamm.configs.values import ConfigValue, format_value, parse_value
+from klamm.protocol.types import ConfigSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from klamm.configs.kinds import ResourceType
 from klamm.configs.values import parse_java_int
 from klamm.protocol.errors import InvalidRequestError, InvalidTopicError
+from klamm.protocol.types import ResourceType
 
 MAX_TOPIC_NAME_LENGTH = 249
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from klamm.configs.kinds import ConfigOperation
 from klamm.configs.values import JAVA_BLANKS
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+from klamm.protocol.types import ConfigOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import topic_configs
-from klamm.configs.kinds import ConfigOperation, ConfigType
 from klamm.configs.names import check_topic_name
 from klamm.configs.operations import check_lengths
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+from klamm.protocol.types import ConfigOperation, ConfigType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

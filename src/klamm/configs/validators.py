@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeAlias, cast
 
-from klamm.configs.kinds import ConfigType
 from klamm.configs.values import ConfigValue, invalid_value
+from klamm.protocol.types import ConfigType
 
 Check: TypeAlias = Callable[[str, ConfigValue], None]
 """Takes the config's name and its typed value; raises InvalidConfigError."""

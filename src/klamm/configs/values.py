@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-from klamm.configs.kinds import ConfigType
 from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.types import ConfigType
 
 ConfigValue: TypeAlias = bool | int | float | str | tuple[str, ...]
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from klamm.client.connection import ConnectionLostError
+from klamm.client.transaction_offsets import GroupOffset, TransactionOffsets
+from klamm.client.transactions import TransactionCoordinator
 from klamm.dataframes.errors import WritingError
 from klamm.protocol.errors import ErrorCode, error_name
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.transaction_coordinator import TransactionCoordinator
-from klamm.wire.transaction_offsets import GroupOffset, TransactionOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from klamm.client.batches import ProducerIdentity
+    from klamm.client.cluster import TopicPartition
     from klamm.dataframes.write_options import WriteOptions
-    from klamm.dataframes.writing import TargetCluster
-    from klamm.wire.batches import ProducerIdentity
-    from klamm.wire.cluster import TopicPartition
+    from klamm.dataframes.writer import TargetCluster
 
 
 class BatchTransaction:

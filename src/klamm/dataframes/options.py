@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.client.transport import ConnectionSettings
 from klamm.properties import SettingsError, split_address, with_prefix
-from klamm.wire.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

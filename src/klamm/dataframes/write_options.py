@@ -12,7 +12,7 @@ from klamm.protocol.records import Codec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.wire.transport import ConnectionSettings
+    from klamm.client.transport import ConnectionSettings
 
 _KAFKA: Final = "kafka."
 _WRITING: Final = ("topic", "exactlyOnce")

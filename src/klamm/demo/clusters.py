@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from klamm.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType, TopicPartition
-from klamm.embedded import Broker
-from klamm.tied_process import TiedProcess
+from klamm.embedded.broker import Broker
+from klamm.embedded.process import TiedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

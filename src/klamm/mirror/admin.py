@@ -23,6 +23,7 @@ from klamm.admin import (
 )
 from klamm.admin import ConfigEntry as AdminConfigEntry
 from klamm.admin import NewTopic as AdminNewTopic
+from klamm.client.security import Security
 from klamm.mirror.model import (
     UNKNOWN_COUNT,
     AdminIncompatibleError,
@@ -38,7 +39,6 @@ from klamm.mirror.model import (
 )
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
-from klamm.wire.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.client import cluster as clusters
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.connection import ConnectionLostError
+from klamm.client.records import read_records
 from klamm.mirror.own_records import write_records
-from klamm.wire import cluster as clusters
-from klamm.wire.buffers import BufferPool
-from klamm.wire.cluster import Cluster
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.small_topics import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from klamm.client.transport import ConnectionSettings
     from klamm.protocol.records import Record
-    from klamm.wire.transport import ConnectionSettings
 
 _PARTITION: Final = 0
 _TIMEOUT_S: Final = 15.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from klamm.client.connection import ApiMissingError, ConnectionLostError
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
 from klamm.protocol.errors import ProtocolError
-from klamm.wire.connection import ApiMissingError, ConnectionLostError
 
 CLUSTER_ERRORS: Final = (
     AdminIncompatibleError,

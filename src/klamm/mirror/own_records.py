@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.client import cluster as clusters
+from klamm.client.connection import ConnectionLostError
+from klamm.client.records import RecordsRefusedError, read_records, write_batches
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import encode_batch
-from klamm.wire import cluster as clusters
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.small_topics import RecordsRefusedError, read_records, write_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from klamm.client.cluster import Cluster, TopicPartition
     from klamm.protocol.records import Record
-    from klamm.wire.cluster import Cluster, TopicPartition
 
 _BATCH_BYTES: Final = 256 * 1024
 """A quarter of what topics take unless somebody has set ``max.message.bytes``."""

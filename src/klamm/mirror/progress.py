@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.copying.ages import Ages
+from klamm.mirror.record_ages import Ages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from klamm.mirror.watching.drift import ConfigDifference
+    from klamm.mirror.status.drift import ConfigDifference
 
 logger = logging.getLogger(__name__)
 

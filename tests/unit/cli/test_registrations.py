@@ -10,8 +10,8 @@ import pytest
 import klamm.admin
 from klamm.cli import registrations
 from klamm.dataframes.errors import ReadingError
-from klamm.registrations import report
-from klamm.registrations.restarting import reason_of
+from klamm.registration_report import report
+from klamm.registration_report.restarts import reason_of
 
 
 @pytest.mark.process

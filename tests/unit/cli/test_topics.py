@@ -12,7 +12,7 @@ import klamm
 from klamm import cli
 from klamm.admin import ConfigEntry, ConfigSource, PartitionDescription, TopicDescription
 from klamm.cli.connecting import RefusedError
-from klamm.cli.topics.describing import Report, lines
+from klamm.cli.topics.description import Report, lines
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 
 if TYPE_CHECKING:

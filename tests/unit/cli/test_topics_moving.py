@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from klamm.admin import PartitionDescription, PartitionReassignment, TopicDescription, TopicPartition
-from klamm.cli.topics.describing import Report, document, lines
+from klamm.cli.topics.description import Report, document, lines
 
 MOVING = PartitionDescription(partition=0, leader=1, leader_epoch=0, replicas=(3, 4, 1, 2), isr=(1, 2))
 TOPIC = TopicDescription(name="t", topic_id=UUID(int=0), is_internal=False, partitions=(MOVING,))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from klamm.configs.brokers import BrokerSchema, check_broker_settings
-from klamm.configs.kinds import ConfigOperation
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import AlterOperation, apply_changes, plan_incremental_alter
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError
+from klamm.protocol.types import ConfigOperation
 
 CLUSTER = {"min.insync.replicas": "1"}
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation

@@ -19,8 +19,8 @@ from klamm.configs.definitions import (
     topic_configs,
     topic_synonyms,
 )
-from klamm.configs.kinds import ConfigType, UpdateMode
 from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.types import ConfigType, UpdateMode
 
 
 def test_the_order_of_checking_topics_names_every_topic_config_once() -> None:

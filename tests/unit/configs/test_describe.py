@@ -12,8 +12,8 @@ from klamm.configs.describe import (
     describe_group,
     select_keys,
 )
-from klamm.configs.kinds import ConfigSource, ConfigType
 from klamm.configs.layers import BrokerLayers
+from klamm.protocol.types import ConfigSource, ConfigType
 
 TOPIC, DYNAMIC, CLUSTER, STATIC, DEFAULT = (
     ConfigSource.DYNAMIC_TOPIC_CONFIG,

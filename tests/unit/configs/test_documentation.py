@@ -12,7 +12,7 @@ from klamm.configs.definitions import (
     topic_configs,
 )
 from klamm.configs.documentation import documentation
-from klamm.configs.kinds import ResourceType
+from klamm.protocol.types import ResourceType
 
 
 @pytest.mark.parametrize(

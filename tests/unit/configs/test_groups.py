@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
-from klamm.configs.kinds import ConfigOperation
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import AlterOperation, plan_incremental_alter
 from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.types import ConfigOperation
 
 
 def refusal(schema: GroupSchema | ClientMetricsSchema, result: dict[str, str]) -> tuple[ErrorCode, str | None]:

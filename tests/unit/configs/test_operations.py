@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.configs.kinds import ConfigOperation
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import (
     AlterOperation,
@@ -19,6 +18,7 @@ from klamm.configs.operations import (
 )
 from klamm.configs.topics import TopicSchema
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+from klamm.protocol.types import ConfigOperation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from klamm.configs.definitions import broker_configs, group_configs, topic_configs
-from klamm.configs.kinds import ConfigType
 from klamm.configs.validators import build_check
 from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.types import ConfigType
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.configs.kinds import ConfigType
 from klamm.configs.values import ConfigValue, format_value, java_text, parse_java_int, parse_value
 from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.types import ConfigType
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import contextlib
 import pytest
 
 import klamm
+from klamm.client.connection import ConnectionLostError
+from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.protocol.records import Record
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import create_topic
 
 pytestmark = pytest.mark.process

@@ -9,21 +9,21 @@ from unittest.mock import Mock
 import pytest
 
 import klamm
+from klamm.client.cluster import LATEST
+from klamm.client.connection import ConnectionLostError
+from klamm.client.records import RecordsRefusedError
+from klamm.client.transport import ConnectionSettings
 from klamm.mirror import own_records
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.own_records import OwnRecords
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
-from klamm.wire.cluster import LATEST
-from klamm.wire.connection import ConnectionLostError
-from klamm.wire.small_topics import RecordsRefusedError
-from klamm.wire.transport import ConnectionSettings
 from tests.support.mirror import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.wire.cluster import Cluster
+    from klamm.client.cluster import Cluster
 
 CLUSTER = cast("Cluster", None)
 A_MEGABYTE = 1_048_588

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from io import StringIO
 
-from klamm.mirror.main import ProgressLines
 from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.run import ProgressLines
 
 
 def test_a_line_is_written_when_something_changed_and_else_once_a_minute() -> None:

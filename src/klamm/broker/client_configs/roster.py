@@ -15,7 +15,7 @@ from klamm.client_configs.kinds import KIND_OF_API
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.network.session import Session
+    from klamm.broker.session import Session
     from klamm.client_configs.definitions import ClientKind
 
 MAX_GONE: Final = 10_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.network.session import UNKNOWN_SOFTWARE
+from klamm.broker.session import UNKNOWN_SOFTWARE
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information

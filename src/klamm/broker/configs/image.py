@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from klamm.configs.definitions import group_configs, topic_configs
 from klamm.configs.describe import CreatedTopicDescriber, TopicDescriber
-from klamm.configs.kinds import ResourceType
 from klamm.configs.layers import NOTHING_SET, BrokerLayers
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

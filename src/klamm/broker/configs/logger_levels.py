@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.kinds import ConfigOperation
 from klamm.configs.operations import ConfigChange, check_operations
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
+from klamm.protocol.types import ConfigOperation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.deciding import AlterConfigGuard, Decision
+    from klamm.broker.configs.decider import AlterConfigGuard, Decision
     from klamm.broker.policies import Policies
 
 

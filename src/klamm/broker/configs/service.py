@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from klamm.broker.author import BROKER_ITSELF, Author
-from klamm.broker.configs.deciding import (
+from klamm.broker.configs.decider import (
     AlterConfigGuard,
     ConfigDecider,
     Decision,
@@ -19,16 +19,16 @@ from klamm.broker.configs.deciding import (
     ResourceAlteration,
     parts,
 )
-from klamm.broker.configs.describing import describe_resource
+from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
 from klamm.broker.time_slice import TimeSlice
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
-from klamm.configs.kinds import ResourceType
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.operations import ConfigChange, apply_changes
 from klamm.configs.topics import validate_topic_configs
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
+from klamm.protocol.types import ResourceType
 from klamm.storage.changes import PutConfig, PutHistory
 from klamm.storage.history import HIDDEN
 

@@ -15,7 +15,7 @@ from klamm.broker.attempt import attempt
 from klamm.broker.route import Route
 from klamm.broker.security.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
 from klamm.broker.topics.catalog import LEADER_EPOCH
-from klamm.broker.topics.creating import RESERVED_NAMES, TopicSpec, create_topic
+from klamm.broker.topics.creation import RESERVED_NAMES, TopicSpec, create_topic
 from klamm.configs.names import check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError

@@ -17,7 +17,7 @@ from klamm.broker.attempt import NONE, ApiError, attempt
 from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic
-from klamm.broker.topics.creating import NewTopic, TopicSpec, begin_topic, check_size
+from klamm.broker.topics.creation import NewTopic, TopicSpec, begin_topic, check_size
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, PolicyViolationError

@@ -14,13 +14,13 @@ from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import require_config_right
 from klamm.configs.describe import select_keys
-from klamm.configs.kinds import ResourceType
 from klamm.configs.names import identity_of
 from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.broker.attempt import attempt
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster
-from klamm.configs.kinds import ResourceType
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, StorageError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 from klamm.storage.log import segment_bytes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.configs.deciding import ResourceAlteration
+from klamm.broker.configs.decider import ResourceAlteration
 from klamm.broker.route import Route
 from klamm.broker.security.checks import config_denials
 from klamm.configs.operations import AlterOperation

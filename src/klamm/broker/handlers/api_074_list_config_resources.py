@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster
-from klamm.configs.kinds import ResourceType
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:

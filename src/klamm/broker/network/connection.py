@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from klamm.broker.context import RequestContext
-from klamm.broker.network.coding import Body, read_request, write, written
+from klamm.broker.network.codec import Body, read_request, write, written
 from klamm.broker.network.outbox import STALLED_S, Outbox
 from klamm.broker.quotas.stopwatch import timed
 from klamm.broker.security.login import LoginState
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from klamm.broker.client_configs.roster import ClientRoster
     from klamm.broker.network.outbox import UnreadBudget
-    from klamm.broker.network.session import Session
     from klamm.broker.network.traffic import Traffic
     from klamm.broker.network.turns import Turns
     from klamm.broker.quotas.throttles import Throttles
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from klamm.broker.security.limits import ConnectionLimits
     from klamm.broker.security.login import Login
     from klamm.broker.services import Services
+    from klamm.broker.session import Session
     from klamm.protocol.schema import Message
 
 logger = logging.getLogger(__name__)

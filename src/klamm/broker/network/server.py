@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.client_configs.roster import ClientRoster
 from klamm.broker.network.connection import Connection
 from klamm.broker.network.outbox import UnreadBudget
-from klamm.broker.network.session import Session
 from klamm.broker.network.traffic import Traffic
 from klamm.broker.network.turns import Turns
 from klamm.broker.quotas.throttles import Throttles
+from klamm.broker.session import Session
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 
 if TYPE_CHECKING:

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.broker.configs.own_settings import with_dynamic_values
 from klamm.broker.configs.policy import alter_config_guard
-from klamm.broker.policies.reloading import PolicyReloader
+from klamm.broker.policies.reloader import PolicyReloader
 from klamm.broker.policies.service import Policies
 from klamm.configs.definitions import POLICY_RULES_FILE
-from klamm.configs.kinds import ResourceType
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.rule_file import RuleFileError
 from klamm.policy.rules import RulesPolicy
 from klamm.protocol.errors import InvalidRequestError
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.deciding import Decision
+    from klamm.broker.configs.decider import Decision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.policies.guard import Instance
     from klamm.storage.changes import PutConfig

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.broker.configs.quotas import QuotaService
-    from klamm.broker.network.session import Session
+    from klamm.broker.session import Session
 
 BURST_S: Final = SAMPLES * SAMPLE_S
 """As many seconds' worth may come at once."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.quotas import QuotaService
     from klamm.broker.configs.service import ConfigService
-    from klamm.broker.network.session import Session
+    from klamm.broker.session import Session
 
 MAX_CONNECTION_CREATION_RATE: Final = "max.connection.creation.rate"
 _NO_LIMIT: Final = 2**31 - 1

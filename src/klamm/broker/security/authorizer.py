@@ -24,7 +24,7 @@ from klamm.storage.changes import DropAcl, PutAcl
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.broker.network.session import Session
+    from klamm.broker.session import Session
     from klamm.broker.time_slice import TimeSlice
     from klamm.storage.changes import Change
     from klamm.storage.metadata import MetadataStore

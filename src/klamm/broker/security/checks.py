@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.broker.attempt import ApiError
-from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
     ErrorCode,
@@ -13,6 +12,7 @@ from klamm.protocol.errors import (
     KafkaApiError,
     TopicAuthorizationError,
 )
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from klamm.security.authorization import OPERATIONS
 

@@ -16,9 +16,9 @@ from klamm.broker.security.listeners import setting_of
 from klamm.broker.security.tls import ReplaceableContext, ServerTls, server_tls
 from klamm.configs.brokers import as_dynamic_error
 from klamm.configs.definitions import base_name
-from klamm.configs.kinds import ResourceType
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
+from klamm.protocol.types import ResourceType
 from klamm.security.certificates import alternative_names_of, subject_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.deciding import AlterConfigGuard, Decision
+    from klamm.broker.configs.decider import AlterConfigGuard, Decision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.security.listeners import Listener
 

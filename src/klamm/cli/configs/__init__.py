@@ -26,7 +26,7 @@ _PROG: Final = "klamm configs"
 def main(arguments: Sequence[str]) -> int:
     """Run one action; 0 when it is done, 1 when it was refused, 2 (by SystemExit) when the flags are wrong."""
     if arguments and arguments[0] in {"plan", "apply"}:
-        from klamm.cli.configs.declared import main as plan_or_apply  # noqa: PLC0415  # only these two need YAML
+        from klamm.cli.configs.plan import main as plan_or_apply  # noqa: PLC0415  # only these two need YAML
 
         return plan_or_apply(arguments)
     if arguments and arguments[0] in {"history", "revert"}:

@@ -17,10 +17,10 @@ from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
-from klamm.configs.kinds import ResourceType
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
+from klamm.protocol.types import ResourceType
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:

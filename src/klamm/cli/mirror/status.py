@@ -10,20 +10,20 @@ from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.mirror.status_text import lines
 from klamm.cli.output import complain, write
 from klamm.mirror.errors import CLUSTER_ERRORS
-from klamm.mirror.on_target.looking import Wanted, list_topics, look, source_aliases
-from klamm.mirror.on_target.sights import as_document
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
+from klamm.mirror.status.model import as_document
+from klamm.mirror.status.target_reader import Wanted, list_topics, look, source_aliases
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.on_target.sights import FlowSight
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
+    from klamm.mirror.status.model import FlowSight
 
 _PROG: Final = "klamm mirror status"
 _OK: Final = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
 from klamm.cli.connecting import RefusedError
 from klamm.cli.output import say, write
-from klamm.cli.topics import describing
+from klamm.cli.topics import description
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 from klamm.configs.definitions import topic_configs
 from klamm.protocol.errors import (
@@ -135,7 +135,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
     )
     resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
     configs = admin.describe_configs(list(resources.values())).all().result()
-    report = describing.Report(
+    report = description.Report(
         live_brokers={node.id for node in admin.describe_cluster().result().nodes},
         reassignments=_reassignments(admin, topics.values()),
         with_overrides=options.topics_with_overrides,
@@ -147,8 +147,8 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
     documents: list[dict[str, Any]] = []
     shown: list[str] = []
     for name in names:
-        shown += describing.lines(topics[name], configs[resources[name]], report)
-        if (document := describing.document(topics[name], configs[resources[name]], report)) is not None:
+        shown += description.lines(topics[name], configs[resources[name]], report)
+        if (document := description.document(topics[name], configs[resources[name]], report)) is not None:
             documents.append(document)
     write(options.output, documents, lambda: shown, has_tabs=True)
 

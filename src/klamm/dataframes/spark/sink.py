@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 
 from klamm.dataframes.batch_transaction import BatchTransaction
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.incoming import WRITTEN, outgoing
-from klamm.dataframes.writing import RecordWriter, TargetCluster
+from klamm.dataframes.rows import WRITTEN, outgoing
+from klamm.dataframes.writer import RecordWriter, TargetCluster
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from klamm.dataframes.columns import columns_of
 from klamm.dataframes.options import EARLIEST, LATEST, read_options
 from klamm.dataframes.ranges import limited, split
-from klamm.dataframes.reading import TopicReader, as_json, from_json
+from klamm.dataframes.reader import TopicReader, as_json, from_json
 from klamm.dataframes.spark.sink import KafkaStreamWriter, KafkaWriter, checked
 from klamm.dataframes.write_options import write_options
 from klamm.properties import SettingsError

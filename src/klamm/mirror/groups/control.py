@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.mirror.control_records import TopicGoneError
-from klamm.mirror.copying.ages import RecentAges
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.model import AdminRefusedError, GroupState
+from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.topics.config_sync import log_refusal
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.formats import Checkpoint
     from klamm.mirror.groups.plans import Translated
-    from klamm.mirror.groups.running import BothSides
+    from klamm.mirror.groups.start import BothSides
     from klamm.mirror.model import Committed, GroupAdmin, Partition
     from klamm.mirror.settings.flow import FlowSettings
 

@@ -11,7 +11,7 @@ from klamm.mirror.naming import original_topic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from klamm.mirror.copied_runs import Translation
+    from klamm.mirror.groups.copied_runs import Translation
     from klamm.mirror.model import Partition
     from klamm.mirror.settings.flow import FlowSettings
 

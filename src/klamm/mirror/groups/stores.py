@@ -6,15 +6,15 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from klamm.mirror.control_records import TopicGoneError
-from klamm.mirror.copied_runs import PartitionTranslation, RunSync
 from klamm.mirror.formats import Checkpoint, FormatError, OffsetSync
-from klamm.mirror.offset_translation import SyncPair
+from klamm.mirror.groups.copied_runs import PartitionTranslation, RunSync
+from klamm.mirror.groups.offset_translation import SyncPair
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.mirror.copied_runs import Translation
+    from klamm.mirror.groups.copied_runs import Translation
 
 logger = logging.getLogger(__name__)
 

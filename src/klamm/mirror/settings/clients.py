@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from klamm.client.security import Security
 from klamm.properties import SettingsError, parse_int, with_prefix
-from klamm.wire.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

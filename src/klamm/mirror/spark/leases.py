@@ -11,14 +11,14 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.copying.partition_copy import PartitionId
-from klamm.mirror.copying.settings import CopySettings
-from klamm.mirror.copying.sync_writer import SyncSettings
-from klamm.mirror.copying.transactions import TransactionSettings
-from klamm.mirror.positions import shard_of
-from klamm.wire.fetch_frames import FetchLimits
-from klamm.wire.security import Security
-from klamm.wire.transport import ConnectionSettings
+from klamm.client.fetch import FetchLimits
+from klamm.client.security import Security
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.settings import CopySettings
+from klamm.mirror.copy.transactions import TransactionSettings
+from klamm.mirror.groups.offset_sync_writer import SyncSettings
+from klamm.mirror.source_offsets import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

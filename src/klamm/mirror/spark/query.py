@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from klamm.mirror.control_loops import ControlLoops
 from klamm.mirror.progress import FlowState
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.settings.providers import resolve
+from klamm.mirror.spark.driver import ControlLoops
 from klamm.mirror.spark.session import check_session
 from klamm.mirror.spark.stream import MirrorStream
 from klamm.properties import SettingsError, read_properties

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.copying.copier import Copier, PartitionProgress
+from klamm.mirror.copy.copier import Copier, PartitionProgress
 from klamm.mirror.progress import RATE_WINDOW_S
 from klamm.mirror.spark.channel import ChannelClient
 

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.carried_positions import carry_positions
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.internal_topics import EXISTS, create_internal_topic
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
@@ -17,6 +16,7 @@ from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync
 from klamm.mirror.topics.config_sync import ConfigSync, log_refusal
 from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.topics.worker_offsets import carry_positions
 
 if TYPE_CHECKING:
     import threading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.storage.log.aborted import AbortedTransaction
-from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
+from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.config import HousekeepingSettings, LogConfig
 from klamm.storage.log.manager import LogManager
 from klamm.storage.log.partition import PartitionLog

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.storage.log.compaction import compact
 from klamm.storage.log.error_reports import ErrorReports
-from klamm.storage.log.rewriting import Pace, StoppedError
+from klamm.storage.log.segment_rewriter import Pace, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import KafkaApiError
-from klamm.storage.log import replacing, rewriting
+from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.aborted import overlapping
 from klamm.storage.log.config import HousekeepingSettings
-from klamm.storage.log.replacing import DISK, READY, WORK, Disk
-from klamm.storage.log.rewriting import Pace, Rules, SegmentShape, Source, find_last_offsets
-from klamm.storage.log.sweeping import TransactionSweep
+from klamm.storage.log.segment_rewriter import Pace, Rules, SegmentShape, Source, find_last_offsets
+from klamm.storage.log.segment_swap import DISK, READY, WORK, Disk
+from klamm.storage.log.transaction_cleaning import TransactionSweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,7 +163,7 @@ async def _rewrite_some(
     await asyncio.to_thread(shutil.rmtree, directory / WORK, ignore_errors=True)
     ends = [*(segment.base_offset for segment in segments[1:]), end]
     made = await asyncio.to_thread(
-        rewriting.rewrite,
+        segment_rewriter.rewrite,
         [
             Source(path=segment.file.path, base_offset=segment.base_offset, end_offset=end)
             for segment, end in zip(segments, ends, strict=True)
@@ -180,14 +180,14 @@ async def _rewrite_some(
     group = segments[: made.count]
     if _is_gone(log, group):
         return made.count, 0
-    await asyncio.to_thread(replacing.decide, directory, [segment.base_offset for segment in group], disk)
+    await asyncio.to_thread(segment_swap.decide, directory, [segment.base_offset for segment in group], disk)
     if _is_gone(log, group):
         if (directory / READY).exists():
-            await asyncio.to_thread(replacing.discard, directory)
+            await asyncio.to_thread(segment_swap.discard, directory)
         return made.count, 0
     saved = sum(segment.size for segment in group) - made.size
     _take_places(log, group, disk)
-    await asyncio.to_thread(replacing.settle, directory, disk)
+    await asyncio.to_thread(segment_swap.settle, directory, disk)
     return made.count, saved
 
 
@@ -202,7 +202,7 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
     log.forget_positions()
     for segment in group:
         segment.close()
-    put_away = replacing.take_places(log.directory, disk)
+    put_away = segment_swap.take_places(log.directory, disk)
     for segment in group:
         segment.give_up()  # a response that still reads from it must not read the new file
     log.retire_files(put_away)

@@ -16,7 +16,7 @@ from zlib import crc32
 from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
 from klamm.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, TimestampType, patched_header
 from klamm.protocol.records.layout import BATCH_OVERHEAD, PREFIX
-from klamm.storage.log.appending import WAITING_ENDS, AppendResult, AppendWaiter
+from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.checkpoints import OFFLINE, EpochStart, write_topic_id
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.positions import Positions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import ControlType, decode_marker, verify_crc
-from klamm.storage.log import replacing
+from klamm.storage.log import segment_swap
 from klamm.storage.log.aborted import SUFFIX, entry_for
 from klamm.storage.log.checkpoints import OFFLINE
 from klamm.storage.log.epochs import LeaderEpochs
@@ -107,7 +107,7 @@ def open_partition(
 def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
     if not directory.exists():
         return []
-    replacing.finish(directory)
+    segment_swap.finish(directory)
     paths = list(directory.iterdir())
     bases = sorted(int(path.stem) for path in paths if path.suffix == ".log" and path.stem.isdigit())
     for path in paths:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import ControlType, RecordBatch, encode_marker
 from klamm.storage.log.aborted import AbortedTransaction, entry_for, overlapping
-from klamm.storage.log.appending import WAITING_ENDS
+from klamm.storage.log.append_result import WAITING_ENDS
 from klamm.storage.log.producers import NO_OFFSET
 
 if TYPE_CHECKING:

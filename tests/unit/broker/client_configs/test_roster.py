@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.broker.client_configs.roster import ClientRoster
-from klamm.broker.network.session import Session
+from klamm.broker.session import Session
 from klamm.protocol.api import ApiKey
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
+from klamm.protocol.types import ResourceType
 from tests.support.configs import (
     ANNA,
     APPEND,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.deciding import Decision, ResourceAlteration
+    from klamm.broker.configs.decider import Decision, ResourceAlteration
     from klamm.broker.configs.service import ConfigService
 
 TOPIC = ResourceType.TOPIC

@@ -10,8 +10,8 @@ import pytest
 
 from klamm.broker.author import Author
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
-from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
+from klamm.protocol.types import ResourceType
 from klamm.storage.changes import PutConfig, PutHistory
 from tests.support.configs import (
     ANNA,
@@ -29,7 +29,7 @@ from tests.support.configs import (
 )
 
 if TYPE_CHECKING:
-    from klamm.broker.configs.deciding import Decision, ResourceAlteration
+    from klamm.broker.configs.decider import Decision, ResourceAlteration
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = (
     ResourceType.TOPIC,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.broker.configs.deciding import ResourceAlteration
+from klamm.broker.configs.decider import ResourceAlteration
 from klamm.configs.definitions import broker_configs, group_configs, topic_configs
-from klamm.configs.kinds import ResourceType
 from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.types import ResourceType
 from tests.support.configs import ANNA, MemoryConfigStore, make_service, operation
 
 if TYPE_CHECKING:

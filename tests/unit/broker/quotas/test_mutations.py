@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from klamm.broker.network.session import Session
 from klamm.broker.quotas.mutations import UNLIMITED, MutationQuota, MutationQuotas
+from klamm.broker.session import Session
 from klamm.configs.quotas import QuotaLimit, find_limit
 from klamm.protocol.errors import ThrottlingQuotaExceededError
 

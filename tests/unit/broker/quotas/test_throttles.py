@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.broker.network.session import Session
 from klamm.broker.quotas.throttles import Throttles, Welcome
+from klamm.broker.session import Session
 from klamm.configs.quotas import QuotaLimit, find_address_limit, find_limit
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.create_partitions import CreatePartitionsResponse

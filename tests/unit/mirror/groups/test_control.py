@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.control_records import TopicGoneError
-from klamm.mirror.copied_runs import RunSync
 from klamm.mirror.formats import Checkpoint, OffsetSync
 from klamm.mirror.groups.control import GroupControl
+from klamm.mirror.groups.copied_runs import RunSync
+from klamm.mirror.groups.offset_translation import SyncPair
 from klamm.mirror.groups.status import FlowGroups, GroupStatus
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
 from klamm.mirror.model import AdminRefusedError, ClusterAwayError, Committed, GroupState
-from klamm.mirror.offset_translation import SyncPair
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
 from tests.support.mirror_fakes import FakeCluster

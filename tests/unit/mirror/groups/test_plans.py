@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from klamm.mirror.copied_runs import Translation
 from klamm.mirror.formats import Checkpoint
+from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
 from klamm.mirror.model import Committed
 from klamm.mirror.settings.mirror import parse_settings

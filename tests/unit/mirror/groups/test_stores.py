@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.control_records import TopicGoneError
-from klamm.mirror.copied_runs import Translation
 from klamm.mirror.formats import Checkpoint, OffsetSync
+from klamm.mirror.groups.copied_runs import Translation
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
 from klamm.protocol.records import Record
 

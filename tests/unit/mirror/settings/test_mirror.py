@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.copying.preparing import copy_settings
+from klamm.mirror.copy.preparation import copy_settings
 from klamm.mirror.model import ConfigEntry, OperationType
 from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.mirror.settings.clients import ROLES

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import klamm.mirror.spark
-from klamm.mirror.copying.partition_copy import PartitionId
-from klamm.mirror.copying.settings import CopySettings
+from klamm.client.fetch import FetchLimits
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.spark.channel import ChannelClient
@@ -18,8 +20,6 @@ from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import Share
 from klamm.mirror.spark.shipping import write_archive
 from klamm.mirror.spark.source import LeasePartition, MirrorReader
-from klamm.wire.fetch_frames import FetchLimits
-from klamm.wire.transport import ConnectionSettings
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def test_what_is_shipped_can_be_imported_from_its_archive(tmp_path: Path) -> Non
     # given
     archive = write_archive(tmp_path / "klamm.zip")
     # when
-    code = "import klamm.mirror.spark.worker as it, klamm.mirror.main; print(it.__file__)"
+    code = "import klamm.mirror.spark.worker as it, klamm.mirror.run; print(it.__file__)"
     environ = {**os.environ, "PYTHONPATH": str(archive)}
     told = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, check=True)
     # then

@@ -3,14 +3,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from klamm.mirror.copying.partition_copy import PartitionId
-from klamm.mirror.copying.settings import CopySettings
-from klamm.mirror.copying.sync_writer import SyncSettings
-from klamm.mirror.copying.transactions import TransactionSettings
+from klamm.client.fetch import FetchLimits
+from klamm.client.security import Security
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.settings import CopySettings
+from klamm.mirror.copy.transactions import TransactionSettings
+from klamm.mirror.groups.offset_sync_writer import SyncSettings
 from klamm.mirror.spark.leases import Group, Share, deal, from_json, to_json
-from klamm.wire.fetch_frames import FetchLimits
-from klamm.wire.security import Security
-from klamm.wire.transport import ConnectionSettings
 
 
 def share(flow: str, partitions: int) -> Share:

@@ -12,7 +12,7 @@ from klamm.mirror.model import AdminRefusedError, ClusterAwayError, ConfigEntry
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
-from klamm.mirror.topics.planning import plan_flow
+from klamm.mirror.topics.plan_output import plan_flow
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.mirror_fakes import FakeCluster
 

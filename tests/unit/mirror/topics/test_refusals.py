@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.mirror.main import EXIT_FAILED, EXIT_OK, exit_code
 from klamm.mirror.model import AdminRefusedError
 from klamm.mirror.progress import MirrorStatus
+from klamm.mirror.run import EXIT_FAILED, EXIT_OK, exit_code
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import FlowControl
 from tests.support.mirror_fakes import FakeCluster

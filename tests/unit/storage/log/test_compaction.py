@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
-from klamm.storage.log import replacing, rewriting
+from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.compaction import compact
 from klamm.storage.log.config import HousekeepingSettings
 from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
@@ -160,7 +160,7 @@ def test_what_an_interrupted_compaction_left_behind_is_cleared_up(tmp_path: Path
     house = compacted(tmp_path)
     for number in range(20):
         house.log.append(batch("x" * 100, at=NOON_MS + number))
-    work = tmp_path / "t-0" / replacing.WORK
+    work = tmp_path / "t-0" / segment_swap.WORK
     work.mkdir()
     (work / f"{0:020d}.log").write_bytes(b"half")
 
@@ -174,14 +174,14 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(tmp_path: Path, monkeyp
     house = compacted(tmp_path)
     for _ in range(20):
         house.log.append(batch("x" * 100, key=b"a"))
-    whole = rewriting.rewrite
+    whole = segment_rewriter.rewrite
 
-    def delete_first(*paths: object, **arguments: object) -> rewriting.Rewritten:
+    def delete_first(*paths: object, **arguments: object) -> segment_rewriter.Rewritten:
         made = whole(*paths, **arguments)  # type: ignore[arg-type]  # passed on as they come
         house.log.is_deleted = True
         return made
 
-    monkeypatch.setattr(rewriting, "rewrite", delete_first)
+    monkeypatch.setattr(segment_rewriter, "rewrite", delete_first)
 
     assert run(house) == 0
     house.manager.delete_topic(TOPIC_ID)
@@ -226,7 +226,7 @@ class _Crash(BaseException):
     """The end of the process, here and now."""
 
 
-class CrashingDisk(replacing.Disk):
+class CrashingDisk(segment_swap.Disk):
     """A disk whose process dies before a step."""
 
     def __init__(self, steps: int) -> None:
@@ -371,7 +371,7 @@ def test_reading_and_writing_stay_within_the_bytes_per_second_that_are_allowed(t
     house = compacted(tmp_path)
     filled_segments(house, 60, keys=3)
     began = time.perf_counter()
-    asyncio.run(compact(house.log, NOON_MS, pace=rewriting.Pace(bytes_per_s=house.log.size * 4)))
+    asyncio.run(compact(house.log, NOON_MS, pace=segment_rewriter.Pace(bytes_per_s=house.log.size * 4)))
 
     assert time.perf_counter() - began > 0.4
 
@@ -383,6 +383,6 @@ def test_a_pass_ends_when_the_broker_stops(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
 
-    with pytest.raises(rewriting.StoppedError):
-        asyncio.run(compact(house.log, NOON_MS, pace=rewriting.Pace(stop=stop)))
+    with pytest.raises(segment_rewriter.StoppedError):
+        asyncio.run(compact(house.log, NOON_MS, pace=segment_rewriter.Pace(stop=stop)))
     assert read_all(house.log) == before

@@ -1,0 +1,202 @@
+"""What a request to change configs leads to, resource by resource: decisions only, nothing is changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from klamm.broker.configs.image import CLUSTER_DEFAULT
+from klamm.broker.configs.logger_levels import plan_logger_levels
+from klamm.configs.brokers import BrokerSchema, is_store_of_listener
+from klamm.configs.groups import ClientMetricsSchema, GroupSchema
+from klamm.configs.names import identity_of, parse_node_id
+from klamm.configs.operations import (
+    AlterOperation,
+    ConfigChange,
+    ConfigSchema,
+    apply_changes,
+    check_configs,
+    check_operations,
+    plan_incremental_alter,
+    plan_legacy_alter,
+)
+from klamm.configs.topics import TopicSchema
+from klamm.protocol.errors import InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.types import ConfigOperation, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    from klamm.broker.author import Author
+    from klamm.broker.configs.image import ConfigImage
+
+LegacyConfigs: TypeAlias = Sequence[tuple[str, str | None]]
+
+
+OPERATIONS_AT_ONCE: Final = 256
+"""What is decided and applied in one turn of the event loop, some milliseconds."""
+
+
+class LoggerLevels(Protocol):
+    """The loggers whose levels can change."""
+
+    def levels(self) -> Mapping[str, str]:
+        """Return the level in force of every logger."""
+        ...
+
+    def apply(self, changes: Sequence[ConfigChange]) -> None:
+        """Set levels."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceAlteration:
+    """What a request wants of one resource."""
+
+    resource_type: int
+    resource_name: str
+    operations: tuple[AlterOperation, ...] | None
+    """The operations of IncrementalAlterConfigs; None when ``replacement`` counts."""
+    replacement: LegacyConfigs = ()
+    """Everything that the legacy AlterConfigs leaves set."""
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """What the resource is compared by."""
+        return identity_of(self.resource_type, self.resource_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to change on one resource."""
+
+    resource_type: ResourceType
+    resource_name: str
+    changes: tuple[ConfigChange, ...]
+    before: Mapping[str, str] = field(default_factory=dict)
+    """What is set on the resource when this is decided."""
+    altered: Mapping[str, str | None] = field(default_factory=dict)
+    """What the request names itself; None for what it removes."""
+
+    @property
+    def result(self) -> Mapping[str, str]:
+        """Everything that is set on the resource then."""
+        return apply_changes(self.before, self.changes)
+
+
+class AlterConfigGuard(Protocol):
+    """Who has a say on changes that are right otherwise: a policy."""
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """Return what is held from the decision until it is applied."""
+        ...
+
+    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+        """Raise a KafkaApiError to refuse; returns whether others were served meanwhile."""
+        ...
+
+
+class ConfigDecider:
+    """Decides changes on what is set at the moment.
+
+    Args:
+        image: What is set.
+        loggers: The loggers whose levels can change.
+    """
+
+    def __init__(self, image: ConfigImage, loggers: LoggerLevels) -> None:
+        self._image = image
+        self._loggers = loggers
+
+    def decide(self, alteration: ResourceAlteration, node_id: int) -> Decision:
+        """Return what an alteration leads to, without doing it.
+
+        Raises:
+            KafkaApiError: It is refused.
+        """
+        operations, name = alteration.operations, alteration.resource_name
+        if alteration.resource_type == ResourceType.BROKER_LOGGER and operations is not None:
+            return self._decide_loggers(name, operations, node_id)
+        try:
+            resource_type, name, schema = self._schema(alteration, node_id)
+        except KafkaApiError:
+            # What is wrong with the request itself comes first.
+            if operations is None:
+                check_configs(alteration.replacement)
+            else:
+                check_operations(operations)
+            raise
+        current = self._image.current(resource_type, name)
+        if operations is None:
+            changes = plan_legacy_alter(current, alteration.replacement, schema)
+        else:
+            changes = plan_incremental_alter(current, operations, schema)
+        if resource_type is ResourceType.BROKER:
+            changes += _set_again(current, alteration)
+        if resource_type is ResourceType.TOPIC and not self._image.has_topic(name):
+            raise UnknownTopicOrPartitionError(f"The topic '{name}' does not exist.")
+        # What a replacement removes by not naming it was never shown to policies, in Kafka neither.
+        replaced = {key for key, _ in alteration.replacement}
+        altered = {c.name: c.value for c in changes if operations is not None or c.name in replaced}
+        return Decision(
+            resource_type=resource_type, resource_name=name, changes=changes, before=current, altered=altered
+        )
+
+    def _schema(self, alteration: ResourceAlteration, node_id: int) -> tuple[ResourceType, str, ConfigSchema]:
+        name = alteration.resource_name
+        match alteration.resource_type:
+            case ResourceType.TOPIC:
+                return ResourceType.TOPIC, name, TopicSchema(topic=name, layers=self._image.layers(node_id))
+            case ResourceType.GROUP:
+                return ResourceType.GROUP, name, GroupSchema(group_id=name, layers=self._image.layers(node_id))
+            case ResourceType.CLIENT_METRICS:
+                return ResourceType.CLIENT_METRICS, name, ClientMetricsSchema(subscription=name)
+            case ResourceType.BROKER:
+                if name != CLUSTER_DEFAULT:
+                    named_id = parse_node_id(name)
+                    if named_id != node_id:
+                        raise InvalidRequestError(f"Unexpected broker id, expected {node_id}, but received {name}")
+                    name = str(named_id)
+                layers = self._image.layers(node_id)
+                schema = BrokerSchema(
+                    layers=layers,
+                    is_cluster_default=name == CLUSTER_DEFAULT,
+                    speaks_for_process=node_id == self._image.node_ids[0],
+                )
+                return ResourceType.BROKER, name, schema
+            case unknown:
+                raise InvalidRequestError(f"Unknown resource type {int(unknown)}")
+
+    def _decide_loggers(self, name: str, operations: Sequence[AlterOperation], node_id: int) -> Decision:
+        check_operations(operations)
+        if parse_node_id(name) != node_id:
+            raise InvalidRequestError(f"Unexpected node id. Expected {node_id}, but received {name}")
+        changes = plan_logger_levels(self._loggers.levels(), operations)
+        return Decision(resource_type=ResourceType.BROKER_LOGGER, resource_name=str(node_id), changes=changes)
+
+
+def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigChange, ...]:
+    """Return the stores of listeners that are set to what they are: the file is to be read again (KIP-226)."""
+    named: Iterable[tuple[str, str | None]] = alteration.replacement
+    if alteration.operations is not None:
+        named = ((o.name, o.value) for o in alteration.operations if o.config_operation == ConfigOperation.SET)
+    return tuple(
+        ConfigChange(name=name, value=value)
+        for name, value in named
+        if value is not None and current.get(name) == value and is_store_of_listener(name)
+    )
+
+
+def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[ResourceAlteration]]:
+    """Divide a request into what is decided and applied at once."""
+    begin = size = 0
+    for end, alteration in enumerate(alterations):
+        operations = alteration.replacement if alteration.operations is None else alteration.operations
+        if size and size + len(operations) > OPERATIONS_AT_ONCE:
+            yield alterations[begin:end]
+            begin, size = end, 0
+        size += 1 + len(operations)
+    if begin < len(alterations):
+        yield alterations[begin:]

@@ -1,0 +1,155 @@
+"""``klamm configs plan FILE`` and ``klamm configs apply FILE``: topics and their configs as a file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.configs.plan_diff import Mark, plan_topics
+from klamm.cli.configs.plan_file import parse_document
+from klamm.cli.connecting import connect, explain, guarded
+from klamm.cli.output import complain, write
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from klamm.cli.configs.plan_diff import TopicPlan
+    from klamm.cli.configs.plan_file import DeclaredTopic
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_DRIFT: Final = 3
+
+
+def parser(action: str) -> ToolParser:
+    """Return the parser of ``plan`` or ``apply``."""
+    found = ToolParser(
+        prog=f"klamm configs {action}",
+        description="Compare topics with a YAML file; nothing is changed."
+        if action == "plan"
+        else "Make topics as a YAML file says; only the difference is sent.",
+        epilog="The file:\n  topics:\n    orders:\n      partitions: 6\n      replication_factor: 1\n"
+        "      configs:\n        retention.ms: 604800000\n        cleanup.policy: [compact, delete]\n\n"
+        "Topics that the file does not name are left alone, and so are configs, but for --prune-configs.",
+    )
+    found.add_argument("file", type=Path, metavar="FILE", help="what the topics are to be")
+    add_common(found)
+    found.add_switch("--prune-configs", help="unset configs that are set and that the file does not name")
+    if action == "plan":
+        found.add_switch("--check", help="exit with 3 when anything differs")
+    else:
+        found.add_switch("--validate-only", help="check with the cluster and change nothing, as plan does")
+        found.set_defaults(check=False)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plan or apply; 0 when done, 1 when refused, 2 (by SystemExit) for wrong flags, 3 for drift with ``--check``."""
+    action = arguments[0]
+    flags = parser(action)
+    options = flags.parse_args(list(arguments[1:]))
+    if options.bootstrap_server is None:
+        flags.error("--bootstrap-server must be specified")
+    return guarded(flags.prog, lambda: _plan(options) if action == "plan" or options.validate_only else _apply(options))
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from klamm.cli.configs import plan_cluster  # noqa: PLC0415  # wrong flags need no network library
+
+    declared = _read(options.file)
+    with connect(options) as admin:
+        plans = plan_topics(declared, plan_cluster.current_topics(admin, declared), prune_configs=options.prune_configs)
+        refused = plan_cluster.carry_out(admin, plans, validate_only=True)
+    failed = _failures(plans, refused)
+    _write(options, plans, failed, _plan_summary(plans, failed))
+    if failed:
+        return EXIT_FAILED
+    return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
+
+
+def _apply(options: argparse.Namespace) -> int:
+    from klamm.cli.configs import plan_cluster  # noqa: PLC0415  # wrong flags need no network library
+
+    declared = _read(options.file)
+    with connect(options) as admin:
+        plans = plan_topics(declared, plan_cluster.current_topics(admin, declared), prune_configs=options.prune_configs)
+        refused = plan_cluster.carry_out(admin, plans, validate_only=False)
+    failed = _failures(plans, refused)
+    _write(options, plans, failed, _apply_summary(plans, failed))
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+def _read(path: Path) -> tuple[DeclaredTopic, ...]:
+    try:
+        return parse_document(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(f"{path}: cannot be read: {reason}") from error
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def _failures(plans: Sequence[TopicPlan], refused: Mapping[str, BaseException]) -> dict[str, str]:
+    problems = {plan.topic.name: "; ".join(plan.problems) for plan in plans if plan.problems}
+    return problems | {name: f"topics.{name}: {explain(error)}" for name, error in refused.items()}
+
+
+def _plan_summary(plans: Sequence[TopicPlan], failed: Mapping[str, str]) -> dict[str, int]:
+    sound = [plan for plan in plans if plan.topic.name not in failed]
+    return {
+        "to create": sum(not plan.exists for plan in sound),
+        "to change": sum(plan.exists and not plan.is_in_line for plan in sound),
+        "in line": sum(plan.is_in_line for plan in sound),
+        "refused": len(failed),
+    }
+
+
+def _apply_summary(plans: Sequence[TopicPlan], failed: Mapping[str, str]) -> dict[str, int]:
+    counts = _plan_summary(plans, failed)
+    return dict(zip(("created", "changed", "in line", "failed"), counts.values(), strict=True))
+
+
+def _write(
+    options: argparse.Namespace, plans: Sequence[TopicPlan], failed: Mapping[str, str], summary: Mapping[str, int]
+) -> None:
+    document = {
+        "topics": [_document(plan, failed.get(plan.topic.name)) for plan in plans],
+        "summary": {name.replace(" ", "_"): count for name, count in summary.items()},
+    }
+    counts = ", ".join(f"{count} {name}" for name, count in summary.items())
+    write(options.output, document, lambda: [*(line for plan in plans for line in _lines(plan)), f"Topics: {counts}."])
+    for problem in failed.values():
+        complain(f"klamm configs: {problem}")
+
+
+def _mark(plan: TopicPlan) -> str:
+    return Mark.CHANGE if plan.exists else Mark.ADD
+
+
+def _lines(plan: TopicPlan) -> list[str]:
+    if plan.exists and not plan.changes:
+        return []
+    return [f"{_mark(plan)} topic {plan.topic.name}", *(f"    {change}" for change in plan.changes)]
+
+
+def _document(plan: TopicPlan, error: str | None) -> dict[str, Any]:
+    return {
+        "topic": plan.topic.name,
+        "exists": plan.exists,
+        "in_line": plan.is_in_line,
+        "changes": [
+            {
+                "mark": str(change.mark),
+                "key": change.key,
+                "old": change.old,
+                "old_origin": change.old_origin,
+                "new": change.new,
+                "new_origin": change.new_origin,
+            }
+            for change in plan.changes
+        ],
+        "error": error,
+    }

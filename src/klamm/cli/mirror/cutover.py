@@ -1,0 +1,121 @@
+"""``klamm mirror cutover GROUP``: move a consumer group to the target of a flow."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.mirror.groups.cutover import cut_over
+from klamm.mirror.groups.start import both_sides
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.providers import resolve
+from klamm.properties import SettingsError, read_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.mirror.groups.cutover import Cutover, CutoverRow
+    from klamm.mirror.settings.flow import FlowSettings
+
+_OK: Final = 0
+_NOT_NOW: Final = 1
+_USAGE: Final = 2
+_TRY_EVERY_S: Final = 1.0
+_COLUMNS: Final = ("GROUP", "TOPIC", "PARTITION", "SOURCE OFFSET", "TARGET OFFSET", "LAG", "AGAIN", "REASON")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Move a group, or say what would happen; 0: nothing stands in the way, 1: not now, 2: wrong usage."""
+    options = _parser().parse_args(list(arguments))
+    try:
+        settings = parse_settings(resolve(read_properties(options.properties)))
+        settings.check_clients()
+        return _run(_flow(settings.require_flows(), options.flow), options)
+    except (SettingsError, OSError) as error:
+        sys.stderr.write(f"klamm mirror cutover: {options.properties}: {error}\n")
+        return _USAGE
+    except CLUSTER_ERRORS as error:
+        sys.stderr.write(f"klamm mirror cutover: {error}\n")
+        return _NOT_NOW
+
+
+def _flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
+    names = ", ".join(flow.name for flow in flows)
+    found = [flow for flow in flows if wanted in (None, flow.name)]
+    if not found:
+        raise SettingsError(f"--flow {wanted}: expected one of the enabled flows: {names}")
+    if len(found) > 1:
+        raise SettingsError(f"several flows are enabled: say which one with --flow: {names}")
+    return found[0]
+
+
+def _run(flow: FlowSettings, options: argparse.Namespace) -> int:
+    deadline = time.monotonic() + options.wait
+    with both_sides(flow) as sides:
+        while True:
+            outcome = cut_over(flow, options.group, sides, dry_run=options.dry_run)
+            if outcome.is_ready or time.monotonic() >= deadline:
+                return _show(outcome, flow)
+            time.sleep(_TRY_EVERY_S)
+
+
+def _show(outcome: Cutover, flow: FlowSettings) -> int:
+    """Print the table and what became of the group."""
+    rows = [_COLUMNS, *(_cells(outcome.group, row) for row in outcome.rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows if outcome.rows else ():
+        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    for problem in outcome.problems:
+        sys.stderr.write(f"group {outcome.group}: {problem}\n")
+    alias = flow.target.alias
+    if not outcome.is_ready:
+        end = "can not be moved now; nothing more was changed"
+    elif outcome.is_done:
+        end = f"goes on on cluster {alias}: start its consumers there"
+    else:
+        end = f"can be moved to cluster {alias}; nothing was changed"
+    sys.stdout.write(f"{outcome.flow}: group {outcome.group} {end}\n")
+    return _OK if outcome.is_ready else _NOT_NOW
+
+
+def _cells(group: str, row: CutoverRow) -> tuple[str, ...]:
+    again = "-" if row.target_offset is None else f"<={row.again_at_most}" if row.again_at_most else "0"
+    return (
+        group,
+        row.remote_topic if row.reason == "" else row.topic,
+        str(row.partition),
+        str(row.source_offset),
+        "-" if row.target_offset is None else str(row.target_offset),
+        "-" if row.lag is None else str(row.lag),
+        again,
+        row.reason or row.note or "-",
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="klamm mirror cutover",
+        description="Move a consumer group to the target of a flow: its offsets are translated one last time and set "
+        "there, only forwards. Its consumers must be stopped on both sides. Nothing is set unless all of its "
+        "offsets can be translated. LAG is what it has not read on the source, AGAIN what it may read twice.",
+        epilog="Exit codes: 0 nothing stands in the way (--dry-run) or the group was moved, 1 it can not be moved now, "
+        "2 wrong usage.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("group", metavar="GROUP", help="the group's id")
+    parser.add_argument(
+        "properties", type=Path, nargs="?", default=Path("mm2.properties"), metavar="FILE",
+        help="MirrorMaker's properties file (default: mm2.properties)",
+    )  # fmt: skip
+    parser.add_argument("--flow", metavar="A->B", help="which flow, when several are enabled")
+    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS",
+        help="try again for so long, for example until its last consumer has left",
+    )  # fmt: skip
+    return parser

@@ -1,0 +1,90 @@
+"""Run a mirror: what connect-mirror-maker.sh is for MirrorMaker 2."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from klamm.extras import require_extra
+from klamm.java import JavaNotFoundError, require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a mirror until it is stopped; 0 when all went well, 1 when a flow failed, 2 when the file is wrong."""
+    options = _parser().parse_args(list(arguments))
+    require_extra("spark", feature="klamm mirror")
+    if not options.properties.is_file():
+        sys.stderr.write(f"klamm mirror: {options.properties}: no such file\n")
+        return 2
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # kafka-python has a line for each attempt to reach a broker; what it means for the mirror is told by the mirror.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    if not options.plan:
+        try:
+            os.environ["JAVA_HOME"] = str(require_java())
+        except JavaNotFoundError as error:
+            sys.stderr.write(f"klamm mirror: {error}\n")
+            return 1
+
+    from klamm.cli.mirror.display import MirrorDisplay  # noqa: PLC0415 - --help needs none of it
+    from klamm.mirror.run import run  # noqa: PLC0415
+
+    with MirrorDisplay() as display:
+        return run(
+            options.properties,
+            options.clusters,
+            plan=options.plan,
+            until_caught_up=options.until_caught_up,
+            on_progress=display.show,
+            overrides=_overrides(options),
+        )
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, str]:
+    """Return the keys of the file that the command line sets instead."""
+    from klamm.mirror.settings.mirror import CHECKPOINT_DIR, MASTER, METRICS_LISTEN  # noqa: PLC0415 - --help needs none of it
+
+    said = {METRICS_LISTEN: options.metrics, MASTER: options.master, CHECKPOINT_DIR: options.checkpoint}
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="klamm mirror",
+        description="Mirror clusters as an mm2.properties file says, on Spark. SIGTERM or Ctrl-C stops it in order.",
+        epilog="klamm mirror status FILE tells by the target alone how far a mirror is, klamm mirror verify FILE "
+        "compares both sides, klamm mirror cutover GROUP FILE moves a consumer group: see their --help.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")
+    parser.add_argument(
+        "--clusters", nargs="+", default=(), metavar="ALIAS", help="serve only flows to these clusters (default: all)"
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="print what would be created and changed, and change nothing"
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve a status page, /status.json and /metrics for Prometheus there (klamm.metrics.listen)",
+    )
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help="where Spark runs, such as spark://host:7077 (spark.master)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="Spark's checkpoint directory (klamm.checkpoint.dir)",
+    )
+    parser.add_argument("--until-caught-up", action="store_true", help="end when everything is copied")
+    return parser

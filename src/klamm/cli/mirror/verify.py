@@ -1,0 +1,90 @@
+"""``klamm mirror verify mm2.properties``: do both sides hold the same records?"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from klamm.dataframes.errors import ReadingError
+from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.providers import resolve
+from klamm.mirror.status.verify import verify_flow
+from klamm.properties import SettingsError, read_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.status.verify import PartitionVerdict
+
+_OK: Final = 0
+_DIFFERENT: Final = 1
+_USAGE: Final = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare; 0: both sides are the same up to what is mirrored, 1: they differ or can not be read, 2: wrong usage."""
+    options = _parser().parse_args(list(arguments))
+    try:
+        wanted = re.compile(options.topics)
+        settings = parse_settings(resolve(read_properties(options.properties)), target_aliases=options.clusters)
+        settings.check_clients()
+        flows, read_records = settings.require_flows(), not options.offsets_only
+        return max(_flow(flow, wanted, read_records=read_records) for flow in flows)
+    except re.error as error:
+        sys.stderr.write(f"klamm mirror verify: --topics {options.topics}: expected a regular expression: {error}\n")
+        return _USAGE
+    except (SettingsError, OSError) as error:
+        sys.stderr.write(f"klamm mirror verify: {options.properties}: {error}\n")
+        return _USAGE
+
+
+def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) -> int:
+    """Print a line for each partition, and one for the flow."""
+    same = problems = lag = partitions = 0
+    try:
+        verdicts = verify_flow(
+            flow, wanted=lambda topic: wanted.fullmatch(topic) is not None, read_records=read_records
+        )
+        for verdict in verdicts:
+            sys.stdout.write(_line(verdict) + "\n")
+            partitions += 1
+            same += verdict.findings.same if verdict.findings is not None else 0
+            problems += bool(verdict.problem)
+            lag += verdict.lag
+    except (*CLUSTER_ERRORS, ReadingError) as error:
+        sys.stderr.write(f"{flow.name}: could not be compared: {error}\n")
+        return _DIFFERENT
+    read = f"{same:,} records are the same on both sides" if read_records else "no records were read"
+    verdict_words = "nothing differs" if not problems else f"{problems} partitions differ"
+    sys.stdout.write(f"{flow.name}: {partitions} partitions, {read}, {lag:,} are not mirrored yet: {verdict_words}\n")
+    return _DIFFERENT if problems else _OK
+
+
+def _line(verdict: PartitionVerdict) -> str:
+    where = f"{verdict.topic}-{verdict.partition} -> {verdict.remote_topic}-{verdict.partition}"
+    mirrored = "never mirrored" if verdict.mirrored < 0 else f"mirrored to {verdict.mirrored}, {verdict.lag} behind"
+    compared = "" if verdict.findings is None else f", {verdict.findings.same} records compared"
+    return f"{'DIFFERS' if verdict.problem else 'ok':8}{where}: {mirrored}{compared}" + (
+        f": {verdict.problem}" if verdict.problem else ""
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="klamm mirror verify",
+        description="Compare both sides of every flow, up to where the mirror says it has copied: partitions, offsets, "
+        "and for each record key, value, headers and timestamp. Only reads, also while a mirror runs. Records "
+        "that retention has removed from one side already are no difference.",
+        epilog="Exit codes: 0 nothing differs, 1 something differs or can not be read, 2 wrong usage.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")
+    parser.add_argument("--clusters", nargs="+", default=(), metavar="ALIAS", help="only flows to these clusters")
+    parser.add_argument("--topics", default=".*", metavar="REGEX", help="only source topics whose whole name matches")
+    parser.add_argument("--offsets-only", action="store_true", help="read no records: partitions and positions only")
+    return parser

@@ -1,0 +1,289 @@
+"""The brokers of one cluster, as the data path sees them: who leads what, and connections to them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.connection import Connection, ConnectionLostError
+from klamm.client.login import log_in
+from klamm.client.transport import connect
+from klamm.properties import split_address
+from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from klamm.client.buffers import BufferPool
+    from klamm.client.transport import ConnectionSettings
+
+logger = logging.getLogger(__name__)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_TIMEOUT_S: Final = 10.0
+_DENIED: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+
+TopicPartition = tuple[str, int]
+
+
+class DeniedError(ConnectionLostError):
+    """A right is missing: asking again helps when somebody has given it."""
+
+
+class CoordinatorKind(IntEnum):
+    """What FindCoordinator is asked for."""
+
+    GROUP = 0
+    TRANSACTIONAL_ID = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic in the last Metadata answer."""
+
+    topic_id: UUID
+    """Zero when the broker tells none."""
+    leaders: Mapping[int, int]
+    """Node id by partition; partitions without a leader are missing."""
+    partitions: tuple[int, ...]
+    """All partitions, also those without a leader."""
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Leader epoch by partition; missing or -1 when the broker tells none (before Kafka 2.1)."""
+
+
+class Cluster:
+    """Connections to one cluster and its metadata. Thread-confined. Calls block, for a few seconds at most."""
+
+    def __init__(self, settings: ConnectionSettings, pool: BufferPool) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[int, int], Connection] = {}
+        """By node and lane."""
+        self._bootstrap: Connection | None = None
+        self.topics: dict[str, TopicState] = {}
+        self.round_trip_s = math.inf
+        """The least that a broker's first answer took on any connection; infinite: there was none yet."""
+
+    def refresh(self, topics: Iterable[str]) -> None:
+        """Ask for the metadata of topics; those that do not exist are missing in ``topics`` afterwards.
+
+        Raises:
+            ConnectionLostError: no broker answers.
+        """
+        names = list(topics)
+        response = self._call_any(names)
+        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for name in names:
+            self.topics.pop(name, None)
+        for topic in response.topics:
+            if topic.error_code == ErrorCode.NONE and topic.name is not None:
+                leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}
+                partitions = tuple(sorted(p.partition_index for p in topic.partitions))
+                epochs = {p.partition_index: p.leader_epoch for p in topic.partitions}
+                self.topics[topic.name] = TopicState(
+                    topic_id=topic.topic_id, leaders=leaders, partitions=partitions, leader_epochs=epochs
+                )
+
+    def _call_any(self, names: list[str]) -> MetadataResponse:
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+        )
+        reasons: list[str] = []
+        for connection in self._candidates(reasons):
+            try:
+                version = connection.version_of(MetadataRequest, at_least=4)
+                return connection.call(request, MetadataResponse, version=version, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                reasons.append(str(error))
+        raise ConnectionLostError(f"No broker of {','.join(self._settings.bootstrap_servers)} answers: {reasons[-1]}")
+
+    def _candidates(self, reasons: list[str]) -> Iterable[Connection]:
+        """Yield open connections first, then new ones to known nodes and to the bootstrap servers."""
+        # The bootstrap connection first: on the others an answer may wait behind a fetch that waits for data.
+        opened = [self._bootstrap, *self._connections.values()]
+        now = time.monotonic()
+        yield from [c for c in opened if c is not None and not c.closed and now < c.login_due_at]
+        known = list(self._addresses.values())
+        given = filter(None, map(split_address, self._settings.bootstrap_servers))
+        for host, port in [*given, *known]:
+            try:
+                self._close_bootstrap()
+                self._bootstrap = self._open(host, port)
+            except ConnectionLostError as error:
+                reasons.append(str(error))
+            else:
+                yield self._bootstrap
+
+    def _close_bootstrap(self) -> None:
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+
+    def _open(self, host: str, port: int) -> Connection:
+        try:
+            transport = connect(host, port, self._settings.security)
+        except OSError as error:
+            raise ConnectionLostError(f"{host}:{port}: {error.strerror or error}") from error
+        connection = Connection(transport, client_id=self._settings.client_id, pool=self._pool)
+        try:
+            asked_at = time.monotonic()
+            connection.handshake(_TIMEOUT_S)
+            self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked_at)
+            self._log_in(connection)
+        except (ConnectionLostError, ProtocolError) as error:
+            connection.close()
+            raise ConnectionLostError(f"{host}:{port}: {error}") from error
+        return connection
+
+    def _log_in(self, connection: Connection) -> None:
+        if self._settings.security.uses_sasl:
+            due_s = log_in(connection, self._settings.security, timeout_s=_TIMEOUT_S)
+            connection.login_due_at = float("inf") if due_s is None else time.monotonic() + due_s
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """Return the node id of a partition's leader, None when there is none or it is not known."""
+        state = self.topics.get(topic)
+        return state.leaders.get(partition) if state is not None else None
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Return the epoch of a partition's leader, -1 when it is not known."""
+        state = self.topics.get(topic)
+        return state.leader_epochs.get(partition, -1) if state is not None else -1
+
+    def topic_id(self, topic: str) -> UUID:
+        """Return a topic's id, zero when it is not known."""
+        state = self.topics.get(topic)
+        return state.topic_id if state is not None else ZERO_UUID
+
+    def connection(self, node_id: int, lane: int = 0) -> Connection:
+        """Return the connection to a node, opening it when needed.
+
+        Args:
+            node_id: which node.
+            lane: which of several connections to it; a broker answers what comes on one of them in order.
+
+        Raises:
+            ConnectionLostError: the node is away or not known.
+        """
+        found = self._connections.get((node_id, lane))
+        if found is not None and not found.closed:
+            if time.monotonic() >= found.login_due_at:
+                self._log_in(found)
+            return found
+        if node_id not in self._addresses:
+            raise ConnectionLostError(f"Node {node_id} is not known")
+        opened = self._connections[node_id, lane] = self._open(*self._addresses[node_id])
+        return opened
+
+    def connections(self) -> list[Connection]:
+        """Return the open connections to nodes."""
+        return [connection for connection in self._connections.values() if not connection.closed]
+
+    def list_offsets(
+        self, partitions: Sequence[TopicPartition], timestamp: int, *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return the earliest or latest offsets. Partitions without a leader that answers are missing.
+
+        One node that is away does not fail the call: the partitions of the others need not wait for it.
+
+        Args:
+            partitions: which; their topics' metadata was asked for before.
+            timestamp: ``EARLIEST`` or ``LATEST``.
+            read_committed: the latest offset is the last stable one then.
+        """
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        for topic, partition in partitions:
+            if (leader := self.leader(topic, partition)) is not None:
+                by_leader.setdefault(leader, {}).setdefault(topic, []).append(partition)
+        found: dict[TopicPartition, int] = {}
+        for leader, topics in by_leader.items():
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=int(read_committed),
+                topics=[
+                    ListOffsetsRequest.ListOffsetsTopic(
+                        name=topic,
+                        partitions=[
+                            ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+                            for partition in numbers
+                        ],
+                    )
+                    for topic, numbers in topics.items()
+                ],
+            )
+            try:
+                response = self.connection(leader).call(request, ListOffsetsResponse, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                logger.info("Node %d does not tell the offsets of its partitions: %s", leader, error)
+                continue
+            for topic_answer in response.topics:
+                for answer in topic_answer.partitions:
+                    if answer.error_code == ErrorCode.NONE:
+                        found[topic_answer.name, answer.partition_index] = answer.offset
+        return found
+
+    def coordinator(self, key: str, kind: CoordinatorKind) -> int:
+        """Return the node that coordinates a group or the transactions of an id; ``connection`` reaches it.
+
+        Raises:
+            DeniedError: a right is missing.
+            ConnectionLostError: no broker knows it now.
+        """
+        what = f"the coordinator of {kind.name.lower().replace('_', ' ')} {key}"
+        reasons: list[str] = []
+        request = FindCoordinatorRequest(key=key, key_type=kind)
+        for connection in self._candidates(reasons):
+            # Versions 1 to 3 ask for one key.
+            version = connection.version_of(FindCoordinatorRequest, at_least=1, at_most=3)
+            try:
+                response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                reasons.append(str(error))
+                continue
+            if response.error_code == ErrorCode.NONE:
+                self._addresses[response.node_id] = (response.host, response.port)
+                return response.node_id
+            if response.error_code in _DENIED:
+                raise DeniedError(f"No broker tells {what}: {error_name(response.error_code)}")
+            reasons.append(response.error_message or error_name(response.error_code))
+            if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                break
+        raise ConnectionLostError(f"No broker tells {what}: {reasons[-1]}")
+
+    def init_producer_id(self) -> tuple[int, int]:
+        """Return a producer id and epoch of our own, for idempotent writing.
+
+        Raises:
+            ConnectionLostError: no broker gives one now.
+        """
+        reasons: list[str] = []
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
+        for connection in self._candidates(reasons):
+            try:
+                response = connection.call(request, InitProducerIdResponse, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                reasons.append(str(error))
+                continue
+            if response.error_code == ErrorCode.NONE:
+                return response.producer_id, response.producer_epoch
+            reasons.append(error_name(response.error_code))
+        raise ConnectionLostError(f"No broker gives a producer id: {reasons[-1]}")
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in [*self._connections.values(), self._bootstrap]:
+            if connection is not None:
+                connection.close()
+        self._connections.clear()

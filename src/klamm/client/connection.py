@@ -1,0 +1,276 @@
+"""One connection to one broker: requests go out as lists of buffers, answers come in as frames, in order."""
+
+from __future__ import annotations
+
+import itertools
+import select
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from klamm.client.buffers import BufferPool, FrameBuffer
+    from klamm.client.transport import Transport
+    from klamm.protocol.schema import Message
+
+Response = TypeVar("Response", bound="Message")
+
+_SIZE: Final = struct.Struct(">i")
+_HEADER: Final = struct.Struct(">hhi")
+_MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
+_READS_PER_TURN: Final = 16
+_API_VERSIONS_VERSION: Final = 3
+_UNSUPPORTED_VERSION: Final = 35
+
+
+class ConnectionLostError(ConnectionError):
+    """The connection broke, or never came to be; what was in flight on it may or may not have been done."""
+
+
+class ApiMissingError(Exception):
+    """The broker does not offer an API, or no version of it that is known here."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    correlation_id: int
+    response_class: type[Any]
+    version: int
+    on_response: Callable[[Any, FrameBuffer], None]
+    sent_at: float
+
+
+class Connection:
+    """A connection and its requests in flight. Thread-confined; the owner selects and calls ``read`` and ``write``.
+
+    ``on_response`` is called with the decoded message and the frame's memory; records in the message are views of
+    that memory, so who keeps them retains it. The connection releases its own hold after the call.
+    """
+
+    def __init__(self, transport: Transport, *, client_id: str, pool: BufferPool) -> None:
+        self._transport = transport
+        self._client_id = client_id.encode()
+        self._pool = pool
+        self._correlation_ids = itertools.count()
+        self._out: deque[memoryview] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._head = bytearray(_SIZE.size)
+        self._frame: FrameBuffer | None = None
+        self._frame_bytes = 0
+        self._filled = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self.closed = False
+        self.login_due_at = float("inf")
+        """When to log in again, by the monotonic clock."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to select on."""
+        return self._transport.fileno()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were not answered yet."""
+        return len(self._waiting)
+
+    @property
+    def wants_write(self) -> bool:
+        """Tell whether bytes wait to be sent."""
+        return bool(self._out)
+
+    def oldest_wait_s(self, now: float) -> float:
+        """Return for how long the oldest request waits."""
+        return now - self._waiting[0].sent_at if self._waiting else 0.0
+
+    def handshake(self, timeout_s: float) -> None:
+        """Ask which versions the broker offers (ApiVersions).
+
+        Raises:
+            ConnectionLostError: no answer.
+        """
+        request = ApiVersionsRequest(client_software_name="klamm-mirror", client_software_version="0.1.0")
+        response = self.call(request, ApiVersionsResponse, version=_API_VERSIONS_VERSION, timeout_s=timeout_s)
+        if response.error_code == _UNSUPPORTED_VERSION:
+            response = self.call(ApiVersionsRequest(), ApiVersionsResponse, version=0, timeout_s=timeout_s)
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+    def version_of(self, request_class: type[Message], *, at_most: int = 32767, at_least: int = 0) -> int:
+        """Return the highest version that both sides know.
+
+        Raises:
+            ApiMissingError: there is none.
+        """
+        low, high = self._versions.get(request_class.API_KEY, (1, 0))
+        low = max(low, request_class.VERSIONS[0], at_least)
+        high = min(high, request_class.VERSIONS[1], at_most)
+        if low > high:
+            raise ApiMissingError(f"{request_class.__name__} is not offered in a version from {at_least} on")
+        return high
+
+    def submit(
+        self,
+        request_class: type[Message],
+        version: int,
+        body: Sequence[bytes | bytearray | memoryview],
+        response_class: type[Response],
+        on_response: Callable[[Response, FrameBuffer], None],
+    ) -> None:
+        """Queue a request; nothing is copied, so the buffers must stay as they are until it is answered."""
+        correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
+        flexible = request_class.is_flexible(version)
+        header = bytearray(_SIZE.size)
+        header += _HEADER.pack(request_class.API_KEY, version, correlation_id)
+        header += struct.pack(">h", len(self._client_id)) + self._client_id + (b"\0" if flexible else b"")
+        _SIZE.pack_into(header, 0, len(header) - _SIZE.size + sum(map(len, body)))
+        self._out.append(memoryview(header))
+        self._out.extend(memoryview(part) for part in body)
+        waiting = _Waiting(correlation_id, response_class, version, on_response, time.monotonic())
+        self._waiting.append(waiting)
+
+    def call(
+        self, request: Message, response_class: type[Response], *, version: int | None = None, timeout_s: float
+    ) -> Response:
+        """Send a small request and wait for its answer; answers to earlier requests are handled meanwhile.
+
+        Raises:
+            ConnectionLostError: no answer within ``timeout_s``.
+            ApiMissingError: the broker does not offer it.
+        """
+        answers: list[Response] = []
+        chosen = self.version_of(type(request)) if version is None else version
+        self.submit(
+            type(request), chosen, [encode(request, chosen)], response_class, lambda answer, _: answers.append(answer)
+        )
+        self.wait_for(lambda: bool(answers), timeout_s=timeout_s, what=type(request).__name__)
+        return answers[0]
+
+    def wait_for(self, answered: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+        """Drive this connection alone until ``answered``.
+
+        Raises:
+            ConnectionLostError: the connection broke, or ``timeout_s`` is over; it is closed then.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not answered():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.close()
+                raise ConnectionLostError(f"No answer to {what} within {timeout_s:g} s")
+            poll = select.poll()
+            poll.register(self, select.POLLIN | (select.POLLOUT if self.wants_write else 0))
+            try:
+                for _, events in poll.poll(left * 1000):
+                    self.drive(events)
+            except ConnectionLostError:
+                # A broker that refuses a login says so and closes at once.
+                if not answered():
+                    raise
+
+    def drive(self, events: int) -> None:
+        """Write and read as the events of a poll say.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+        """
+        if events & select.POLLOUT:
+            self.write()
+        if events & ~select.POLLOUT:
+            self.read()
+
+    def write(self) -> None:
+        """Send what the socket takes now.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+        """
+        try:
+            while self._out:
+                sent = self._transport.send_views(list(itertools.islice(self._out, 512)))
+                if sent == 0:
+                    return
+                self._drop_sent(sent)
+        except OSError as error:
+            self._lose(error)
+
+    def _drop_sent(self, sent: int) -> None:
+        out = self._out
+        while out and sent >= len(out[0]):
+            sent -= len(out.popleft())
+        if sent:
+            out[0] = out[0][sent:]
+
+    def read(self) -> None:
+        """Read what is there and hand out complete answers.
+
+        Raises:
+            ConnectionLostError: the connection broke, or the peer sent what is no answer.
+        """
+        try:
+            reads = 0
+            while self._read_once():
+                reads += 1
+                if reads >= _READS_PER_TURN and not self._transport.pending():
+                    return
+        except (OSError, ProtocolError) as error:
+            self._lose(error)
+
+    def _read_once(self) -> bool:
+        """Read once; False means: nothing more is there now."""
+        into, wanted = (self._head, _SIZE.size) if self._frame is None else (self._frame.data, self._frame_bytes)
+        count = self._transport.receive_into(memoryview(into)[self._filled : wanted])
+        if count is None:
+            return False
+        if count == 0:
+            raise ConnectionResetError("The broker closed the connection")
+        self._filled += count
+        if self._filled < wanted:
+            return True
+        self._filled = 0
+        if self._frame is None:
+            (size,) = _SIZE.unpack(self._head)
+            if not _SIZE.size <= size <= _MAX_FRAME_BYTES:
+                raise ProtocolError(f"A frame of {size} bytes is outside {_SIZE.size}..{_MAX_FRAME_BYTES}")
+            self._frame, self._frame_bytes = self._pool.take(size), size
+        else:
+            frame, self._frame = self._frame, None
+            self._answer(frame)
+        return True
+
+    def _answer(self, frame: FrameBuffer) -> None:
+        if not self._waiting:
+            raise ProtocolError("An answer came to no request")
+        waiting = self._waiting.popleft()
+        view = memoryview(frame.data)[: self._frame_bytes]
+        (correlation_id,) = _SIZE.unpack_from(view)
+        if correlation_id != waiting.correlation_id:
+            raise ProtocolError(f"Answer {correlation_id} came where {waiting.correlation_id} was due")
+        response_class: type[Message] = waiting.response_class
+        # The answer to ApiVersions always has the old header, so that any client can read it.
+        flexible = response_class.is_flexible(waiting.version) and response_class.API_KEY != ApiVersionsResponse.API_KEY
+        offset = _SIZE.size + 1 if flexible else _SIZE.size
+        if flexible and view[_SIZE.size] != 0:
+            raise ProtocolError("The answer's header holds tags that nobody asked for")
+        version = waiting.version
+        if response_class is ApiVersionsResponse and int.from_bytes(view[offset : offset + 2]) == _UNSUPPORTED_VERSION:
+            version = 0  # so that a client of any age can read the refusal
+        waiting.on_response(decode(response_class, version, view, offset), frame)
+        frame.release()
+
+    def _lose(self, error: Exception) -> None:
+        self.close()
+        raise ConnectionLostError(str(error)) from error
+
+    def close(self) -> None:
+        """Close; requests in flight get no answer."""
+        if not self.closed:
+            self.closed = True
+            self._transport.close()
+            self._out.clear()
+            self._waiting.clear()

@@ -1,0 +1,60 @@
+"""Logging in on a data connection: SaslHandshake and SaslAuthenticate with kafka-python's mechanisms (KIP-43, 152)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kafka.net.sasl import get_sasl_mechanism
+
+from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from klamm.client.connection import Connection
+    from klamm.client.security import Security
+
+_RENEW_AT: Final = 0.85
+"""Part of a session's lifetime after which we log in again (KIP-368)."""
+
+
+def log_in(connection: Connection, security: Security, *, timeout_s: float) -> float | None:
+    """Log in; nothing else may be sent meanwhile.
+
+    Returns:
+        After how many seconds to log in again; None: the login does not end.
+
+    Raises:
+        ConnectionLostError: the broker refuses or is no partner for this; the connection is closed.
+    """
+    try:
+        return _log_in(connection, security, timeout_s)
+    except (ConnectionLostError, ApiMissingError, ValueError, KeyError) as error:
+        connection.close()
+        raise ConnectionLostError(f"Login as {security.username} by {security.mechanism} failed: {error}") from error
+
+
+def _log_in(connection: Connection, security: Security, timeout_s: float) -> float | None:
+    asked = SaslHandshakeRequest(mechanism=security.mechanism)
+    # From version 1 on tokens travel in SaslAuthenticate, whose answer says why it refuses.
+    version = connection.version_of(SaslHandshakeRequest, at_least=1)
+    offered = connection.call(asked, SaslHandshakeResponse, version=version, timeout_s=timeout_s)
+    if offered.error_code != ErrorCode.NONE:
+        raise ConnectionLostError(f"the broker offers {', '.join(offered.mechanisms) or 'no mechanism'}")
+    mechanism = get_sasl_mechanism(security.mechanism)(
+        sasl_mechanism=security.mechanism,
+        sasl_plain_username=security.username,
+        sasl_plain_password=security.password,
+    )
+    lifetime_ms = 0
+    while not mechanism.is_done():
+        token = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
+        answer = connection.call(token, SaslAuthenticateResponse, timeout_s=timeout_s)
+        if answer.error_code != ErrorCode.NONE:
+            raise ConnectionLostError(answer.error_message or f"error code {answer.error_code}")
+        mechanism.receive(bytes(answer.auth_bytes))
+        lifetime_ms = answer.session_lifetime_ms
+    if not mechanism.is_authenticated():
+        raise ConnectionLostError("the broker's last token is wrong")
+    return lifetime_ms / 1000 * _RENEW_AT if lifetime_ms > 0 else None

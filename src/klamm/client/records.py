@@ -1,0 +1,149 @@
+"""The few records of the mirror's own topics: writing some and waiting until they are acknowledged, reading some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.batches import Treatment, walk
+from klamm.client.connection import ConnectionLostError
+from klamm.client.fetch import (
+    LAST_VERSION,
+    TOPIC_IDS_FROM,
+    FetchLimits,
+    WantedRecords,
+    fetch_request,
+    fetched_partitions,
+)
+from klamm.client.produce import LAST_IN_TRANSACTION, PartitionRecords, TopicName, produce_body
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.records import decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from klamm.client.cluster import Cluster
+    from klamm.client.connection import Connection
+    from klamm.client.fetch import FetchedPartition
+    from klamm.protocol.records import Record
+
+_DONE: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)})
+_LAST_VERSION: Final = 32767
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+_PARTITION_FETCH_BYTES: Final = 1024 * 1024
+
+
+class RecordsRefusedError(ConnectionLostError):
+    """A broker answered that it did not take records; ``codes`` are Kafka's error codes."""
+
+    def __init__(self, topic: str, codes: Iterable[int]) -> None:
+        self.codes = frozenset(codes)
+        super().__init__(f"{topic}: records were refused: {', '.join(map(error_name, sorted(self.codes)))}")
+
+
+def write_batches(
+    cluster: Cluster,
+    topic: str,
+    batches: Mapping[int, bytes | bytearray],
+    *,
+    timeout_s: float,
+    transactional_id: str | None = None,
+) -> None:
+    """Write one batch for each partition; blocks.
+
+    Raises:
+        ConnectionLostError: not all were acknowledged; the topic's metadata is forgotten and asked for anew next time.
+    """
+    if topic not in cluster.topics:
+        cluster.refresh([topic])
+    by_leader: dict[int, list[PartitionRecords]] = {}
+    name = TopicName(topic, cluster.topic_id(topic).bytes)
+    for partition, batch in batches.items():
+        leader = cluster.leader(topic, partition)
+        if leader is None:
+            cluster.topics.pop(topic, None)
+            raise ConnectionLostError(f"Partition {partition} of {topic} does not exist or has no leader now")
+        by_leader.setdefault(leader, []).append(PartitionRecords(name, partition, memoryview(batch)))
+    try:
+        for leader, some in by_leader.items():
+            connection = cluster.connection(leader)
+            if failed := _write_to(connection, some, timeout_s=timeout_s, transactional_id=transactional_id):
+                raise RecordsRefusedError(topic, failed)
+    except ConnectionLostError:
+        cluster.topics.pop(topic, None)
+        raise
+
+
+def _write_to(
+    connection: Connection, batches: Sequence[PartitionRecords], *, timeout_s: float, transactional_id: str | None
+) -> set[int]:
+    """Write to one node; returns the error codes of what it did not take."""
+    last = _LAST_VERSION if transactional_id is None else LAST_IN_TRANSACTION
+    version = connection.version_of(ProduceRequest, at_least=3, at_most=last)
+    answers: list[ProduceResponse] = []
+    body = produce_body(version, batches, timeout_ms=int(timeout_s * 1000), transactional_id=transactional_id)
+    connection.submit(ProduceRequest, version, body, ProduceResponse, lambda answer, _: answers.append(answer))
+    connection.wait_for(lambda: bool(answers), timeout_s=timeout_s, what="Produce")
+    codes = {partition.error_code for answer in answers[0].responses for partition in answer.partition_responses}
+    return codes - _DONE
+
+
+def fetch_once(
+    connection: Connection,
+    wanted: Sequence[WantedRecords],
+    limits: FetchLimits,
+    *,
+    read_committed: bool,
+    timeout_s: float,
+) -> Iterator[FetchedPartition]:
+    """Ask a node for records of partitions that it leads, outside of any session; blocks until it has answered.
+
+    Raises:
+        ConnectionLostError: it does not answer.
+    """
+    version = connection.version_of(FetchRequest, at_most=LAST_VERSION)
+    request = fetch_request(wanted, limits, read_committed=read_committed)
+    response = connection.call(request, FetchResponse, version=version, timeout_s=timeout_s)
+    names = {one.topic_id: one.topic for one in wanted}
+    with_topic_ids = version >= TOPIC_IDS_FROM
+    return fetched_partitions(response, names, with_topic_ids=with_topic_ids, read_committed=read_committed)
+
+
+def read_records(
+    cluster: Cluster, topic: str, partition: int, fetch_offset: int, *, timeout_s: float, max_wait_ms: int
+) -> tuple[list[Record], int]:
+    """Read committed records of one fetch; blocks.
+
+    Args:
+        cluster: its metadata of the topic are fresh.
+        topic: where to read.
+        partition: where to read.
+        fetch_offset: from where on.
+        timeout_s: for the answer.
+        max_wait_ms: how long the broker may wait for a first record.
+
+    Returns:
+        The records of whole batches, which may begin before ``fetch_offset``, and the offset to go on with: the same
+        one when there is nothing to read, as an open transaction may hide what follows.
+
+    Raises:
+        ConnectionLostError: it can not be read now.
+    """
+    leader = cluster.leader(topic, partition)
+    if leader is None:
+        raise ConnectionLostError(f"Partition {partition} of {topic} has no leader now")
+    wanted = WantedRecords(topic, cluster.topic_id(topic), partition, fetch_offset)
+    limits = FetchLimits(_FETCH_BYTES, _PARTITION_FETCH_BYTES, min_bytes=1, max_wait_ms=max_wait_ms)
+    answers = fetch_once(cluster.connection(leader), [wanted], limits, read_committed=True, timeout_s=timeout_s)
+    answer = next(answers, None)
+    if answer is None:
+        raise ConnectionLostError(f"Partition {partition} of {topic} was not answered")
+    if answer.error_code != ErrorCode.NONE:
+        raise ConnectionLostError(f"Partition {partition} of {topic}: {error_name(answer.error_code)}")
+    found: list[Record] = []
+    for fetched in walk(answer.records, fetch_offset, answer.aborted):
+        fetch_offset = fetched.next_offset
+        if fetched.treatment is not Treatment.DROP:
+            found += decode_records(fetched.batch)
+    return found, fetch_offset

@@ -1,0 +1,166 @@
+"""Offsets of a group that are committed in a transaction, and read back: what a writer remembers besides records.
+
+By the older rules of transactions, as ``transaction_coordinator`` keeps to them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.client.cluster import CoordinatorKind, DeniedError
+from klamm.client.connection import ConnectionLostError
+from klamm.client.transactions import TransactionLostError
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.client.batches import ProducerIdentity
+    from klamm.client.cluster import Cluster, TopicPartition
+
+_TIMEOUT_S: Final = 10.0
+_PATIENCE_S: Final = 30.0
+_PAUSE_S: Final = 0.05
+_REQUIRE_STABLE_SINCE: Final = 7
+_LAST_FETCH: Final = 7
+"""From version 8 on several groups are asked for at once."""
+_LAST_ADD: Final = 3
+_LAST_COMMIT: Final = 4
+"""From version 5 on the group is added to the transaction by this request, by rules that do not mix with ours."""
+
+_ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+_LATER: Final = frozenset(
+    {
+        *_ELSEWHERE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+_DENIED: Final = frozenset(
+    {
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+
+class GroupOffset(NamedTuple):
+    """A committed offset and what was noted with it."""
+
+    offset: int
+    metadata: str
+
+
+class TransactionOffsets:
+    """The offsets of one group, committed by one transactional id. Thread-confined; calls block.
+
+    Every call may raise ``ConnectionLostError``, and may be repeated then; ``DeniedError`` is one.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, group: str) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._group = group
+        self._node: int | None = None
+
+    def read(self) -> dict[TopicPartition, GroupOffset]:
+        """Return what is committed, after what is pending in open transactions was decided."""
+        found: dict[TopicPartition, GroupOffset] = {}
+        request = OffsetFetchRequest(group_id=self._group, topics=None, require_stable=True)
+
+        def ask() -> set[int]:
+            connection = self._cluster.connection(self._coordinator())
+            version = connection.version_of(OffsetFetchRequest, at_least=_REQUIRE_STABLE_SINCE, at_most=_LAST_FETCH)
+            answer = connection.call(request, OffsetFetchResponse, version=version, timeout_s=_TIMEOUT_S)
+            found.clear()
+            codes = {answer.error_code}
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    codes.add(one.error_code)
+                    found[topic.name, one.partition_index] = GroupOffset(one.committed_offset, one.metadata or "")
+            return codes
+
+        self._until_answered(ask, "OffsetFetch")
+        return found
+
+    def add(self, identity: ProducerIdentity) -> None:
+        """Make the group's offsets a part of the open transaction.
+
+        Raises:
+            TransactionLostError: the epoch is not ours any more.
+        """
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self._transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            group_id=self._group,
+        )
+
+        def ask() -> set[int]:
+            connection = self._cluster.connection(
+                self._cluster.coordinator(self._transactional_id, CoordinatorKind.TRANSACTIONAL_ID)
+            )
+            version = connection.version_of(AddOffsetsToTxnRequest, at_most=_LAST_ADD)
+            return {connection.call(request, AddOffsetsToTxnResponse, version=version, timeout_s=_TIMEOUT_S).error_code}
+
+        self._until_answered(ask, "AddOffsetsToTxn")
+
+    def commit(self, identity: ProducerIdentity, where: TopicPartition, offset: GroupOffset) -> None:
+        """Write an offset that counts when the transaction is committed.
+
+        Raises:
+            TransactionLostError: the epoch is not ours any more.
+        """
+        topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+            partition_index=where[1], committed_offset=offset.offset, committed_metadata=offset.metadata
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._transactional_id,
+            group_id=self._group,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            topics=[topic_class(name=where[0], partitions=[partition])],
+        )
+
+        def ask() -> set[int]:
+            connection = self._cluster.connection(self._coordinator())
+            version = connection.version_of(TxnOffsetCommitRequest, at_most=_LAST_COMMIT)
+            answer = connection.call(request, TxnOffsetCommitResponse, version=version, timeout_s=_TIMEOUT_S)
+            return {one.error_code for topic in answer.topics for one in topic.partitions}
+
+        self._until_answered(ask, "TxnOffsetCommit")
+
+    def _coordinator(self) -> int:
+        if self._node is None:
+            self._node = self._cluster.coordinator(self._group, CoordinatorKind.GROUP)
+        return self._node
+
+    def _until_answered(self, ask: Callable[[], set[int]], what: str) -> None:
+        """Ask until there is something else to say than "later"."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while codes := self._ask_once(ask) - {int(ErrorCode.NONE)}:
+            text = f"{what} of group {self._group}: {', '.join(map(error_name, sorted(codes)))}"
+            if codes & _DENIED:
+                raise DeniedError(text)
+            if codes - _LATER:
+                raise TransactionLostError(text)
+            if codes & _ELSEWHERE:
+                self._node = None
+            if time.monotonic() >= deadline:
+                raise ConnectionLostError(text)
+            time.sleep(_PAUSE_S)
+
+    def _ask_once(self, ask: Callable[[], set[int]]) -> set[int]:
+        try:
+            return ask()
+        except ConnectionLostError:
+            self._node = None
+            raise

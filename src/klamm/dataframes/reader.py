@@ -1,0 +1,316 @@
+"""Reading topics: where they begin and end, and the batches between, one fetch ahead of whoever takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.client.batches import Treatment, walk
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.fetch import (
+    LAST_VERSION,
+    TOPIC_IDS_FROM,
+    FetchedPartition,
+    FetchLimits,
+    WantedRecords,
+    fetch_request,
+    fetched_partitions,
+)
+from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.options import EARLIEST, LATEST
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from klamm.client.buffers import FrameBuffer
+    from klamm.client.connection import Connection
+    from klamm.dataframes.options import Positions, ReadOptions
+    from klamm.dataframes.ranges import OffsetRange, TopicPartition
+    from klamm.protocol.records import RecordBatch
+
+logger = logging.getLogger(__name__)
+
+_LIMITS: Final = FetchLimits(max_bytes=4 << 20, partition_max_bytes=4 << 20, min_bytes=1, max_wait_ms=500)
+_POOLED_BYTES: Final = 16 << 20
+_RETRY_S: Final = 0.2
+
+
+class TopicReader:
+    """Connections to a cluster for one task, or for the planning of one query. Thread-confined; calls block."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options.connection, BufferPool(max_free_bytes=_POOLED_BYTES))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions of all topics, in order.
+
+        Raises:
+            ReadingError: A topic does not exist, and that matters.
+            ConnectionLostError: The cluster is away.
+        """
+        self._cluster.refresh(self._options.topics)
+        missing = [topic for topic in self._options.topics if topic not in self._cluster.topics]
+        if missing and self._options.fail_on_missing_topic:
+            raise ReadingError(f"{', '.join(missing)}: no such topic on {self._servers}, or it may not be described")
+        return [
+            (topic, partition)
+            for topic in sorted(set(self._options.topics) - set(missing))
+            for partition in self._cluster.topics[topic].partitions
+        ]
+
+    @property
+    def _servers(self) -> str:
+        return ",".join(self._options.connection.bootstrap_servers)
+
+    def offsets(self, partitions: Sequence[TopicPartition], where: int) -> dict[TopicPartition, int]:
+        """Return the first (``EARLIEST``) or the end offset (``LATEST``) of partitions; waits for their leaders.
+
+        Raises:
+            ReadingError: A partition has no leader for too long: its records must not be missing silently.
+            ConnectionLostError: The cluster is away.
+        """
+        deadline = time.monotonic() + self._options.patience_s
+        while True:
+            try:
+                found = self._cluster.list_offsets(partitions, where, read_committed=self._options.read_committed)
+            except ConnectionLostError:
+                if time.monotonic() > deadline:
+                    raise
+                found = {}
+            if len(found) == len(partitions):
+                return found
+            if time.monotonic() > deadline:
+                names = ", ".join(f"{topic}-{number}" for topic, number in partitions if (topic, number) not in found)
+                raise ReadingError(f"{names}: no leader told its offsets within {self._options.patience_s:g} s")
+            time.sleep(_RETRY_S)
+            with contextlib.suppress(ConnectionLostError):
+                self._cluster.refresh(self._options.topics)
+
+    def resolve(self, positions: Positions, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return offsets for positions as they were asked for.
+
+        Raises:
+            ReadingError: The positions and the partitions that exist do not match.
+        """
+        if isinstance(positions, int):
+            return self.offsets(partitions, positions)
+        asked = {(topic, partition): at for topic, by in positions.items() for partition, at in by.items()}
+        if set(asked) != set(partitions):
+            differing = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(set(asked) ^ set(partitions)))
+            raise ReadingError(f"Offsets are wanted for each partition that exists, and for no other; see {differing}")
+        for where in (EARLIEST, LATEST):
+            asked |= self.offsets([one for one, at in asked.items() if at == where], where)
+        return asked
+
+    def checked(
+        self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return start and end by partition, after looking whether records between them are still there.
+
+        Raises:
+            ReadingError: Some are gone, and ``failOnDataLoss`` is true.
+        """
+        first = self.offsets(list(end), EARLIEST)
+        bounds = {}
+        for where, to in end.items():
+            begin = start.get(where, first[where])
+            if begin > to:
+                self._lost(f"{where[0]}-{where[1]} ends at {to}, before {begin}: was the topic made anew?")
+                begin = first[where]
+            elif begin < first[where] and begin < to:
+                self._lost(f"{where[0]}-{where[1]} begins at {first[where]}: the records from {begin} on are gone")
+                begin = min(first[where], to)
+            bounds[where] = (begin, to)
+        return bounds
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise ReadingError(f"{what}. Set failOnDataLoss to false to go on with what is there")
+        logger.warning("%s", what)
+
+    def read(self, wanted: OffsetRange) -> Iterator[list[RecordBatch]]:
+        """Yield batches that cover a range; the first and last may hold records beyond it.
+
+        Batches are views of memory that is used again: they hold until the next one is asked for.
+
+        Raises:
+            ReadingError: Records are gone, or do not come for too long.
+            CorruptBatchError: Damaged bytes.
+        """
+        fetch = _Fetch(self._cluster, self._options, wanted)
+        try:
+            while fetch.offset < wanted.end:
+                fetch.send()
+                yield from fetch.take()
+        finally:
+            fetch.drop()
+
+
+class _Fetch:
+    """The fetches of one range: one is on its way while the batches of the one before it are looked at."""
+
+    def __init__(self, cluster: Cluster, options: ReadOptions, wanted: OffsetRange) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._wanted = wanted
+        self.offset = wanted.start
+        self._asked: tuple[Connection, list[tuple[FetchedPartition | None, FrameBuffer]]] | None = None
+        self._moved_at = time.monotonic()
+
+    @property
+    def _name(self) -> str:
+        return f"{self._wanted.topic}-{self._wanted.partition}"
+
+    def send(self) -> None:
+        """Ask for what follows ``offset``, unless it was asked for already; again and again while nobody leads it."""
+        while self._asked is None:
+            try:
+                self._asked = self._submit()
+            except (ConnectionLostError, ApiMissingError) as error:
+                self._wait(str(error))
+
+    def _submit(self) -> tuple[Connection, list[tuple[FetchedPartition | None, FrameBuffer]]]:
+        topic, partition = self._wanted.topic, self._wanted.partition
+        leader = self._cluster.leader(topic, partition)
+        if leader is None:
+            self._cluster.refresh([topic])
+            leader = self._cluster.leader(topic, partition)
+        if leader is None:
+            raise ConnectionLostError("it has no leader")
+        connection = self._cluster.connection(leader)
+        topic_id = self._cluster.topic_id(topic)
+        at_most = LAST_VERSION if topic_id != ZERO_UUID else TOPIC_IDS_FROM - 1
+        version = connection.version_of(FetchRequest, at_least=4, at_most=at_most)
+        committed = self._options.read_committed
+        request = fetch_request(
+            [WantedRecords(topic, topic_id, partition, self.offset)], _LIMITS, read_committed=committed
+        )
+        answers: list[tuple[FetchedPartition | None, FrameBuffer]] = []
+
+        def on_response(response: FetchResponse, memory: FrameBuffer) -> None:
+            found = fetched_partitions(
+                response, {topic_id: topic}, with_topic_ids=version >= TOPIC_IDS_FROM, read_committed=committed
+            )
+            memory.retain()
+            answers.append((None if response.error_code else next(iter(found), None), memory))
+
+        connection.submit(FetchRequest, version, [encode(request, version)], FetchResponse, on_response)
+        connection.write()
+        return connection, answers
+
+    def take(self) -> Iterator[list[RecordBatch]]:
+        """Yield what the answer brings, if it brings anything; the next question is on its way by then."""
+        if self._asked is None:
+            return
+        connection, answers = self._asked
+        try:
+            connection.wait_for(
+                lambda: bool(answers),
+                timeout_s=self._options.connection.request_timeout_s,
+                what=f"Fetch of {self._name}",
+            )
+        except ConnectionLostError as error:
+            self._asked = None
+            self._wait(str(error))
+            return
+        self._asked = None
+        fetched, memory = answers[0]
+        try:
+            batches = self._batches(fetched)
+            if batches:
+                self._moved_at = time.monotonic()
+            if batches and self.offset < self._wanted.end:
+                # A connection that breaks here is noticed, and replaced, by the next send.
+                with contextlib.suppress(ConnectionLostError, ApiMissingError):
+                    self._asked = self._submit()
+            kept = [batch for batch in batches if batch is not None]
+            if kept:
+                yield kept
+        finally:
+            memory.release()
+
+    def _batches(self, fetched: FetchedPartition | None) -> list[RecordBatch | None]:
+        """Return the batches of an answer, None for those that are left out, and move on behind them."""
+        if fetched is None or fetched.error_code != ErrorCode.NONE:
+            self._refused(fetched)
+            return []
+        batches: list[RecordBatch | None] = []
+        for batch, treatment, next_offset in walk(fetched.records, self.offset, fetched.aborted):
+            if batch.base_offset >= self._wanted.end:
+                self.offset = self._wanted.end
+                batches.append(None)
+                break
+            batches.append(None if treatment is Treatment.DROP else batch)
+            self.offset = next_offset
+        if not batches:
+            self._check_patience("it brings no records", fetched.end_offset)
+        return batches
+
+    def _refused(self, fetched: FetchedPartition | None) -> None:
+        code = fetched.error_code if fetched is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range()
+            return
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise ReadingError(f"{self._name}: reading it is not allowed (TOPIC_AUTHORIZATION_FAILED)")
+        self._wait(error_name(code))
+
+    def _out_of_range(self) -> None:
+        where = (self._wanted.topic, self._wanted.partition)
+        first = self._cluster.list_offsets([where], EARLIEST).get(where)
+        if first is None:
+            self._wait("its leader does not tell where it begins")
+            return
+        what = f"{self._name}: offset {self.offset} is not there any more, it begins at {first}"
+        if self._options.fail_on_data_loss:
+            raise ReadingError(f"{what}. Set failOnDataLoss to false to go on with what is there")
+        logger.warning("%s", what)
+        self.offset = self._wanted.end if first <= self.offset else min(first, self._wanted.end)
+
+    def _wait(self, reason: str) -> None:
+        self._check_patience(reason, None)
+        time.sleep(_RETRY_S)
+        self._cluster.topics.pop(self._wanted.topic, None)
+
+    def _check_patience(self, reason: str, end_offset: int | None) -> None:
+        if time.monotonic() - self._moved_at > self._options.patience_s:
+            ends = "" if end_offset is None else f", it ends at {end_offset}"
+            raise ReadingError(
+                f"{self._name}: nothing from offset {self.offset} up to {self._wanted.end} for "
+                f"{self._options.patience_s:g} s: {reason}{ends}"
+            )
+
+    def drop(self) -> None:
+        """Forget an answer that nobody waits for any more, with its connection."""
+        if self._asked is not None:
+            connection, answers = self._asked
+            connection.close()
+            for _, memory in answers:
+                memory.release()
+            self._asked = None
+
+
+def as_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets in the form of Spark's checkpoints: by topic and by partition as text."""
+    out: dict[str, dict[str, int]] = {}
+    for (topic, partition), at in sorted(offsets.items()):
+        out.setdefault(topic, {})[str(partition)] = at
+    return out
+
+
+def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Return offsets out of a checkpoint."""
+    return {(topic, int(partition)): int(at) for topic, by in document.items() for partition, at in by.items()}

@@ -1,0 +1,262 @@
+"""Writing records: gathered into batches, sent until they are acknowledged, each once by its sequence number."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from klamm.client.batches import ProducerIdentity
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster, DeniedError
+from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.records import RecordsRefusedError, write_batches
+from klamm.client.transactions import TransactionLostError
+from klamm.dataframes.errors import WritingError
+from klamm.mirror.source_offsets import partition_for_key
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.records import encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from klamm.client.cluster import TopicPartition
+    from klamm.dataframes.rows import Outgoing
+    from klamm.dataframes.write_options import WriteOptions
+    from klamm.protocol.records import Record
+
+Value = TypeVar("Value")
+
+_BATCH_BYTES: Final = 900 * 1024
+"""Before compression: less than the ``max.message.bytes`` that topics have."""
+_HELD_BYTES: Final = 16 * 1024 * 1024
+_RECORD_OVERHEAD: Final = 32
+_TIMEOUT_S: Final = 30.0
+_RETRY_S: Final = 0.2
+_MAX_SEQUENCE: Final = 0x7FFFFFFF
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_HINTS: Final[Mapping[int, str]] = {
+    ErrorCode.INVALID_RECORD: "a compacted topic takes no record without a key",
+    ErrorCode.INVALID_TIMESTAMP: "a timestamp is further away from now than the topic allows",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "no right to write to it",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "no right to write idempotently",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "somebody else writes for this task now, or it took longer than "
+    "kafka.transaction.timeout.ms",
+    ErrorCode.INVALID_TXN_STATE: "the batch took longer than kafka.transaction.timeout.ms",
+}
+
+
+class Transaction(Protocol):
+    """What is written is part of it."""
+
+    transactional_id: str
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Who writes, for the brokers."""
+        ...
+
+    def add(self, partitions: Collection[TopicPartition]) -> None:
+        """Add partitions before the first record of each is sent."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pending:
+    records: list[Record] = field(default_factory=list)
+    bytes: int = 0
+
+
+class TargetCluster:
+    """The cluster that is written to. Thread-confined; calls block."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.wire = Cluster(options.connection, BufferPool(max_free_bytes=0))
+        self._servers = ",".join(options.connection.bootstrap_servers)
+        self._patience_s = options.patience_s
+
+    def partitions(self, topic: str) -> tuple[int, ...]:
+        """Return the partitions of a topic.
+
+        Raises:
+            WritingError: It does not exist, or the cluster is away for too long.
+        """
+        if topic not in self.wire.topics:
+            self.insist(lambda: self.wire.refresh([topic]))
+        state = self.wire.topics.get(topic)
+        if state is None:
+            raise WritingError(f"{topic}: no such topic on {self._servers}, or it may not be described")
+        return state.partitions
+
+    def insist(self, work: Callable[[], Value]) -> Value:
+        """Do something again and again until the cluster answers.
+
+        Raises:
+            WritingError: It does not in time, or refuses what no waiting changes.
+        """
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return work()
+            except (DeniedError, TransactionLostError, ApiMissingError) as error:
+                raise WritingError(str(error)) from error
+            except RecordsRefusedError as error:
+                if error.codes - _PASSING:
+                    raise
+                self._wait(error, deadline)
+            except ConnectionLostError as error:
+                self._wait(error, deadline)
+
+    def _wait(self, error: Exception, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise WritingError(f"Not within {self._patience_s:g} s (kafka.delivery.timeout.ms): {error}") from error
+        time.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.wire.close()
+
+
+class RecordWriter:
+    """Writes the records of one task. Nothing counts as written before ``flush`` has returned."""
+
+    def __init__(
+        self, target: TargetCluster, options: WriteOptions, *, transaction: Transaction | None = None, spread: int = 0
+    ) -> None:
+        """Prepare; without a transaction a producer id is asked for with the first records.
+
+        Args:
+            target: where to.
+            options: as the query says.
+            transaction: None: each record counts for itself.
+            spread: where records without key and partition begin; they stay together for a batch.
+        """
+        self._target = target
+        self._options = options
+        self._transaction = transaction
+        self._identity = transaction.identity if transaction is not None else None
+        self._spread = spread
+        self._pending: dict[TopicPartition, _Pending] = {}
+        self._held_bytes = 0
+        self._sequences: dict[TopicPartition, int] = {}
+        self._added: set[TopicPartition] = set()
+
+    def write(self, outgoing: Outgoing) -> TopicPartition:
+        """Take a record; returns where it goes.
+
+        Raises:
+            WritingError: It, or one before it, can not be written.
+        """
+        record = outgoing.record
+        where = (outgoing.topic, self._partition(outgoing))
+        size = len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+        pending = self._pending.get(where)
+        if (pending is not None and pending.bytes + size > _BATCH_BYTES) or self._held_bytes + size > _HELD_BYTES:
+            self.flush()
+        pending = self._pending.setdefault(where, _Pending())
+        pending.records.append(record._replace(offset=len(pending.records)))
+        pending.bytes += size
+        self._held_bytes += size
+        return where
+
+    def _partition(self, outgoing: Outgoing) -> int:
+        partitions = self._target.partitions(outgoing.topic)
+        if outgoing.partition is not None:
+            if outgoing.partition not in partitions:
+                raise WritingError(f"{outgoing.topic} has no partition {outgoing.partition}, only {len(partitions)}")
+            return outgoing.partition
+        key = outgoing.record.key
+        return self._spread % len(partitions) if key is None else partition_for_key(key, len(partitions))
+
+    def flush(self) -> None:
+        """Send what was taken, and wait until it is acknowledged.
+
+        Raises:
+            WritingError: Some of it can not be written.
+        """
+        pending, self._pending, self._held_bytes = self._pending, {}, 0
+        self._spread += 1
+        if not pending:
+            return
+        if self._transaction is not None and (new := set(pending) - self._added):
+            self._transaction.add(sorted(new))
+            self._added |= new
+        by_topic: dict[str, dict[int, list[Record]]] = {}
+        for (topic, partition), some in pending.items():
+            by_topic.setdefault(topic, {})[partition] = some.records
+        for topic, records in by_topic.items():
+            self._send_together(topic, records)
+
+    def _ask_for_identity(self) -> ProducerIdentity:
+        return ProducerIdentity(*self._target.wire.init_producer_id())
+
+    def _send_together(self, topic: str, records: Mapping[int, Sequence[Record]]) -> None:
+        """Send a batch for each partition; where one is too large, one after the other and in parts."""
+        try:
+            self._send(topic, records)
+        except RecordsRefusedError as error:
+            if not error.codes & _TOO_LARGE:
+                raise self._refused(topic, error) from error
+            # Those that were taken are taken once, by their sequence numbers.
+            for partition, some in records.items():
+                self._send_in_parts(topic, partition, some)
+
+    def _send_in_parts(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        try:
+            self._send(topic, {partition: records})
+        except RecordsRefusedError as error:
+            if not error.codes & _TOO_LARGE:
+                raise self._refused(topic, error) from error
+            if len(records) == 1:
+                size = len(records[0].key or b"") + len(records[0].value or b"")
+                raise WritingError(
+                    f"{topic}-{partition}: a record of {size:,} bytes is more than the topic takes (max.message.bytes)"
+                ) from error
+            middle = len(records) // 2
+            for part in (records[:middle], records[middle:]):
+                numbered = [record._replace(offset=at) for at, record in enumerate(part)]
+                self._send_in_parts(topic, partition, numbered)
+
+    def _send(self, topic: str, records: Mapping[int, Sequence[Record]]) -> None:
+        identity = self._identity = self._identity or self._target.insist(self._ask_for_identity)
+        batches = {}
+        for partition, some in records.items():
+            batches[partition] = encode_batch(
+                some,
+                codec=self._options.codec,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                base_sequence=self._sequences.get((topic, partition), 0),
+                is_transactional=self._transaction is not None,
+            )
+        transactional_id = None if self._transaction is None else self._transaction.transactional_id
+        self._target.insist(
+            lambda: write_batches(
+                self._target.wire, topic, batches, timeout_s=_TIMEOUT_S, transactional_id=transactional_id
+            )
+        )
+        for partition, some in records.items():
+            before = self._sequences.get((topic, partition), 0)
+            self._sequences[topic, partition] = before + len(some) & _MAX_SEQUENCE
+
+    def _refused(self, topic: str, error: RecordsRefusedError) -> WritingError:
+        parts = []
+        for code in sorted(error.codes):
+            hint = _HINTS.get(code)
+            parts.append(f"{error_name(code)}: {hint}" if hint else error_name(code))
+        return WritingError(f"{topic}: records were refused: {'; '.join(parts)}")

@@ -1,0 +1,300 @@
+"""A broker as a child process of a Python program: ``with klamm.Broker() as broker: broker.bootstrap_servers``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import selectors
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Final, Self
+
+from klamm.embedded.process import TiedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_READY: Final = re.compile(rb"klamm broker ready on (\S+) \(data in ")
+_CANNOT_LISTEN: Final = "cannot listen on"
+_LOG_TAIL_BYTES: Final = 16 * 1024
+_PORTS: Final = range(20_000, 32_000)
+"""Free ports are looked for here, below the range from which systems give ports to outgoing connections: while a broker
+restarts, a client that tries to reach it must not be given its port."""
+_FOR_TESTS: Final[Mapping[str, object]] = MappingProxyType({"group.initial.rebalance.delay.ms": 0})
+"""Unless ``config`` says otherwise. A group's first member would wait three seconds for others; Kafka's own
+server.properties has the same line."""
+_ATTEMPTS: Final = 5
+"""How often to look for free ports, when others take them at the same moment."""
+
+
+class BrokerStartError(RuntimeError):
+    """The broker's process did not come up; the message ends with what it wrote to stderr."""
+
+
+class Broker:
+    """A klamm broker in a process of its own, for tests and programs.
+
+    It listens on a free port of the loopback interface, keeps its data in a temporary directory that is removed at the
+    end (or in ``data_dir``, which is kept), and ends with this process even when that is killed. The broker sees the
+    same modules as this process (``sys.path``), so that a policy class may stand beside your tests.
+
+    Used as a context manager it is started on entry and stopped on exit; ``start()`` and ``stop()`` do the same.
+    Not safe for use from several threads at once.
+
+    Args:
+        brokers: how many broker ids to present, each on a port of its own.
+        config: broker settings by Kafka's names, as in server.properties; True and False become true and false.
+            ``group.initial.rebalance.delay.ms`` is 0 unless named here: a first consumer need not wait 3 s for others.
+        data_dir: where to keep the data; None means a temporary directory.
+        listen: HOST:PORT of the first broker id; port 0 means free ports for all. NAME://HOST:PORT names the listener,
+            which need not be PLAINTEXT then. Several listeners come by the setting ``listeners`` in ``config`` instead.
+        start_timeout_s: how long the broker may take to answer after its start.
+        ends_with_parent: False lets the broker run on when this process has ended without ``stop()``.
+
+    Raises:
+        ValueError: ``brokers`` is less than one.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        config: Mapping[str, object] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        listen: str = "127.0.0.1:0",
+        start_timeout_s: float = 30.0,
+        ends_with_parent: bool = True,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers={brokers}: at least one is needed")
+        self._brokers = brokers
+        self._config = {**_FOR_TESTS, **(config or {})}
+        self._given_dir = None if data_dir is None else Path(data_dir)
+        self._data_dir = self._given_dir
+        scheme, separator, self._listen = listen.rpartition("://")
+        self._scheme = scheme + separator
+        self._start_timeout_s = start_timeout_s
+        self._ends_with_parent = ends_with_parent
+        self._addresses: tuple[str, ...] = ()
+        self._child: _Child | None = None
+
+    # --- facts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return the addresses as clients want them: ``host:port``, several separated by commas.
+
+        Raises:
+            RuntimeError: the broker was never started.
+        """
+        if not self._addresses:
+            raise RuntimeError("The broker was not started: use it in a with statement or call start()")
+        return ",".join(self._addresses)
+
+    @property
+    def data_dir(self) -> Path:
+        """Return the directory that holds the broker's data.
+
+        Raises:
+            RuntimeError: a temporary one does not exist (not started yet, or stopped).
+        """
+        if self._data_dir is None:
+            raise RuntimeError("The temporary data directory exists only while the broker runs")
+        return self._data_dir
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the broker, None when it does not run."""
+        return self._child.process.pid if self.is_running and self._child else None
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the broker's process lives."""
+        return self._child is not None and self._child.process.poll() is None
+
+    def log_text(self) -> str:
+        """Return the end of what the broker's current or last process logged; empty before the first start."""
+        return self._child.log_text() if self._child else ""
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the broker and return when it answers; does nothing when it runs.
+
+        A broker that ran before comes back on the same ports with the same data.
+
+        Raises:
+            BrokerStartError: it ended, or did not answer in time.
+        """
+        if self.is_running:
+            return self
+        if self._data_dir is None:
+            self._data_dir = Path(tempfile.mkdtemp(prefix="klamm-"))
+        try:
+            self._addresses = self._start(self._data_dir)
+        except BaseException:
+            self._remove_temporary_dir()
+            raise
+        return self
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop the broker cleanly (SIGTERM; killed after ``timeout_s``) and remove its temporary directory."""
+        if self._child is not None:
+            self._child.end(timeout_s)
+        self._remove_temporary_dir()
+
+    def kill(self) -> None:
+        """End the broker's process at once (SIGKILL); its data stay, so that ``start()`` can recover them."""
+        if self._child is not None:
+            self._child.end(0.0)
+
+    def restart(self, timeout_s: float = 10.0) -> None:
+        """Stop the broker cleanly and start it again on the same ports with the same data.
+
+        Raises:
+            BrokerStartError: it did not come back.
+        """
+        if self._child is not None:
+            self._child.end(timeout_s)
+        self.start()
+
+    def __enter__(self) -> Self:
+        """Start the broker."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the broker."""
+        self.stop()
+
+    def __repr__(self) -> str:
+        """Show where it listens and whether it runs."""
+        state = f"pid {self.pid}" if self.is_running else "not running"
+        return f"<klamm.Broker {','.join(self._addresses) or self._listen} ({state})>"
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _start(self, data_dir: Path) -> tuple[str, ...]:
+        host, _, port = self._listen.rpartition(":")
+        are_ports_ours = port == "0" and not self._addresses
+        for attempt in range(1, _ATTEMPTS + 1):
+            listen = _free_addresses(host, self._brokers) if are_ports_ours else self._addresses or (self._listen,)
+            if self._child is not None:  # it ended by itself
+                self._child.end(0.0)
+            remove = None if self._given_dir else data_dir
+            self._child = _Child(self._arguments(data_dir, listen), remove=remove, is_tied=self._ends_with_parent)
+            try:
+                return self._child.wait_until_ready(self._start_timeout_s)
+            except BrokerStartError as error:
+                if not are_ports_ours or attempt == _ATTEMPTS or _CANNOT_LISTEN not in str(error):
+                    raise
+            finally:
+                if not self._child.is_ready:
+                    self._child.end(0.0)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _arguments(self, data_dir: Path, listen: tuple[str, ...]) -> list[str]:
+        arguments = ["--data-dir", str(data_dir), "--brokers", str(self._brokers)]
+        if "listeners" not in self._config:
+            arguments += ["--listen", ",".join(f"{self._scheme}{address}" for address in listen)]
+        for name, value in self._config.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            arguments += ["--set", f"{name}={text}"]
+        return arguments
+
+    def _remove_temporary_dir(self) -> None:
+        if self._given_dir is None and self._data_dir is not None:
+            shutil.rmtree(self._data_dir, ignore_errors=True)
+            self._data_dir = None
+
+
+def _free_addresses(host: str, count: int) -> tuple[str, ...]:
+    """Return addresses that nobody listens on at this moment."""
+    found: list[str] = []
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host.strip("[]"), port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise BrokerStartError(f"{_CANNOT_LISTEN} {host}: {error}") from error  # so it is on every port
+        found.append(f"{host}:{port}")
+        if len(found) == count:
+            return tuple(found)
+    raise BrokerStartError(f"{_CANNOT_LISTEN} {host}: no free port in {_PORTS.start}..{_PORTS.stop - 1}")
+
+
+class _Child:
+    """One process of the broker and its log."""
+
+    def __init__(self, arguments: list[str], *, remove: Path | None, is_tied: bool) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed in end()
+        self._last_words = ""
+        self.is_ready = False
+        try:
+            self._tied = TiedProcess(
+                "klamm.broker.main", arguments, log=self._log, pipe_stdout=True, remove=remove, is_tied=is_tied
+            )
+        except BaseException:
+            self._log.close()
+            raise
+        self.process = self._tied.process
+
+    def wait_until_ready(self, timeout_s: float) -> tuple[str, ...]:
+        """Return the addresses from the ready line.
+
+        Raises:
+            BrokerStartError: the process ended or said nothing in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        said = bytearray()
+        while (found := _READY.search(said)) is None:
+            chunk = self._read_stdout(deadline - time.monotonic())
+            if chunk is None:
+                raise BrokerStartError(
+                    f"The broker was not ready within {timeout_s:g} s. It wrote:\n{self.log_text() or '(nothing)'}"
+                )
+            if not chunk:
+                code = self.process.wait()
+                raise BrokerStartError(
+                    f"The broker ended with exit code {code} before it was ready. It wrote:\n"
+                    f"{self.log_text() or '(nothing)'}"
+                )
+            said += chunk
+        self.is_ready = True
+        return tuple(found.group(1).decode().split(","))
+
+    def _read_stdout(self, timeout_s: float) -> bytes | None:
+        """Return what came, b"" at the end of the stream, None when nothing came in time."""
+        if self.process.stdout is None or timeout_s <= 0:
+            return None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                return None
+        return os.read(self.process.stdout.fileno(), 4096)
+
+    def log_text(self) -> str:
+        """Return the end of the log; read by position, since the process appends to the same open file."""
+        if self._log.closed:
+            return self._last_words
+        size = os.fstat(self._log.fileno()).st_size
+        start = max(0, size - _LOG_TAIL_BYTES)
+        return os.pread(self._log.fileno(), size - start, start).decode(errors="replace").strip()
+
+    def end(self, timeout_s: float) -> None:
+        """End the process, as ``TiedProcess.end``, and let go of all but the end of its log."""
+        self._tied.end(timeout_s)
+        self._last_words = self.log_text()
+        self._log.close()

@@ -1,0 +1,76 @@
+"""Run a part of klamm in a process that ends with the one that started it, however that one ends.
+
+``python -m klamm.embedded.lifeline FD REMOVE MODULE ARGUMENTS...`` calls ``MODULE.main(ARGUMENTS)`` beside a thread that watches
+the read end of a pipe (``FD``) whose write end only the parent has. A parent that is killed cannot say goodbye, but the
+kernel closes its pipe. A process forked from the parent may still hold the write end, so the parent's pid is looked at
+as well. ``REMOVE`` is a directory to delete when the parent vanished. Empty: no pipe to watch, nothing to delete.
+
+Linux could send a signal instead (``PR_SET_PDEATHSIG``), but does so when the *thread* that started the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+POLL_S = 1.0
+"""How often the parent's pid is looked at."""
+
+GRACE_S = 10.0
+"""How long the process may take to stop by itself once the parent is gone."""
+
+
+class Lifeline:
+    """Calls ``on_lost`` once, from a thread of its own, when the parent is gone."""
+
+    def __init__(self, fd: int, on_lost: Callable[[], None]) -> None:
+        self._fd = fd
+        self._on_lost = on_lost
+        self._parent = os.getppid()
+        self.lost = threading.Event()
+
+    def start(self) -> None:
+        """Begin to watch; the thread ends with the process."""
+        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+
+    def _watch(self) -> None:
+        poll = select.poll()  # takes any descriptor: a parent with thousands of them hands on one beyond 1,023
+        poll.register(self._fd, select.POLLIN)
+        while os.getppid() == self._parent:
+            if poll.poll(POLL_S * 1000):  # nobody writes to the pipe: readable, or hung up, means closed
+                break
+        self.lost.set()
+        self._on_lost()
+
+
+def _end_this_process() -> None:
+    """Stop as on SIGTERM; a process that does not get there within ``GRACE_S`` is ended hard."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(GRACE_S)
+    os._exit(1)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a module's ``main`` until it returns or the parent is gone; returns the exit code."""
+    fd, remove, module, *rest = arguments
+    lifeline = Lifeline(int(fd), _end_this_process) if fd else None
+    if lifeline is not None:
+        lifeline.start()  # before the long import
+    try:
+        return int(import_module(module).main(rest))
+    finally:
+        if remove and lifeline is not None and lifeline.lost.is_set():
+            shutil.rmtree(remove, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

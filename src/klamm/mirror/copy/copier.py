@@ -1,0 +1,370 @@
+"""Copies partitions of one flow: fetch, stamp, produce, write positions. One thread, one loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import select
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.transactions import TransactionLostError
+from klamm.mirror.copy.fetcher import Fetcher
+from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
+from klamm.mirror.copy.producer import Producer
+from klamm.mirror.copy.source_offset_store import PositionStore
+from klamm.mirror.copy.source_offset_writer import PositionWriter
+from klamm.mirror.copy.start import Start
+from klamm.mirror.copy.transactions import ShardTransactions
+from klamm.mirror.groups.offset_sync_writer import SyncWriter
+from klamm.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from klamm.mirror.copy.batch import Outgoing
+    from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.record_ages import Ages
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 0.1
+_LAST_BACKOFF_S: Final = 5.0
+_IDLE_WAIT_S: Final = 0.1
+_DRAIN_S: Final = 20.0
+_START_EVERY_S: Final = 0.5
+
+_FAR_S: Final = 0.005
+"""With an answer in such a time, five batches of 16 KiB on their way are 16 MB/s of a partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProgress:
+    """How far the copying of a partition is."""
+
+    flow: str
+    topic: str
+    partition: int
+    remote_topic: str
+    next_offset: int
+    """Everything before it is on the target; -1: not started."""
+    end_offset: int
+    """-1: not known yet."""
+    records: int
+    """Copied by this copier, as ``bytes``."""
+    bytes: int
+    last_timestamp: int
+    """Newest record timestamp copied, milliseconds since the epoch; -1: none."""
+    state: CopyState
+    reason: str
+    record_age: Ages | None = None
+    """How old records were when they were fetched, of late."""
+    replication_latency: Ages | None = None
+    """How old records were when the target had them, of late."""
+
+
+class _Told(NamedTuple):
+    """A row of progress, and when it is still true."""
+
+    made_of: object
+    row: PartitionProgress
+    made_ms: float
+    until_ms: float
+    """Ages of records change by themselves then, if what the row is made of does not before."""
+
+
+class Copier:
+    """The copying of some partitions of one flow. Thread-confined; may be run again after it came back."""
+
+    def __init__(
+        self,
+        settings: CopySettings,
+        partitions: Iterable[PartitionId],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._pool = BufferPool(max_free_bytes=settings.buffer_bytes)
+        self._unstarted = dict.fromkeys(partitions, "starting")
+        self._before: dict[PartitionId, PartitionProgress] = {}
+        """How far partitions were that begin again."""
+        self._copies: dict[tuple[str, int], PartitionCopy] = {}
+        self._active: dict[tuple[str, int], PartitionCopy] = {}
+        """Those that have something to send or to be answered; the others cost nothing in a turn of the loop."""
+        self._told: dict[tuple[str, int], _Told] = {}
+        """What was told last of each partition."""
+        self._small = BufferPool(max_free_bytes=0)
+        """Of connections for positions and syncs, which are served in another thread."""
+        self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, self._small, flow=settings.flow)
+        self._backoff_s = self._lost_backoff_s = _FIRST_BACKOFF_S
+        self._not_before = 0.0
+        self._positions_due = 0.0
+        self._start_due = 0.0
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make everything that is not to outlive a lost transaction."""
+        settings = self._settings
+        self._source = Cluster(settings.source, self._pool)
+        self._target = Cluster(settings.target, self._pool)
+        self._store = PositionStore(
+            settings.target, self._small, topic=settings.positions_topic, source_alias=settings.source_alias
+        )
+        self._positions = PositionWriter(self._store, self._syncs, flow=settings.flow)
+        self._transactions: ShardTransactions | None = None
+        if settings.transactions is not None:
+            self._transactions = ShardTransactions(
+                settings.transactions,
+                self._store,
+                positions_interval_s=settings.positions_interval_s,
+                on_acknowledged=self._acknowledged,
+                clock=self._clock,
+            )
+        self._fetcher = Fetcher(
+            settings,
+            self._source,
+            self._copies,
+            self._active,
+            self._clock,
+            on_recreated=self._recreated,
+            target_is_far=lambda: _FAR_S <= self._target.round_trip_s < math.inf,
+        )
+        self._producer = Producer(
+            settings,
+            self._target,
+            self._copies,
+            self._active,
+            self._clock,
+            on_acknowledged=self._acknowledged,
+            transactions=self._transactions,
+        )
+
+    def run(self, should_end: Callable[[], bool], report: Callable[[], None] = lambda: None) -> None:
+        """Copy until ``should_end``; then wait for what is in flight and write the positions.
+
+        Args:
+            should_end: asked in every turn of the loop, at least ten times a second.
+            report: called in every turn, for progress.
+        """
+        deadline: float | None = None
+        while True:
+            now = self._clock()
+            if deadline is None and should_end():
+                deadline = now + _DRAIN_S
+            self._turn(now, ending=deadline is not None)
+            report()
+            if deadline is not None and (not self._is_busy or now >= deadline):
+                break
+        self._note_positions(wait=True)
+        self._begin_positions()
+        self._note_positions(wait=True)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._producer.busy or not (self._transactions is None or self._transactions.is_idle)
+
+    def _turn(self, now: float, *, ending: bool) -> None:
+        try:
+            if now >= self._not_before:
+                # First, so that what is complete is committed even while the source is away.
+                self._drive_transactions(now, ending=ending)
+            if now >= self._not_before and not ending:
+                self._start_more(now)
+                self._fetcher.send(now)
+            if now >= self._not_before:
+                self._producer.send(now)
+            self._poll(_IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now))
+            self._fetcher.sweep(now)
+            self._producer.sweep(now)
+            self._note_positions()
+            if now >= self._positions_due and not self._positions.is_busy:
+                self._begin_positions()
+        except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
+            self._back_off(now, str(error))
+        except TransactionLostError as error:
+            self._begin_again(now, str(error))
+        else:
+            if now >= self._not_before:
+                self._backoff_s = _FIRST_BACKOFF_S
+
+    def _back_off(self, now: float, reason: str) -> None:
+        logger.info("%s waits: %s", self._settings.flow, reason)
+        self._fetcher.sweep(now)
+        self._producer.sweep(now)
+        for partition_id in self._unstarted:
+            self._unstarted[partition_id] = reason
+        for copy in self._copies.values():
+            copy.wait(reason, retry_at=now + self._backoff_s)
+        self._fetcher.ask_for_all()
+        self._not_before = now + self._backoff_s
+        self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
+
+    def _begin_again(self, now: float, reason: str) -> None:
+        """Forget all since the last commit, and start as a new task would: what is on the target decides."""
+        logger.warning("%s: a transaction is lost and its records are copied again: %s", self._settings.flow, reason)
+        self._before |= {copy.partition_id: row for copy, row in zip(self._copies.values(), self._rows(), strict=True)}
+        self._unstarted |= dict.fromkeys((copy.partition_id for copy in self._copies.values()), reason)
+        self._copies.clear()
+        self._active.clear()
+        self._disconnect()
+        self._connect()
+        self._start_due = self._not_before = now + self._lost_backoff_s
+        self._lost_backoff_s = min(self._lost_backoff_s * 2, _LAST_BACKOFF_S)
+
+    def _recreated(self, topic: str) -> None:
+        """Begin the partitions of a topic again: what is remembered on the target tells that it is another one."""
+        for key, copy in list(self._copies.items()):
+            if key[0] == topic and copy.state is not CopyState.STOPPED:
+                reason = f"{topic} was deleted and created again on the source"
+                self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
+                self._unstarted[copy.partition_id] = reason
+                copy.stop(reason)
+                del self._copies[key]
+                self._active.pop(key, None)
+
+    def _drive_transactions(self, now: float, *, ending: bool) -> None:
+        if self._transactions is None:
+            return
+        was_idle = self._transactions.is_idle
+        self._transactions.drive(
+            self._copies.values(), self._active.values(), now, busy=self._producer.busy, ending=ending
+        )
+        if self._transactions.is_idle and not was_idle:
+            self._lost_backoff_s = _FIRST_BACKOFF_S
+
+    def _start_more(self, now: float) -> None:
+        if not self._unstarted or now < self._start_due:
+            return
+        if self._transactions is not None and not self._transactions.is_idle:
+            return
+        if self._positions.is_busy:
+            return  # a position of a topic that was created again must not come after those of the new one
+        self._start_due = now + _START_EVERY_S
+        start = Start(self._settings, self._source, self._target, self._store, self._transactions)
+        waiting = dict(self._unstarted)
+        self._unstarted = {}
+        try:
+            for copy in start.copies(list(waiting)):
+                self._add(copy)
+        finally:
+            started = {copy.partition_id for copy in self._copies.values()}
+            self._unstarted = {
+                partition_id: start.reasons.get(partition_id, reason)
+                for partition_id, reason in waiting.items()
+                if partition_id not in started
+            }
+        self._fetcher.refresh_at = self._producer.refresh_at = now
+
+    def _add(self, copy: PartitionCopy) -> None:
+        topic, partition, _ = partition_id = copy.partition_id
+        if (before := self._before.pop(partition_id, None)) is not None:
+            copy.records_copied, copy.bytes_copied = before.records, before.bytes
+            copy.last_timestamp = before.last_timestamp
+        self._copies[topic, partition] = copy
+        self._fetcher.add((topic, partition), self._source.topic_id(topic))
+
+    def _poll(self, due_in_s: float) -> None:
+        connections = {c.fileno(): c for c in (*self._source.connections(), *self._target.connections())}
+        if not connections:
+            time.sleep(_IDLE_WAIT_S)
+            return
+        poll = select.poll()
+        for descriptor, connection in connections.items():
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
+        for descriptor, events in poll.poll(math.ceil(min(due_in_s, _IDLE_WAIT_S) * 1000)):
+            connections[descriptor].drive(events)
+
+    def _acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
+        if self._syncs is not None:
+            self._syncs.acknowledged(partition_id, outgoing, base_offset)
+
+    def _begin_positions(self) -> None:
+        """Have the positions written that moved, and what offset syncs are due; ``_note_positions`` tells what is."""
+        self._positions_due = self._clock() + self._settings.positions_interval_s
+        moved = self._copies.items() if self._transactions is None else ()
+        self._positions.begin({key: copy.position for key, copy in moved if copy.acked_offset > copy.committed_offset})
+
+    def _note_positions(self, *, wait: bool = False) -> None:
+        for key, position in self._positions.collect(wait=wait).items():
+            if (copy := self._copies.get(key)) is not None:
+                copy.committed_offset = position.next_offset
+
+    def progress(self) -> Sequence[PartitionProgress]:
+        """Return how far each partition is; the same object as before where nothing is new."""
+        return [
+            *self._rows(),
+            *(self._unstarted_row(partition_id, reason) for partition_id, reason in self._unstarted.items()),
+        ]
+
+    def _rows(self) -> list[PartitionProgress]:
+        now_ms = time.time() * 1000
+        return [self._row(key, copy, now_ms) for key, copy in self._copies.items()]
+
+    def _row(self, key: tuple[str, int], copy: PartitionCopy, now_ms: float) -> PartitionProgress:
+        made_of = copy.figures
+        told = self._told.get(key)
+        if told is None or told.made_of != made_of or not told.made_ms <= now_ms < told.until_ms:
+            row = self._progress(copy, now_ms)
+            until_ms = min(copy.record_ages.holds_until_ms, copy.replication_ages.holds_until_ms)
+            told = self._told[key] = _Told(made_of, row, now_ms, until_ms)
+        return told.row
+
+    def _progress(self, copy: PartitionCopy, now_ms: float) -> PartitionProgress:
+        return PartitionProgress(
+            flow=self._settings.flow,
+            topic=copy.partition_id.topic,
+            partition=copy.partition_id.partition,
+            remote_topic=copy.partition_id.remote_topic,
+            next_offset=copy.acked_offset if self._transactions is None else copy.committed_offset,
+            end_offset=copy.end_offset,
+            records=copy.records_copied,
+            bytes=copy.bytes_copied,
+            last_timestamp=copy.last_timestamp,
+            state=copy.state,
+            reason=copy.reason,
+            record_age=copy.record_ages.summary(now_ms),
+            replication_latency=copy.replication_ages.summary(now_ms),
+        )
+
+    def _unstarted_row(self, partition_id: PartitionId, reason: str) -> PartitionProgress:
+        key, made_of = partition_id[:2], (reason, self._before.get(partition_id))
+        told = self._told.get(key)
+        if told is None or told.made_of != made_of:
+            told = self._told[key] = _Told(made_of, self._not_started(partition_id, *made_of), -math.inf, math.inf)
+        return told.row
+
+    def _not_started(
+        self, partition_id: PartitionId, reason: str, before: PartitionProgress | None
+    ) -> PartitionProgress:
+        if before is not None:
+            return replace(before, state=CopyState.WAITING, reason=reason)
+        return PartitionProgress(
+            flow=self._settings.flow,
+            topic=partition_id.topic,
+            partition=partition_id.partition,
+            remote_topic=partition_id.remote_topic,
+            next_offset=-1,
+            end_offset=-1,
+            records=0,
+            bytes=0,
+            last_timestamp=-1,
+            state=CopyState.WAITING,
+            reason=reason,
+        )
+
+    def close(self) -> None:
+        """Close all connections; what is in flight is sent again by whoever takes over."""
+        self._disconnect()
+        if self._syncs is not None:
+            self._syncs.close()
+
+    def _disconnect(self) -> None:
+        self._positions.close()
+        self._source.close()
+        self._target.close()
+        self._store.close()

@@ -1,0 +1,334 @@
+"""The producing half of a copier: many requests in flight, one batch per partition in each.
+
+Each leader is written to on two lanes, since it reads a request of a connection only when the one before is done: what
+comes on the one is read while what came on the other is appended. Small batches go on one lane together: a request
+costs more than they do. A partition stays on its lane while something is in flight, so its order stays.
+
+In a transaction the first batch of a partition goes on the first lane, whatever its size: the leader asks the
+coordinator whether the partition was added (KIP-890), has one such question on its way for each transactional id, and
+refuses what waits for it when the other lane brings the next. We would come back later, for each transaction anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from klamm.client.batches import ProducerIdentity
+from klamm.client.connection import ConnectionLostError
+from klamm.client.produce import (
+    LAST_IN_TRANSACTION,
+    TOPIC_IDS_FROM,
+    PartitionRecords,
+    TopicName,
+    produce_body,
+)
+from klamm.client.transactions import TransactionLostError
+from klamm.mirror.copy.partition import CopyState, PartitionCopy
+from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from klamm.client.cluster import Cluster
+    from klamm.client.connection import Connection
+    from klamm.mirror.copy.batch import Outgoing
+    from klamm.mirror.copy.partition import PartitionId
+    from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.copy.transactions import ShardTransactions
+
+logger = logging.getLogger(__name__)
+
+_LANES: Final = 2
+"""More of them leave fewer batches to a request, and cost more than they give."""
+_SPREAD_FROM: Final = 64 * 1024
+"""Bytes of batches of which a few are worth a request."""
+_MAX_REQUESTS: Final = 8
+"""On a lane."""
+_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+_REFRESH_EVERY_S: Final = 300.0
+_RETRY_S: Final = 0.2
+_LATE_S: Final = 40.0
+_LAST_VERSION: Final = 32767
+
+_RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+_PRODUCER_LOST: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+_Lane = tuple[int, int]
+"""A leader, and which of the connections to it."""
+_Key = tuple[str | bytes, int]
+_Sent = dict[_Key, tuple[PartitionCopy, "Outgoing"]]
+"""What a request held, by topic (name or id, as the answer tells it) and partition."""
+
+
+class Producer:
+    """Sends what the partitions of a copier have queued. Thread-confined to it."""
+
+    def __init__(
+        self,
+        settings: CopySettings,
+        target: Cluster,
+        copies: Mapping[tuple[str, int], PartitionCopy],
+        active: dict[tuple[str, int], PartitionCopy],
+        clock: Callable[[], float],
+        *,
+        on_acknowledged: Callable[[PartitionId, Outgoing, int], None],
+        transactions: ShardTransactions | None = None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            settings: of the flow.
+            target: where to send.
+            copies: the partitions, by source topic and number.
+            active: those of them that have something to send or to be answered; who has neither is taken out.
+            clock: seconds that never go back.
+            on_acknowledged: called for each batch with the offset that its first record got; -1: not told.
+            transactions: in which batches are sent, and which hear of them instead; None: in none.
+        """
+        self._transactions = transactions
+        self._settings = settings
+        self._target = target
+        self._copies = copies
+        self._active = active
+        self._clock = clock
+        self._on_acknowledged = on_acknowledged
+        self._in_flight: dict[_Lane, tuple[Connection, deque[_Sent]]] = {}
+        self._fresh: ProducerIdentity | None = None
+        self._turn = 0
+        self.refresh_at = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether anything is not answered yet."""
+        return any(requests for _, requests in self._in_flight.values())
+
+    def send(self, now: float) -> None:
+        """Send what may be sent.
+
+        Raises:
+            ConnectionLostError: the target is away.
+        """
+        for key in [key for key, copy in self._active.items() if not copy.pending and not copy.in_flight]:
+            del self._active[key]
+        ready = [copy for copy in self._active.values() if self._can_send(copy, now)]
+        if not ready:
+            return
+        if now >= self.refresh_at:
+            self._refresh(now)
+        by_lane: dict[_Lane, list[PartitionCopy]] = {}
+        for copy in ready:
+            leader = self._target.leader(copy.partition_id.remote_topic, copy.partition_id.partition)
+            if leader is None:
+                copy.wait("no leader on the target", retry_at=now + _RETRY_S)
+                self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+            else:
+                by_lane.setdefault((leader, self._lane(copy)), []).append(copy)
+        for lane, copies in by_lane.items():
+            try:
+                self._send_on(lane, copies, now)
+            except ConnectionLostError as error:
+                # Only what this lane carries waits; its partitions may have new leaders soon.
+                self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+                for copy in copies:
+                    copy.wait(f"target: {error}", retry_at=now + _RETRY_S)
+
+    def _can_send(self, copy: PartitionCopy, now: float) -> bool:
+        if self._transactions is None or not copy.can_send(now):
+            return copy.can_send(now)
+        # One that is on its way to another lane comes there when nothing is in flight.
+        may_follow = not copy.in_flight or copy.lane == _wanted_lane(copy) or self._transactions.has_begun(copy)
+        return may_follow and self._transactions.admits(copy)
+
+    def _lane(self, copy: PartitionCopy) -> int:
+        """Return on which connection to its leader a partition is written to."""
+        if not copy.in_flight:
+            is_verified = self._transactions is None or self._transactions.has_begun(copy)
+            copy.lane = _wanted_lane(copy) if is_verified else 0
+        return copy.lane
+
+    def _refresh(self, now: float) -> None:
+        self.refresh_at = now + _RETRY_S
+        self._target.refresh(sorted({copy.partition_id.remote_topic for copy in self._copies.values()}))
+        self.refresh_at = now + _REFRESH_EVERY_S
+
+    def _send_on(self, lane: _Lane, copies: list[PartitionCopy], now: float) -> None:
+        connection = self._target.connection(*lane)
+        used, requests = self._in_flight.setdefault(lane, (connection, deque()))
+        if used is not connection:
+            return  # what was in flight on the broken one has to be queued again first
+        while len(requests) < _MAX_REQUESTS and (ready := [copy for copy in copies if self._can_send(copy, now)]):
+            self._turn += 1
+            self._send_one(connection, requests, ready)
+        connection.write()
+
+    def _send_one(self, connection: Connection, requests: deque[_Sent], ready: list[PartitionCopy]) -> None:
+        records = []
+        batches = []
+        size = 0
+        for at in range(len(ready)):
+            copy = ready[(self._turn + at) % len(ready)]
+            if size and size + len(copy.pending[0].view) > _MAX_REQUEST_BYTES:
+                continue
+            outgoing = copy.next_batch(self._identity())
+            size += len(outgoing.view)
+            batches.append((copy, outgoing))
+            records.append(self._records(copy, outgoing))
+        with_ids = all(entry.topic.topic_id != ZERO_UUID.bytes for entry in records)
+        last = _LAST_VERSION if with_ids else TOPIC_IDS_FROM - 1
+        if self._transactions is not None:
+            last = LAST_IN_TRANSACTION
+        version = connection.version_of(ProduceRequest, at_least=3, at_most=last)
+        by_id = version >= TOPIC_IDS_FROM
+        sent: _Sent = {
+            (entry.topic.topic_id if by_id else entry.topic.name, entry.partition): batch
+            for entry, batch in zip(records, batches, strict=True)
+        }
+        body = produce_body(
+            version,
+            records,
+            timeout_ms=int(self._settings.target.request_timeout_s * 1000),
+            transactional_id=None if self._transactions is None else self._transactions.transactional_id,
+        )
+        requests.append(sent)
+
+        def on_response(response: ProduceResponse, _: object) -> None:
+            requests.remove(sent)
+            self._answered(sent, response, by_id=by_id)
+
+        connection.submit(ProduceRequest, version, body, ProduceResponse, on_response)
+
+    def _identity(self) -> ProducerIdentity:
+        if self._transactions is not None:
+            return self._transactions.identity
+        if self._fresh is None:
+            self._fresh = ProducerIdentity(*self._target.init_producer_id())
+        return self._fresh
+
+    def _records(self, copy: PartitionCopy, outgoing: Outgoing) -> PartitionRecords:
+        name = copy.partition_id.remote_topic
+        topic = TopicName(name, self._target.topic_id(name).bytes)
+        return PartitionRecords(topic, copy.partition_id.partition, outgoing.view)
+
+    def _answered(self, sent: _Sent, response: ProduceResponse, *, by_id: bool) -> None:
+        now = self._clock()
+        answers: dict[_Key, ProduceResponse.PartitionProduceResponse] = {
+            (topic.topic_id.bytes if by_id else topic.name, partition.index): partition
+            for topic in response.responses
+            for partition in topic.partition_responses
+        }
+        for key, (copy, outgoing) in sent.items():
+            answer = answers.get(key)
+            if answer is None:
+                self._retry(copy, outgoing, "the target answered without this partition", now)
+            elif answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                is_new = answer.error_code == ErrorCode.NONE
+                self._note(copy, outgoing, answer.base_offset if is_new else -1)
+                copy.acknowledge(outgoing)
+            else:
+                self._refused(copy, outgoing, answer, now)
+
+    def _note(self, copy: PartitionCopy, outgoing: Outgoing, base_offset: int) -> None:
+        if self._transactions is None:
+            self._on_acknowledged(copy.partition_id, outgoing, base_offset)
+        else:
+            self._transactions.acknowledged(copy, outgoing, base_offset)
+
+    def _refused(
+        self, copy: PartitionCopy, outgoing: Outgoing, answer: ProduceResponse.PartitionProduceResponse, now: float
+    ) -> None:
+        code = answer.error_code
+        first = not copy.retrying
+        told = f": {answer.error_message}" if answer.error_message else ""
+        reason = f"the target refuses records: {error_name(code)}{told}"
+        if copy.state is CopyState.STOPPED:
+            copy.in_flight.remove(outgoing)
+            outgoing.release()
+        elif code in _TOO_LARGE and first:
+            copy.put_back(outgoing, reason, retry_at=0.0)
+            copy.too_large = True
+        elif code in _RETRIABLE or not first:
+            self._retry(copy, outgoing, reason, now)
+        elif code in _PRODUCER_LOST and self._transactions is not None:
+            raise TransactionLostError(reason)
+        elif code in _PRODUCER_LOST:
+            self._retry(copy, outgoing, reason, now)
+            copy.producer_lost = True
+        else:
+            copy.put_back(outgoing, reason, retry_at=now)
+            self._stop(copy, reason)
+        if not copy.in_flight:
+            self._mend(copy)
+
+    def _mend(self, copy: PartitionCopy) -> None:
+        """Put right what a refusal asks for, now that nothing of the partition is in flight."""
+        if copy.producer_lost:
+            copy.producer_lost = False
+            self._fresh = None
+            copy.renew_producer()
+        if copy.too_large:
+            copy.too_large = False
+            if not copy.split_first():
+                offset = copy.pending[0].next_offset - 1
+                self._stop(copy, f"the record at offset {offset} is larger than the target's max.message.bytes")
+
+    def _retry(self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float) -> None:
+        copy.put_back(outgoing, reason, retry_at=now + _RETRY_S)
+        self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+
+    def _stop(self, copy: PartitionCopy, reason: str) -> None:
+        copy.stop(reason)
+        partition = copy.partition_id
+        logger.error("%s: %s-%d stops: %s", self._settings.flow, partition.topic, partition.partition, reason)
+
+    def sweep(self, now: float) -> None:
+        """Queue again what was in flight on connections that broke or do not answer."""
+        for lane, (connection, requests) in list(self._in_flight.items()):
+            if connection.oldest_wait_s(now) > _LATE_S:
+                connection.close()
+            if not connection.closed:
+                continue
+            del self._in_flight[lane]
+            for sent in requests:
+                for copy, outgoing in sent.values():
+                    self._retry(copy, outgoing, "the connection to the target broke", now)
+                    if not copy.in_flight:
+                        self._mend(copy)
+
+
+def _wanted_lane(copy: PartitionCopy) -> int:
+    """Return the lane for batches of this size."""
+    batch_bytes = copy.batch_bytes or len(copy.pending[0].view)
+    return copy.partition_id.partition % _LANES if batch_bytes >= _SPREAD_FROM else 0

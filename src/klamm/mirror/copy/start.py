@@ -1,0 +1,184 @@
+"""Where the copying of a partition begins."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from klamm.client import cluster as clusters
+from klamm.client.connection import ConnectionLostError
+from klamm.mirror import source_offsets
+from klamm.mirror.copy.fetcher import ON_LOSS_KEY
+from klamm.mirror.copy.partition import PartitionCopy
+from klamm.mirror.source_offsets import Position
+from klamm.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from klamm.client.cluster import Cluster, TopicPartition
+    from klamm.mirror.copy.partition import PartitionId
+    from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.copy.source_offset_store import PositionStore, StoredPositions
+    from klamm.mirror.copy.transactions import ShardTransactions
+
+logger = logging.getLogger(__name__)
+
+_PLAN_ATTEMPTS: Final = 5
+
+
+class Start:
+    """Finds the first offset of partitions. For one use."""
+
+    def __init__(
+        self,
+        settings: CopySettings,
+        source: Cluster,
+        target: Cluster,
+        store: PositionStore,
+        transactions: ShardTransactions | None = None,
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._store = store
+        self._transactions = transactions
+        self.reasons: dict[PartitionId, str] = {}
+        """Why partitions could not be started yet."""
+
+    def copies(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
+        """Return the copies that can begin, some of them stopped from the start.
+
+        A partition without a position begins where ``auto.offset.reset`` says, and its position is written before
+        any record: a crash right after the first record must not look like a remote topic of unknown origin.
+
+        Raises:
+            ConnectionLostError: a cluster is away.
+            TransactionLostError: somebody else writes the same shard.
+        """
+        self._source.refresh(sorted({p.topic for p in partitions}))
+        self._target.refresh(sorted({p.remote_topic for p in partitions}))
+        ready = [partition for partition in partitions if self._has_leaders(partition)]
+        if not ready:
+            return []
+        known = self._positions()
+        fresh = [partition for partition in ready if _key(partition) not in known.offsets]
+        again = [partition for partition in ready if partition not in fresh and self._is_another(partition, known)]
+        going_on = [partition for partition in ready if partition not in fresh and partition not in again]
+        self._remember({}, [partition for partition in going_on if _key(partition) not in known.topic_ids])
+        out = [self._resumed(partition, known) for partition in going_on]
+        if self._settings.continue_after_loss:
+            out += self._from_the_beginning(again)
+        else:
+            out += [self._stopped(self._resumed(partition, known), _created_again(partition)) for partition in again]
+        return out + self._first_time(fresh)
+
+    def _positions(self) -> StoredPositions:
+        """Read the positions; in transactions only after nobody else can write them any more."""
+        if self._transactions is None:
+            return self._store.read()
+        for _ in range(_PLAN_ATTEMPTS):
+            self._transactions.fence()
+            # A predecessor with another number of shards has other ids. It is read after our own id was fenced, so
+            # one of us sees the other's plan, whoever came first.
+            known = self._store.read()
+            if self._transactions.is_planned(known.shard_plan):
+                return known
+            self._transactions.take_over(known.shard_plan)
+        raise ConnectionLostError("somebody else mirrors the same flow with another number of shards")
+
+    def _has_leaders(self, partition_id: PartitionId) -> bool:
+        if self._source.leader(partition_id.topic, partition_id.partition) is None:
+            self.reasons[partition_id] = f"{partition_id.topic}-{partition_id.partition} has no leader on the source"
+        elif self._target.leader(partition_id.remote_topic, partition_id.partition) is None:
+            self.reasons[partition_id] = (
+                f"{partition_id.remote_topic}-{partition_id.partition} does not exist on the target yet, "
+                "or has no leader"
+            )
+        else:
+            return True
+        return False
+
+    def _is_another(self, partition_id: PartitionId, known: StoredPositions) -> bool:
+        remembered = known.topic_ids.get(_key(partition_id))
+        now = self._source.topic_id(partition_id.topic)
+        return remembered is not None and now not in (ZERO_UUID, remembered)
+
+    @staticmethod
+    def _resumed(partition_id: PartitionId, known: StoredPositions) -> PartitionCopy:
+        offset = source_offsets.resume_offset(known.offsets[_key(partition_id)])
+        leader_epoch = known.leader_epochs.get(_key(partition_id), -1)
+        return PartitionCopy(partition_id, start_offset=offset, committed=True, leader_epoch=leader_epoch)
+
+    def _stopped(self, copy: PartitionCopy, reason: str) -> PartitionCopy:
+        copy.stop(reason)
+        partition_id = copy.partition_id
+        logger.error("%s: %s-%d stops: %s", self._settings.flow, partition_id.topic, partition_id.partition, reason)
+        return copy
+
+    def _from_the_beginning(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
+        """Begin topics that were created again, behind what the remote topics hold of their predecessors."""
+        begin = self._source_offsets(partitions, clusters.EARLIEST)
+        for topic in sorted({partition_id.topic for partition_id in begin}):
+            logger.warning(
+                "%s: %s was deleted and created again on the source; it is mirrored from its beginning",
+                self._settings.flow, topic,
+            )  # fmt: skip
+        return self._begun(begin)
+
+    def _first_time(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
+        if not partitions:
+            return []
+        remote = [(p.remote_topic, p.partition) for p in partitions]
+        first = self._target.list_offsets(remote, clusters.EARLIEST)
+        end = self._target.list_offsets(remote, clusters.LATEST)
+        where = clusters.LATEST if self._settings.start_at_latest else clusters.EARLIEST
+        begin = self._source_offsets(partitions, where)
+        stopped = []
+        for partition_id in list(begin):
+            key = (partition_id.remote_topic, partition_id.partition)
+            if key not in first or key not in end:
+                self.reasons[partition_id] = "the offsets of its leader are not known yet"
+                del begin[partition_id]
+            elif end[key] > first[key]:
+                copy = PartitionCopy(partition_id, start_offset=begin.pop(partition_id), committed=True)
+                stopped.append(self._stopped(copy, self._unknown_origin(partition_id)))
+        return stopped + self._begun(begin)
+
+    def _source_offsets(self, partitions: Sequence[PartitionId], where: int) -> dict[PartitionId, int]:
+        found = self._source.list_offsets([_key(partition_id) for partition_id in partitions], where)
+        for partition_id in partitions:
+            if _key(partition_id) not in found:
+                self.reasons[partition_id] = "the offsets of its leader are not known yet"
+        return {p: found[_key(p)] for p in partitions if _key(p) in found}
+
+    def _begun(self, begin: Mapping[PartitionId, int]) -> list[PartitionCopy]:
+        self._remember({_key(partition_id): Position(offset) for partition_id, offset in begin.items()}, list(begin))
+        return [PartitionCopy(partition_id, start_offset=at, committed=True) for partition_id, at in begin.items()]
+
+    def _remember(self, begin: Mapping[TopicPartition, Position], partitions: Sequence[PartitionId]) -> None:
+        """Write positions, and the topics of the source that partitions belong to."""
+        ids: dict[TopicPartition, UUID] = {_key(p): self._source.topic_id(p.topic) for p in partitions}
+        ids = {key: topic_id for key, topic_id in ids.items() if topic_id != ZERO_UUID}
+        if self._transactions is None:
+            self._store.write(begin, ids)
+        else:
+            self._transactions.write(self._store.records(begin, ids))
+
+    def _unknown_origin(self, partition_id: PartitionId) -> str:
+        return (
+            f"{partition_id.remote_topic}-{partition_id.partition} holds records, but {self._settings.positions_topic} "
+            f"has no position for it: copying would double them. Delete the remote topic, or write a position"
+        )
+
+
+def _created_again(partition_id: PartitionId) -> str:
+    return (
+        f"{partition_id.topic} was deleted and created again on the source. {ON_LOSS_KEY}=continue mirrors it from its "
+        f"beginning, behind what {partition_id.remote_topic} holds"
+    )
+
+
+def _key(partition_id: PartitionId) -> TopicPartition:
+    return partition_id.topic, partition_id.partition

@@ -1,0 +1,118 @@
+"""From a flow's settings to its running loop of groups."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.groups.control import GroupControl
+from klamm.mirror.groups.stores import CheckpointStore, SyncStore
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from klamm.mirror.groups.status import GroupStatus
+    from klamm.mirror.model import GroupAdmin, Partition
+    from klamm.mirror.settings.flow import FlowSettings
+
+    Ends = Callable[[Sequence[Partition]], Mapping[Partition, int]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothSides:
+    """What is needed of both clusters to translate a group's offsets."""
+
+    source: GroupAdmin
+    target: GroupAdmin
+    syncs: SyncStore
+    source_ends: Ends
+    """Returns log end offsets; partitions that do not exist or have no leader are missing."""
+    target_ends: Ends
+
+
+def translate_groups(flow: FlowSettings, status: GroupStatus, stop: threading.Event) -> None:
+    """Translate the offsets of a flow's groups until ``stop``; blocks.
+
+    Does nothing where the file does not want it.
+    """
+    if flow.groups is None:
+        return
+    try:
+        with group_control(flow, status) as control:
+            control.run(stop)
+    except Exception:  # a thread never dies silently
+        logger.exception("%s: offsets of groups are not translated any more", flow.name)
+
+
+@contextlib.contextmanager
+def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupControl]:
+    """Open a loop's connections for as long as the context lasts; ``turn`` may be called by hand.
+
+    Raises:
+        SettingsError: a client property that can not be honoured, or the flow does nothing about groups.
+    """
+    if flow.groups is None:
+        raise SettingsError(f"{flow.name}: emit.checkpoints.enabled=false: no offsets of groups are translated")
+    with contextlib.ExitStack() as stack:
+        target = _admin(stack, flow, "target")
+        reader, writer = _connection(stack, flow, "target", "consumer"), _connection(stack, flow, "target", "producer")
+        wanted = flow.groups.group_filter.should_replicate_group
+        yield GroupControl(
+            flow,
+            flow.groups,
+            _admin(stack, flow, "source"),
+            target,
+            syncs=_syncs(stack, flow),
+            checkpoints=CheckpointStore(reader, writer, flow.groups.checkpoints_topic, wanted=wanted),
+            end_offsets=reader.end_offsets,
+            status=status,
+        )
+
+
+@contextlib.contextmanager
+def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
+    """Open connections to both clusters for as long as the context lasts.
+
+    Raises:
+        SettingsError: a client property that can not be honoured, or there are no offset syncs.
+        ClusterAwayError: nobody listens on one side.
+    """
+    with contextlib.ExitStack() as stack:
+        source, target = _admin(stack, flow, "source"), _admin(stack, flow, "target")
+        source.check_reachable()
+        target.check_reachable()
+        yield BothSides(
+            source=source,
+            target=target,
+            syncs=_syncs(stack, flow),
+            source_ends=_connection(stack, flow, "source", "consumer").end_offsets,
+            target_ends=_connection(stack, flow, "target", "consumer").end_offsets,
+        )
+
+
+def _admin(stack: contextlib.ExitStack, flow: FlowSettings, side: Literal["source", "target"]) -> KafkaAdmin:
+    return stack.enter_context(contextlib.closing(KafkaAdmin.of(flow, side)))
+
+
+def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role: str) -> ControlConnection:
+    cluster = flow.source if side == "source" else flow.target
+    client = flow.clients[f"{side}.{role}"]
+    settings = ConnectionSettings.of(cluster.bootstrap_servers, client, f"klamm-mirror-{flow.name}")
+    return stack.enter_context(contextlib.closing(ControlConnection(settings)))
+
+
+def _syncs(stack: contextlib.ExitStack, flow: FlowSettings) -> SyncStore:
+    if flow.syncs_topic is None:
+        raise SettingsError(
+            f"{flow.name}: emit.offset-syncs.enabled=false: offsets of groups are translated by offset syncs"
+        )
+    return SyncStore(_connection(stack, flow, flow.syncs_location.value, "consumer"), flow.syncs_topic)

@@ -1,1 +1,0 @@
-"""What the target cluster alone tells about flows: for somebody who has its address and nothing else."""

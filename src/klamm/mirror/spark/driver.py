@@ -1,0 +1,129 @@
+"""What a mirror does beside copying records: its control loops, groups, heartbeats and pages, as long as it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.copy.preparation import copy_settings, partitions_of
+from klamm.mirror.groups.start import translate_groups
+from klamm.mirror.groups.status import GroupStatus
+from klamm.mirror.naming import is_heartbeats_topic
+from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.settings.mirror import METRICS_LISTEN
+from klamm.mirror.spark.coordinator import Coordinator
+from klamm.mirror.spark.leases import Share
+from klamm.mirror.topics.control import FlowControl
+from klamm.mirror.topics.duplicate_mirrors import new_instance
+from klamm.mirror.topics.heartbeats import write_heartbeats
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.mirror import MirrorSettings
+    from klamm.mirror.topics.control import Assignment
+
+logger = logging.getLogger(__name__)
+
+_JOIN_S: Final = 10.0
+
+
+class ControlLoops:
+    """Everything of a mirror but Spark; ``coordinator`` has what Spark is to copy. A context manager, for one run."""
+
+    def __init__(self, settings: MirrorSettings) -> None:
+        """Prepare the flows.
+
+        Raises:
+            SettingsError: a client property that can not be honoured.
+        """
+        self._settings = settings
+        self._copy_settings = {flow.name: copy_settings(flow) for flow in settings.flows}
+        self.groups = GroupStatus()
+        policies = {flow.name: flow.policy for flow in settings.flows}
+        self.status = MirrorStatus(policies, counts=lambda flow, topic: not is_heartbeats_topic(policies[flow], topic))
+        bounds = {flow.name: flow.tasks_max for flow in settings.flows if flow.tasks_max is not None}
+        self.coordinator = Coordinator(self.status, lease_s=settings.lease.total_seconds(), tasks_max=bounds)
+        self._ended = threading.Event()
+        self._running = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start all threads, and serve metrics where the file wants it.
+
+        Raises:
+            SettingsError: ``klamm.metrics.listen`` names an address that can not be had.
+        """
+        with contextlib.ExitStack() as starting:
+            starting.callback(self.coordinator.close)
+            starting.enter_context(self._watched())
+            threads = self._threads()
+            # The last in is the first out: no loop publishes to a coordinator that is closed.
+            starting.callback(self._join, threads)
+            for thread in threads:
+                thread.start()
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the threads and close all sockets."""
+        self._running.close()
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        self._ended.set()
+        for thread in threads:
+            thread.join(_JOIN_S)
+
+    def _watched(self) -> contextlib.AbstractContextManager[object]:
+        address = self._settings.metrics_listen
+        if address is None:
+            return contextlib.nullcontext()
+        from klamm.mirror.status.live import status_server, watch  # noqa: PLC0415 - only who asks for it loads it
+
+        try:
+            server = status_server(address, self.status, self.groups)
+        except OSError as error:
+            raise SettingsError(f"{METRICS_LISTEN}={address[0]}:{address[1]}: {error.strerror}") from error
+        return watch(server, self._settings.flows, self.status)
+
+    def _threads(self) -> list[threading.Thread]:
+        """Return a thread for each flow's control loop, for its groups, and for each pair's heartbeats."""
+
+        def thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
+            return threading.Thread(target=work, args=(*arguments, self._ended), name=name, daemon=True)
+
+        instances = dict.fromkeys((flow.name for flow in self._settings.flows), new_instance())
+        return [
+            *(thread(flow.name, self._control, flow) for flow in self._settings.flows),
+            *(thread(f"{flow.name} groups", translate_groups, flow, self.groups) for flow in self._settings.flows),
+            *(
+                thread(f"{pair.name} heartbeats", partial(write_heartbeats, instance=instances.get(pair.name)), pair)
+                for pair in self._settings.heartbeats
+            ),
+        ]
+
+    def _control(self, flow: FlowSettings, ended: threading.Event) -> None:
+        def publish(assignment: Assignment) -> None:
+            share = Share(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
+            self.coordinator.publish(flow.name, share)
+
+        source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
+        back = f"{flow.target.alias}->{flow.source.alias}"
+        heartbeats = next((pair for pair in self._settings.heartbeats if pair.name == back), None)
+        try:
+            FlowControl(flow, source, target, status=self.status, publish=publish, heartbeats=heartbeats).run(ended)
+        except Exception as error:  # a control loop never dies silently
+            logger.exception("%s failed", flow.name)
+            publish(())
+            self.status.set_state(flow.name, FlowState.FAILED, f"{type(error).__name__}: {error}")
+        finally:
+            source.close()
+            target.close()

@@ -1,0 +1,148 @@
+"""Watch a mirror that runs: its pages over HTTP, and a look at the configs of both sides now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
+from klamm.mirror.settings.keys import IncrementalAlterConfigs
+from klamm.mirror.status.drift import config_differences
+from klamm.mirror.status.metrics import metrics_page
+from klamm.mirror.status.page import render
+from klamm.mirror.status.server import WatchServer
+from klamm.monitoring.exposition import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from klamm.mirror.groups.status import GroupStatus
+    from klamm.mirror.model import MirrorAdmin
+    from klamm.mirror.progress import FlowProgress, MirrorStatus, PartitionStatus
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.status.drift import ConfigDifference
+
+logger = logging.getLogger(__name__)
+
+_COMPARE_EVERY_S: Final = 30.0
+_FIRST_COMPARISON_S: Final = 3.0
+_PAUSE_IN_PROPORTION: Final = 50
+"""As many times as long as the comparison took, at least."""
+_JOIN_S: Final = 5.0
+
+
+def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus) -> WatchServer:
+    """Return the server of ``/``, ``/metrics`` and ``/status.json``, bound to its address.
+
+    A page is made in the server's own thread of the driver, from a snapshot, without a lock. Other processes copy the
+    records, and the driver's other threads get their turns: no step of the interpreter takes more than milliseconds.
+
+    Raises:
+        OSError: the address can not be had.
+    """
+    return WatchServer(
+        *address,
+        {
+            "/": lambda: ("text/html; charset=utf-8", render(status.snapshot(), status.drift(), groups.snapshot())),
+            "/metrics": lambda: (
+                CONTENT_TYPE,
+                metrics_page(status.snapshot(), status.drift(), groups.snapshot()).text(),
+            ),
+            "/status.json": lambda: ("application/json", _as_json(status, groups)),
+        },
+    )
+
+
+@contextlib.contextmanager
+def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStatus) -> Iterator[None]:
+    """Let a server answer, and compare the configs of the flows' topics now and then, until the block ends."""
+    ended = threading.Event()
+    threads = [
+        threading.Thread(target=_compare, args=(flow, status, ended), name=f"{flow.name} drift", daemon=True)
+        for flow in flows
+    ]
+    with server:
+        host, port = server.address
+        logger.info("Status on http://%s:%d/, metrics on http://%s:%d/metrics", host, port, host, port)
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(_JOIN_S)
+
+
+def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
+    drift = {flow: [asdict(row) for row in rows] for flow, rows in status.drift().items()}
+    found = {flow: asdict(each) for flow, each in groups.snapshot().items()}
+    flows = [
+        {**_fields(flow), "partitions": [_fields(partition) for partition in flow.partitions], "lag": flow.lag}
+        for flow in status.snapshot()
+    ]
+    # Neither indented nor by asdict() where it counts: ten thousand partitions would take the better part of a second.
+    return json.dumps({"flows": flows, "config_differences": drift, "groups": found})
+
+
+def _fields(row: FlowProgress | PartitionStatus) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
+def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:
+    """Compare the configs of a flow's topics until the end; a cluster that is away is asked again later."""
+    source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
+    try:
+        pause_s = _FIRST_COMPARISON_S
+        while not ended.wait(pause_s):
+            topics = _topics(flow.name, status)
+            began = time.monotonic()
+            try:
+                differences = differences_of(flow, source, target, topics)
+            except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
+                logger.debug("%s: configs could not be compared: %s", flow.name, error)
+            else:
+                status.set_drift(flow.name, differences)
+            pause_s = pause_after(time.monotonic() - began) if topics else _FIRST_COMPARISON_S
+    finally:
+        source.close()
+        target.close()
+
+
+def pause_after(took_s: float) -> float:
+    """Return after how many seconds to compare again: with many topics it would be most of what the driver does."""
+    return max(_COMPARE_EVERY_S, _PAUSE_IN_PROPORTION * took_s)
+
+
+def _topics(flow: str, status: MirrorStatus) -> list[str]:
+    """Return the source topics of a flow that tasks have told of."""
+    found = (progress for progress in status.snapshot() if progress.flow == flow)
+    return sorted({partition.topic for progress in found for partition in progress.partitions})
+
+
+def differences_of(
+    flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin, topics: Sequence[str]
+) -> tuple[ConfigDifference, ...]:
+    """Return how the configs of source topics differ from those of their remote topics, where both may be described.
+
+    Raises:
+        ClusterAwayError: a cluster is away.
+    """
+    if not topics:
+        return ()
+    replaces = flow.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
+    there = target.describe_topic_configs([flow.remote_topic(topic) for topic in topics])
+    out: list[ConfigDifference] = []
+    for topic, entries in source.describe_topic_configs(list(topics)).items():
+        remote_topic = flow.remote_topic(topic)
+        others = there.get(remote_topic)
+        if others is None or isinstance(others, AdminRefusedError) or isinstance(entries, AdminRefusedError):
+            continue
+        out += config_differences(remote_topic, entries, others, flow.config_filter, replaces=replaces)
+    return tuple(out)

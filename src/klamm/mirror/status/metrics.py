@@ -1,0 +1,162 @@
+"""The mirror's metrics as Prometheus reads them: MirrorMaker 2's gauges with their names and tags, and klamm's own.
+
+A gauge of ``kafka.connect.mirror:type=MirrorSourceConnector`` such as ``record-age-ms-max`` is called
+``kafka_connect_mirror_mirrorsourceconnector_record_age_ms_max``, which is what the usual rules of the JMX exporter make
+of it.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.progress import FlowState
+from klamm.monitoring.exposition import Page, label_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from klamm.mirror.groups.status import FlowGroups, GroupOffset
+    from klamm.mirror.progress import FlowProgress, PartitionStatus
+    from klamm.mirror.record_ages import Ages
+    from klamm.mirror.status.drift import ConfigDifference
+
+SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"
+CHECKPOINT_CONNECTOR: Final = "kafka_connect_mirror_mirrorcheckpointconnector_"
+
+_FIGURES: Final = (("", "newest", 0), ("_min", "least", 1), ("_max", "greatest", 2), ("_avg", "mean", 3))
+"""Of ``Ages``: suffix of the name, word, place."""
+
+
+def metrics_page(
+    flows: Sequence[FlowProgress],
+    drift: Mapping[str, Sequence[ConfigDifference]],
+    groups: Mapping[str, FlowGroups] = MappingProxyType({}),
+) -> Page:
+    """Return the metrics of all flows.
+
+    Args:
+        flows: how far they are.
+        drift: what differs in the configs, by flow.
+        groups: where consumer groups stand, by flow.
+    """
+    page = Page()
+    _source_connector(page, flows)
+    _flows(page, flows)
+    page.family(
+        "klamm_mirror_config_drift_keys",
+        "gauge",
+        "Configs of remote topics that the next sync would change.",
+        [(_flow_labels(flow), sum(each.is_drift for each in rows)) for flow, rows in drift.items()],
+    )
+    _groups(page, groups)
+    return page
+
+
+def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
+    # Of ten thousand partitions, in thirteen families: labels are written once, not for each sample.
+    partitions = [partition for flow in flows for partition in flow.partitions]
+    written = [text for flow in flows for text in _written_labels(flow)]
+
+    def family(name: str, kind: str, description: str, figure: Callable[[PartitionStatus], float | None]) -> None:
+        values = zip(written, map(figure, partitions), strict=True)
+        samples = [(labels, value) for labels, value in values if value is not None]
+        page.written_family(SOURCE_CONNECTOR + name, kind, description, samples)
+
+    family("record_count", "counter", "Records mirrored in this run.", lambda partition: partition.records)
+    family("record_rate", "gauge", "Records per second, of late.", lambda partition: partition.records_per_s)
+    family("byte_count", "counter", "Bytes of record batches mirrored in this run.", lambda partition: partition.bytes)
+    family("byte_rate", "gauge", "Bytes per second, of late.", lambda partition: partition.bytes_per_s)
+    for name, description, ages in (
+        ("record_age_ms", "Age of records when they were fetched from the source", lambda p: p.record_age),
+        ("replication_latency_ms", "Age of records when the target had them", lambda p: p.replication_latency),
+    ):
+        _ages(family, name, description, ages)
+    family("record_lag", "gauge", "Offsets that the target is behind its source.", lambda partition: partition.lag)
+
+
+def _written_labels(flow: FlowProgress) -> Iterator[str]:
+    for topic, partitions in groupby(flow.partitions, attrgetter("remote_topic")):
+        of_topic = label_text({**_flow_labels(flow.flow), "topic": topic}).removesuffix("}")
+        for partition in partitions:
+            yield f'{of_topic},partition="{partition.partition}"}}'
+
+
+def _ages(
+    family: Callable[[str, str, str, Callable[[PartitionStatus], float | None]], None],
+    name: str,
+    description: str,
+    ages: Callable[[PartitionStatus], Ages | None],
+) -> None:
+    for suffix, which, at in _FIGURES:
+
+        def figure(partition: PartitionStatus, at: int = at) -> float | None:
+            found = ages(partition)
+            return None if found is None else found[at]
+
+        family(name + suffix, "gauge", f"{description}: the {which} of the last minute, in milliseconds.", figure)
+
+
+def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
+    page.family(
+        "klamm_mirror_flow_state",
+        "gauge",
+        "1 for the state in which a flow is.",
+        [
+            ({**_flow_labels(flow.flow), "state": state.value}, float(flow.state is state))
+            for flow in flows
+            for state in FlowState
+        ],
+    )
+    page.family(
+        "klamm_mirror_stopped_partitions",
+        "gauge",
+        "Partitions that need somebody.",
+        [(_flow_labels(flow.flow), len(flow.stopped)) for flow in flows],
+    )
+    page.family(
+        "klamm_mirror_refused_topics",
+        "gauge",
+        "Remote topics that the target refused to create or to grow.",
+        [(_flow_labels(flow.flow), len(flow.refused)) for flow in flows],
+    )
+    page.family(
+        "klamm_mirror_last_progress_timestamp_seconds",
+        "gauge",
+        "When a position of the flow moved last.",
+        [(_flow_labels(flow.flow), flow.progressed_at) for flow in flows if flow.progressed_at is not None],
+    )
+
+
+def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
+    for suffix, which, at in _FIGURES:
+        page.family(
+            f"{CHECKPOINT_CONNECTOR}checkpoint_latency_ms{suffix}",
+            "gauge",
+            "From asking for a group's offset to the acknowledged checkpoint: "
+            f"the {which} of the last minute, in milliseconds.",
+            [
+                (_group_labels(flow, offset), offset.checkpoint_latency_ms[at])
+                for flow, found in groups.items()
+                for offset in found.offsets
+                if offset.checkpoint_latency_ms is not None
+            ],
+        )
+    page.family(
+        "klamm_mirror_groups_skipped",
+        "gauge",
+        "Groups of the source without any checkpoint; the status page says why.",
+        [(_flow_labels(flow), len(found.skipped)) for flow, found in groups.items()],
+    )
+
+
+def _group_labels(flow: str, offset: GroupOffset) -> dict[str, str]:
+    labels = _flow_labels(flow)
+    return labels | {"group": offset.group, "topic": offset.remote_topic, "partition": str(offset.partition)}
+
+
+def _flow_labels(flow: str) -> dict[str, str]:
+    source, _, target = flow.partition("->")
+    return {"source": source, "target": target}

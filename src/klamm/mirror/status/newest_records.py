@@ -1,0 +1,111 @@
+"""How old the last record of each topic is.
+
+ListOffsets would tell it at once, but takes markers of transactions for records: by them a topic is as young as its
+last commit.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from klamm.client import cluster as clusters
+from klamm.client.fetch import FetchLimits, WantedRecords
+from klamm.client.records import fetch_once
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.records import iter_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from klamm.client.cluster import Cluster, TopicPartition
+    from klamm.client.fetch import FetchedPartition
+
+_MIB: Final = 1024 * 1024
+_LIMITS: Final = FetchLimits(max_bytes=16 * _MIB, partition_max_bytes=128 * 1024, min_bytes=1, max_wait_ms=0)
+_TOGETHER: Final = 100
+"""Partitions of a request."""
+_TIMEOUT_S: Final = 5.0
+_FIRST_STEP: Final = 2
+"""Offsets back from the end: the last record and a marker behind it."""
+_LONGER: Final = 16
+_LAST_STEP: Final = 10_000
+
+
+def newest_timestamps(
+    cluster: Cluster,
+    ends: Mapping[TopicPartition, int],
+    *,
+    budget_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[dict[str, int], bool]:
+    """Return by topic the largest timestamp of the last batches of its partitions; topics without records are missing.
+
+    Args:
+        cluster: its metadata of the topics are fresh.
+        ends: log end offsets.
+        budget_s: after that no further question is asked.
+        clock: seconds.
+
+    Returns:
+        Milliseconds by topic, and whether every partition was looked at.
+
+    Raises:
+        ConnectionLostError: a leader is away.
+    """
+    deadline = clock() + budget_s
+    first = cluster.list_offsets(list(ends), clusters.EARLIEST)
+    steps = {where: _FIRST_STEP for where, end in ends.items() if end > first.get(where, end)}
+    found: dict[str, int] = {}
+    while steps:
+        for leader, some in list(_requests(cluster, steps)):
+            if clock() > deadline:
+                return found, False
+            starts = {where: max(first[where], ends[where] - steps[where]) for where in some}
+            for answer in _fetch(cluster, leader, starts):
+                where = (answer.topic, answer.partition)
+                timestamp = _newest(answer)
+                if timestamp is not None:
+                    found[answer.topic] = max(timestamp, found.get(answer.topic, timestamp))
+                if _is_over(answer, timestamp, steps[where], is_first=starts[where] == first[where]):
+                    del steps[where]
+                elif answer.records:
+                    steps[where] *= _LONGER
+        # Only the first partition of a request is sure to be answered, however large its batch is.
+        steps = dict(reversed(steps.items()))
+    return found, True
+
+
+def _is_over(answer: FetchedPartition, timestamp: int | None, step: int, *, is_first: bool) -> bool:
+    """Tell whether nothing more is to be asked of a partition; what brought markers only is asked further back."""
+    only_markers_are_left = bool(answer.records) and (is_first or step > _LAST_STEP)
+    return timestamp is not None or answer.error_code != ErrorCode.NONE or only_markers_are_left
+
+
+def _requests(
+    cluster: Cluster, partitions: Mapping[TopicPartition, int]
+) -> Iterator[tuple[int, Sequence[TopicPartition]]]:
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for where in partitions:
+        by_leader.setdefault(cluster.leader(*where) or 0, []).append(where)
+    for leader, some in by_leader.items():
+        for at in range(0, len(some), _TOGETHER):
+            yield leader, some[at : at + _TOGETHER]
+
+
+def _fetch(cluster: Cluster, leader: int, starts: Mapping[TopicPartition, int]) -> list[FetchedPartition]:
+    wanted = [WantedRecords(topic, cluster.topic_id(topic), one, at) for (topic, one), at in starts.items()]
+    connection = cluster.connection(leader)
+    return list(fetch_once(connection, wanted, _LIMITS, read_committed=False, timeout_s=_TIMEOUT_S))
+
+
+def _newest(answer: FetchedPartition) -> int | None:
+    """Return the largest timestamp of the records in an answer; None: there are only markers, or it was cut off."""
+    if answer.error_code != ErrorCode.NONE:
+        return None
+    times = [
+        batch.max_timestamp
+        for batch in iter_batches(answer.records, allow_partial_tail=True)
+        if not batch.is_control and batch.record_count
+    ]
+    return max(times, default=None)

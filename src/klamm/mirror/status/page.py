@@ -1,0 +1,304 @@
+"""The status page of a mirror: flows, topics with their lag, configs that differ. Pure: what is known in, text out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.progress import FlowState
+from klamm.monitoring.html import NO_ICON, page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.groups.status import FlowGroups, GroupOffset
+    from klamm.mirror.progress import FlowProgress, PartitionStatus
+    from klamm.mirror.status.drift import ConfigDifference
+
+MAX_ROWS: Final = 500
+"""Rows of one table: a page with 10,000 partitions still has to be read by a person."""
+FIRST_ROWS: Final = 20
+"""So many are seen at once, those that need somebody first: the tables behind should not be far away."""
+REFRESH_S: Final = 2
+PATIENCE_S: Final = 5
+"""After which a mirror that does not answer is called away."""
+
+_STOPPED: Final = "STOPPED"
+_STYLE: Final = """
+:root { --bar: #2563a8; --rest: #e4e8ee; --good: #1f7a4d; --wait: #9a5b00; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --bar: #6aa5e3; --rest: #2a313b; --good: #5fc08f; --wait: #e0a34a;
+  --bad: #f2877f; } }
+body { max-width: 1080px; margin: 1.5rem auto; }
+h1 { font-size: 1.3rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; overflow-wrap: anywhere; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
+p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .RUNNING { color: var(--good); }
+.WAITING, .STARTING { color: var(--wait); } .FAILED, .STOPPED { color: var(--bad); }
+table { min-width: 44rem; } table.topics, table.refused, table.groups { min-width: 0; }
+th, td { padding: .25rem .8rem .25rem 0; } th { font-weight: 600; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 7rem; } td.number, td.lag, td.state { min-width: 0; white-space: nowrap; }
+tr:has(+ tr.reason) td { border-bottom: 0; padding-bottom: 0; } tr.reason td { color: var(--soft); padding-top: 0; }
+td.lag { width: 11rem; padding-top: .55rem; }
+.track { height: .7rem; background: var(--rest); border-radius: 2px; overflow: hidden; }
+.track div { height: 100%; background: var(--bar); }
+.block:not(:has(input:checked)) .rest { display: none; }
+.block label { display: inline-block; margin: .3rem 0; }
+#away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
+@media (max-width: 42rem) { .extra { display: none; } td.lag { width: 4rem; }
+  table.topics td, table.groups td { min-width: 0; } table.groups th { white-space: normal; } }
+"""
+_SCRIPT: Final = """
+const away = document.getElementById("away");
+let since = null;
+async function refresh() {
+  const selected = getSelection();
+  if (!selected.isCollapsed && document.querySelector("main").contains(selected.anchorNode)) {
+    away.textContent = "Nothing is refreshed while text is selected.";
+    return;
+  }
+  try {
+    const answer = await fetch(location.href, {signal: AbortSignal.timeout(%d)});
+    const main = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    const now = document.querySelector("main");
+    for (const box of now.querySelectorAll("input:checked")) {
+      const same = main.querySelector("#" + CSS.escape(box.id));
+      if (same) same.checked = true;
+    }
+    const aside = new Map([...now.querySelectorAll(".wide")].map(one => [one.id, one.scrollLeft]));
+    const focused = document.activeElement?.id;
+    now.replaceWith(main);
+    for (const one of main.querySelectorAll(".wide")) one.scrollLeft = aside.get(one.id) ?? 0;
+    if (focused) document.getElementById(focused)?.focus({preventScroll: true});
+    away.textContent = "";
+    since = null;
+  } catch {
+    since ??= new Date();
+    away.textContent = "The mirror has not answered since " + since.toLocaleTimeString()
+      + "; this is what was known last.";
+  }
+}
+async function go() { await refresh(); setTimeout(go, %d); }
+setTimeout(go, %d);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TopicLine:
+    remote_topic: str
+    copied: int
+    total: int
+    lag: int | None
+    records_per_s: float
+    bytes_per_s: float
+    state: str
+    reason: str
+
+
+def render(
+    flows: Sequence[FlowProgress],
+    drift: Mapping[str, Sequence[ConfigDifference]],
+    groups: Mapping[str, FlowGroups] = MappingProxyType({}),
+) -> str:
+    """Return the page.
+
+    Args:
+        flows: how far they are.
+        drift: configs that differ, by flow; a flow that is missing was not looked at yet.
+        groups: where consumer groups stand, by flow; a flow that does nothing about groups is missing.
+    """
+    body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow))]
+    return page(
+        title="klamm mirror",
+        style=_STYLE,
+        body='<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>\n' + "\n".join(body) + "\n</main>",
+        head=NO_ICON,
+        script=_SCRIPT % (PATIENCE_S * 1000, REFRESH_S * 1000, REFRESH_S * 1000),
+    )
+
+
+def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, groups: FlowGroups | None) -> list[str]:
+    name = escape(flow.flow.replace("->", " \u2192 "))
+    reason = f": {escape(flow.reason)}" if flow.reason else ""
+    lag = "lag unknown" if flow.lag is None else f"lag {flow.lag:,}"
+    eta = f", done in {_duration(flow.eta_s)}" if flow.eta_s else ""
+    state = FlowState(flow.state).value
+    return [
+        f'<h2>{name} <span class="{state}">{state}{reason}</span></h2>',
+        f'<p class="soft">{flow.copied:,} of {flow.total:,} records, {flow.records_per_s:,.0f} records/s, '
+        f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
+        *_topics(flow),
+        *_refused(flow),
+        *_differences(flow.flow, differences),
+        *([] if groups is None else _groups(flow.flow, groups)),
+    ]
+
+
+def _topics(flow: FlowProgress) -> list[str]:
+    lines = _topic_lines(flow.partitions)
+    if not lines:
+        return ["<p>No partition is copied yet.</p>"]
+    most = max((line.lag or 0 for line in lines), default=0) or 1
+    head = (
+        '<th>Topic on the target</th><th class="number extra">Copied</th><th class="number extra">Records/s</th>'
+        '<th class="number extra">MB/s</th><th class="number">Lag</th><th></th><th>State</th>'
+    )
+    rows = [_topic_row(line, most) for line in lines[:MAX_ROWS]]
+    return _table(f"topics-{flow.flow}", head, rows, of=len(lines), kind="topics")
+
+
+def _table(name: str, head: str, rows: Sequence[str], *, of: int, kind: str = "") -> list[str]:
+    """Return a table of which the first rows are seen at once, and all of them when its box is ticked.
+
+    Args:
+        name: tells it from all others, so that it stays as its reader left it.
+        head: its cells.
+        rows: those that are on the page.
+        of: how many there are.
+        kind: its class.
+    """
+    name = escape(name)
+    first, rest = rows[:FIRST_ROWS], rows[FIRST_ROWS:]
+    shown = "all" if of == len(rows) else f"{len(rows):,} of"
+    label = f'<label class="soft"><input type="checkbox" id="all-{name}"> show {shown} {of:,}</label>' if rest else ""
+    return [
+        f'<div class="block"><div class="wide" id="{name}"><table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(first)}</tbody>"
+        + (f'<tbody class="rest">{"".join(rest)}</tbody>' if rest else "")
+        + f"</table></div>{label}</div>"
+    ]
+
+
+def _topic_lines(partitions: Sequence[PartitionStatus]) -> list[_TopicLine]:
+    """Return a line for each topic: those that need somebody, then those with most lag first."""
+    topics: dict[str, list[PartitionStatus]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.remote_topic, []).append(partition)
+    lines = [_topic_line(topic, of) for topic, of in topics.items()]
+    lines.sort(key=lambda line: (line.state != _STOPPED, -(line.lag or 0), line.remote_topic))
+    return lines
+
+
+def _topic_line(topic: str, partitions: Sequence[PartitionStatus]) -> _TopicLine:
+    lags = [partition.lag for partition in partitions]
+    known = [lag for lag in lags if lag is not None]
+    worst = min(partitions, key=lambda partition: (_STOPPED, "WAITING", "COPYING").index(partition.state))
+    reason = f"partition {worst.partition}: {worst.reason}" if worst.reason else ""
+    return _TopicLine(
+        remote_topic=topic,
+        copied=sum(max(0, partition.next_offset) for partition in partitions),
+        total=sum(max(0, partition.end_offset) for partition in partitions),
+        lag=sum(known) if len(known) == len(lags) else None,
+        records_per_s=sum(partition.records_per_s for partition in partitions),
+        bytes_per_s=sum(partition.bytes_per_s for partition in partitions),
+        state=worst.state,
+        reason=reason,
+    )
+
+
+def _topic_row(line: _TopicLine, most: int) -> str:
+    lag = "unknown" if line.lag is None else f"{line.lag:,}"
+    share = min(100.0, (line.lag or 0) / most * 100)
+    reason = f'<tr class="reason"><td colspan="7">{escape(line.reason)}</td></tr>' if line.reason else ""
+    return (
+        f'<tr><td>{escape(line.remote_topic)}</td><td class="number extra">{line.copied:,} / {line.total:,}</td>'
+        f'<td class="number extra">{line.records_per_s:,.0f}</td>'
+        f'<td class="number extra">{line.bytes_per_s / 1e6:.1f}</td>'
+        f'<td class="number">{lag}</td><td class="lag"><div class="track" role="img" aria-label="lag {lag}">'
+        f'<div style="width:{share:.1f}%"></div></div></td>'
+        f'<td class="state {line.state}">{line.state}</td></tr>{reason}'
+    )
+
+
+def _refused(flow: FlowProgress) -> list[str]:
+    if not flow.refused:
+        return []
+    rows = [f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.refused[:MAX_ROWS]]
+    return [
+        "<h3>Topics that the target refused</h3>",
+        *_table(f"refused-{flow.flow}", "<th>Topic</th><th>Reason</th>", rows, of=len(flow.refused), kind="refused"),
+    ]
+
+
+def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> list[str]:
+    if differences is None:
+        return ['<p class="soft">The configs of both sides were not compared yet.</p>']
+    if not differences:
+        return ['<p class="soft">The configs of all topics are the same on both sides.</p>']
+    rows = [_difference_row(row) for row in sorted(differences, key=_drift_first)[:MAX_ROWS]]
+    drift = sum(row.is_drift for row in differences)
+    return [
+        f"<h3>Configs that differ: {len(differences)}, of which the next sync changes {drift}</h3>",
+        *_table(
+            f"configs-{flow}",
+            "<th>Topic</th><th>Config</th><th>Source</th><th>Target</th><th>Rule</th>",
+            rows,
+            of=len(differences),
+        ),
+    ]
+
+
+def _groups(flow: str, groups: FlowGroups) -> list[str]:
+    parts = ["<h3>Consumer groups</h3>"]
+    if groups.problem:
+        parts.append(f'<p class="WAITING">{escape(groups.problem)}</p>')
+    rows = [_group_row(row) for row in sorted(groups.offsets, key=_reason_first)[:MAX_ROWS]]
+    rows += [
+        f'<tr><td>{escape(group)}</td><td class="soft" colspan="4">{escape(why)}</td></tr>'
+        for group, why in groups.skipped[:MAX_ROWS]
+    ]
+    if not rows:
+        return [*parts, '<p class="soft">No group has an offset on a mirrored topic.</p>']
+    return [
+        *parts,
+        *_table(
+            f"groups-{flow}",
+            '<th>Group</th><th>Topic on the target</th><th class="number">Partition</th>'
+            '<th class="number extra">Offset on the source</th><th class="number">Translated</th>',
+            rows,
+            of=len(groups.offsets) + len(groups.skipped),
+            kind="groups",
+        ),
+    ]
+
+
+def _reason_first(row: GroupOffset) -> tuple[bool, str, str, int]:
+    return (not (row.reason or row.sync_reason), row.group, row.remote_topic, row.partition)
+
+
+def _group_row(row: GroupOffset) -> str:
+    translated = "-" if row.target_offset is None else f"{row.target_offset:,}"
+    why = "; ".join(part for part in (row.reason, row.sync_reason) if part)
+    # In a row of its own it is seen where the page is narrow, too.
+    reason = f'<tr class="reason"><td colspan="5">{escape(why)}</td></tr>' if why else ""
+    return (
+        f'<tr><td>{escape(row.group)}</td><td>{escape(row.remote_topic)}</td><td class="number">{row.partition}</td>'
+        f'<td class="number extra">{row.source_offset:,}</td><td class="number">{translated}</td></tr>{reason}'
+    )
+
+
+def _drift_first(row: ConfigDifference) -> tuple[bool, str, str]:
+    return (not row.is_drift, row.topic, row.name)
+
+
+def _difference_row(row: ConfigDifference) -> str:
+    source = _value(row.source_value, is_default=row.source_is_default)
+    target = _value(row.target_value, is_default=row.target_is_default)
+    mark = ' class="WAITING"' if row.is_drift else ' class="soft"'
+    return (
+        f"<tr><td>{escape(row.topic)}</td><td>{escape(row.name)}</td><td>{source}</td><td>{target}</td>"
+        f"<td{mark}>{escape(row.rule)}</td></tr>"
+    )
+
+
+def _value(value: str | None, *, is_default: bool) -> str:
+    shown = "-" if value is None else escape(value) or '""'
+    return f'{shown} <span class="soft">default</span>' if is_default and value is not None else shown
+
+
+def _duration(seconds: float | None) -> str:
+    whole = int(seconds or 0)
+    if whole < 90:  # noqa: PLR2004 - as people say it
+        return f"{whole} s"
+    minutes, hours = whole // 60, whole // 3600
+    return f"{minutes} min" if minutes < 120 else f"{hours} h {minutes % 60} min"  # noqa: PLR2004

@@ -1,0 +1,173 @@
+"""From the records that were found on a target to what is shown of a flow. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from klamm.mirror.naming import IdentityReplicationPolicy, is_heartbeats_topic
+from klamm.mirror.status.model import (
+    CheckpointedGroup,
+    FlowSight,
+    MirroredPartition,
+    MirroredTopic,
+    OffsetSyncs,
+    Shards,
+    newest,
+    total,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.client.cluster import TopicPartition
+    from klamm.mirror.formats import Checkpoint, Heartbeat, OffsetSync
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.source_offsets import ShardPlan
+
+
+class Position(NamedTuple):
+    """A position and when it was written."""
+
+    next_offset: int
+    written_at_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What was found so far, in the order of looking."""
+
+    topics: Mapping[str, int]
+    """All topics of the target, and how many partitions they have."""
+    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+    """By topic and partition of the source."""
+    plan: ShardPlan | None = None
+    heartbeats: list[Heartbeat] = field(default_factory=list)
+    """Of the flow's source."""
+    checkpoints: list[tuple[Checkpoint, int]] | None = None
+    """With the times they were written at, as ``syncs``; None: there is no topic of them."""
+    syncs_topic: str | None = None
+    syncs: list[tuple[OffsetSync, int]] = field(default_factory=list)
+    target_ends: dict[TopicPartition, int] = field(default_factory=dict)
+    newest_records: dict[str, int] = field(default_factory=dict)
+    """The largest timestamp by remote topic."""
+    source_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+    def remote_topics(self, flow: FlowSettings) -> dict[str, str]:
+        """Return the remote names by the source's: what has a position, and what the target's names tell."""
+        out = {topic: self._remote(flow, topic) for topic, _ in self.positions}
+        if isinstance(flow.policy, IdentityReplicationPolicy):
+            return out  # a name tells nothing there
+        for name in self.topics:
+            upstream = flow.policy.upstream_topic(name)
+            is_ours = upstream and flow.policy.topic_source(name) == flow.source.alias
+            if is_ours and upstream and not flow.policy.is_internal_topic(name):
+                out.setdefault(upstream, name)
+        return out
+
+    def _remote(self, flow: FlowSettings, topic: str) -> str:
+        remote = flow.remote_topic(topic)
+        # Without the file nobody said how topics are named.
+        return topic if remote not in self.topics and topic in self.topics else remote
+
+
+def piece_together(flow: FlowSettings, found: Found, selected: frozenset[str], *, any_target: bool) -> FlowSight:
+    """Return what is shown of a flow.
+
+    Args:
+        flow: as its file says, or as far as it is known.
+        found: everything that was read.
+        selected: topics that the source has and the flow is to mirror.
+        any_target: the target's alias is not known: heartbeats tell it, if they agree.
+    """
+    target = flow.target.alias
+    beats = sorted(found.heartbeats, key=lambda beat: (beat.target_alias != target, beat.target_alias))
+    if any_target and len({beat.target_alias for beat in beats}) == 1:
+        target = beats[0].target_alias
+    if not beats:
+        found.unknown.append(
+            f"whether a mirror runs: no heartbeats of {flow.source.alias} are in the topic heartbeats (no mirror ran, "
+            "or emit.heartbeats.enabled=false)"
+        )
+    if found.plan is None and found.positions:
+        found.unknown.append(
+            "exactly once: klamm left no shards here; whether MirrorMaker 2 wrote in transactions can not be told"
+        )
+    remote_topics = {topic: flow.remote_topic(topic) for topic in selected} | found.remote_topics(flow)
+    return FlowSight(
+        source=flow.source.alias,
+        target=target,
+        topics=_topics(flow, found, remote_topics),
+        heartbeats=tuple(beats),
+        groups=_groups(found),
+        syncs=_syncs(found),
+        shards=None if found.plan is None else Shards(count=found.plan.shards, before=found.plan.before),
+        unknown=tuple(found.unknown),
+    )
+
+
+def _topics(flow: FlowSettings, found: Found, remote_topics: Mapping[str, str]) -> tuple[MirroredTopic, ...]:
+    numbers: dict[str, set[int]] = {
+        topic: set(range(found.topics.get(remote, 0))) for topic, remote in remote_topics.items()
+    }
+    for topic, number in (*found.positions, *found.source_ends):
+        if topic in numbers:
+            numbers[topic].add(number)
+    return tuple(_topic(flow, found, topic, remote_topics[topic], sorted(numbers[topic])) for topic in sorted(numbers))
+
+
+def _topic(flow: FlowSettings, found: Found, topic: str, remote: str, numbers: Sequence[int]) -> MirroredTopic:
+    partitions = []
+    for number in numbers:
+        position = found.positions.get((topic, number))
+        partitions.append(
+            MirroredPartition(
+                partition=number,
+                next_offset=None if position is None else position.next_offset,
+                written_at_ms=None if position is None else position.written_at_ms,
+                target_end=found.target_ends.get((remote, number)),
+                source_end=found.source_ends.get((topic, number)),
+            )
+        )
+    return MirroredTopic(
+        topic=topic,
+        remote_topic=remote,
+        exists=remote in found.topics,
+        newest_record_ms=found.newest_records.get(remote),
+        partitions=tuple(partitions),
+        is_heartbeats=is_heartbeats_topic(flow.policy, topic),
+    )
+
+
+def _groups(found: Found) -> tuple[CheckpointedGroup, ...] | None:
+    if found.checkpoints is None:
+        return None
+    by_group: dict[str, list[tuple[Checkpoint, int]]] = {}
+    for checkpoint, written_at_ms in found.checkpoints:
+        by_group.setdefault(checkpoint.group, []).append((checkpoint, written_at_ms))
+    return tuple(_group(found, group, by_group[group]) for group in sorted(by_group))
+
+
+def _group(found: Found, group: str, checkpoints: list[tuple[Checkpoint, int]]) -> CheckpointedGroup:
+    ends = [found.target_ends.get((one.topic, one.partition)) for one, _ in checkpoints]
+    return CheckpointedGroup(
+        group=group,
+        topics=tuple(sorted({one.topic for one, _ in checkpoints})),
+        partitions=len(checkpoints),
+        newest_checkpoint_ms=max(at for _, at in checkpoints),
+        to_read=total(
+            [
+                None if end is None else max(0, end - one.downstream_offset)
+                for end, (one, _) in zip(ends, checkpoints, strict=True)
+            ]
+        ),
+    )
+
+
+def _syncs(found: Found) -> OffsetSyncs | None:
+    if found.syncs_topic is None:
+        return None
+    return OffsetSyncs(
+        topic=found.syncs_topic, partitions=len(found.syncs), newest_ms=newest([at for _, at in found.syncs])
+    )

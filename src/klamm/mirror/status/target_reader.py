@@ -1,0 +1,285 @@
+"""Looking at a target: which topics are there, what the mirror's own topics hold, and how the source compares."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from klamm.client import cluster as clusters
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror import source_offsets
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.errors import CLUSTER_ERRORS
+from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
+from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.settings.keys import SyncsLocation
+from klamm.mirror.status.newest_records import newest_timestamps
+from klamm.mirror.status.report import Found, Position, piece_together
+from klamm.mirror.status.tail_reader import Tail, read_tail
+from klamm.mirror.topics.plans import selected_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from klamm.client.cluster import TopicPartition
+    from klamm.mirror.model import TopicDescription
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.status.model import FlowSight
+    from klamm.protocol.records import Record
+
+_ADMIN_TIMEOUT_MS: Final = 10_000
+_BUDGET_S: Final = 0.4
+"""For how long each of the mirror's topics is read back from its end."""
+_SOURCE_PATIENCE_S: Final = 3.0
+_POOL_BYTES: Final = 4 * 1024 * 1024
+_POSITIONS: Final = re.compile(r"mm2-offsets\.(?P<alias>.+)\.internal")
+_CHECKPOINTS: Final = re.compile(r"(?P<alias>.+)\.checkpoints\.internal")
+
+
+class Source(NamedTuple):
+    """What the source tells."""
+
+    ends: Mapping[TopicPartition, int]
+    selected: frozenset[str]
+    """The topics that the flow is to mirror; empty when nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How one flow is looked at."""
+
+    flow: FlowSettings
+    ask_source: bool
+    """Whether its address is known."""
+    knows_selection: bool = True
+    """Whether the file says which topics are mirrored."""
+    knows_target_alias: bool = True
+
+
+def look(wanted: Wanted) -> FlowSight:
+    """Look at one flow. Nothing is written; a source that does not answer costs some seconds at most.
+
+    Raises:
+        ClusterAwayError, ConnectionLostError, AdminRefusedError: the target can not be asked.
+        SettingsError: a client property that can not be honoured.
+    """
+    flow = wanted.flow
+    # Both at once: a source that is away must not make anybody wait twice.
+    source = _Asking(wanted) if wanted.ask_source else None
+    cluster = _connect(flow, "target")
+    try:
+        topics = _topics(cluster, flow, "target", timeout_ms=_ADMIN_TIMEOUT_MS)
+        found = _Looking(wanted, cluster, topics).found()
+    finally:
+        cluster.close()
+    selected: frozenset[str] = frozenset()
+    if source is None:
+        found.unknown.append(
+            f"lag: only cluster {flow.source.alias} itself knows it, and what it has that was never mirrored; its "
+            "address was not given"
+        )
+    elif isinstance(told := source.answer(), Source):
+        found.source_ends, selected = told
+    else:
+        found.unknown.append(f"lag: cluster {flow.source.alias} can not be asked: {told}")
+    return piece_together(flow, found, selected, any_target=not wanted.knows_target_alias)
+
+
+def list_topics(flow: FlowSettings) -> Mapping[str, TopicDescription]:
+    """Return all topics of a flow's target.
+
+    Raises:
+        ClusterAwayError, ConnectionLostError: it does not answer.
+        SettingsError: a client property that can not be honoured.
+    """
+    cluster = _connect(flow, "target")
+    try:
+        return _topics(cluster, flow, "target", timeout_ms=_ADMIN_TIMEOUT_MS)
+    finally:
+        cluster.close()
+
+
+def _connect(flow: FlowSettings, side: Literal["source", "target"]) -> Cluster:
+    servers = (flow.source if side == "source" else flow.target).bootstrap_servers
+    settings = ConnectionSettings.of(servers, flow.clients[f"{side}.consumer"], "klamm-status")
+    return Cluster(settings, BufferPool(max_free_bytes=_POOL_BYTES))
+
+
+def _topics(
+    cluster: Cluster, flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int
+) -> Mapping[str, TopicDescription]:
+    cluster.refresh([])  # an admin client would try again and again where nobody listens
+    with contextlib.closing(KafkaAdmin.of(flow, side, timeout_ms=timeout_ms)) as admin:
+        return admin.list_topics()
+
+
+def source_aliases(topics: Iterable[str]) -> list[str]:
+    """Return the aliases that the names of a mirror's own topics tell."""
+    found = (pattern.fullmatch(topic) for topic in topics for pattern in (_POSITIONS, _CHECKPOINTS))
+    return sorted({match["alias"] for match in found if match is not None})
+
+
+class _Looking:
+    """One look at the target. Each part for itself: a right that is missing hides no more than it must."""
+
+    def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, TopicDescription]) -> None:
+        self._wanted = wanted
+        self._flow = wanted.flow
+        self._cluster = cluster
+        self._found = Found(topics={name: topic.partition_count for name, topic in topics.items()})
+
+    def found(self) -> Found:
+        flow, found = self._flow, self._found
+        self._part("positions", self._positions)
+        self._part("heartbeats", self._heartbeats)
+        self._part("groups", self._checkpoints)
+        self._part("offset syncs", self._syncs)
+        partitions = [
+            (remote, number)
+            for remote in {*found.remote_topics(flow).values()}
+            for number in range(found.topics.get(remote, 0))
+        ]
+        self._part("ends of the remote topics", lambda: self._ends(partitions))
+        self._part("age of the newest record", self._newest_records)
+        return found
+
+    def _part(self, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except CLUSTER_ERRORS as error:
+            self._found.unknown.append(f"{name}: {error}")
+
+    def _tail(
+        self, what: str, topic: str, enough: Callable[[Mapping[bytes, Record]], bool] = lambda _: False
+    ) -> Tail | None:
+        if topic not in self._found.topics:
+            return None
+        tail = read_tail(self._cluster, topic, budget_s=_BUDGET_S, enough=enough)
+        if tail is not None and not tail.is_complete:
+            self._found.unknown.append(f"{what}: {topic} is long; what was not written of late was not looked for")
+        return tail
+
+    def _positions(self) -> None:
+        # What the flow's own topic tells counts, so it is read last.
+        topics = [topic for topic in (self._flow.worker_positions_topic, self._flow.positions_topic) if topic]
+        tails = [tail for topic in topics if (tail := self._tail("positions", topic)) is not None]
+        if not tails:
+            self._found.unknown.append(f"positions: {topics[-1]} does not exist, or may not be described")
+        for tail in tails:
+            self._keep_positions(tail)
+
+    def _keep_positions(self, tail: Tail) -> None:
+        alias = self._flow.source.alias
+        for key, record in tail.newest.items():
+            where, offset = source_offsets.parse_key(key), source_offsets.parse_value(record.value)
+            if where is not None and where.cluster == alias:
+                if offset is None:
+                    self._found.positions.pop((where.topic, where.partition), None)
+                else:
+                    self._found.positions[where.topic, where.partition] = Position(offset + 1, record.timestamp)
+            elif source_offsets.parse_own_key(key) == alias:
+                self._found.plan = source_offsets.parse_shard_plan(record.value)
+
+    def _heartbeats(self) -> None:
+        any_target = not self._wanted.knows_target_alias
+        alias = self._flow.source.alias
+        sought = Heartbeat(source_alias=alias, target_alias=self._flow.target.alias, timestamp=0).key()
+        tail = self._tail("heartbeats", HEARTBEATS_TOPIC, (lambda _: False) if any_target else newest_has(sought))
+        for key, record in tail.newest.items() if tail is not None else ():
+            with contextlib.suppress(FormatError):
+                beat = Heartbeat.parse(key, record.value or b"")
+                if beat.source_alias == alias:
+                    self._found.heartbeats.append(beat)
+
+    def _checkpoints(self) -> None:
+        topic = self._flow.policy.checkpoints_topic(self._flow.source.alias)
+        tail = self._tail("groups", topic)
+        if tail is None:
+            self._found.unknown.append(f"groups: {topic} does not exist, or may not be described: no checkpoints")
+            return
+        self._found.checkpoints = []
+        for key, record in tail.newest.items():
+            with contextlib.suppress(FormatError):
+                if record.value is not None:
+                    self._found.checkpoints.append((Checkpoint.parse(key, record.value), record.timestamp))
+
+    def _syncs(self) -> None:
+        flow = self._flow
+        topic = flow.policy.offset_syncs_topic(flow.source.alias)
+        on_source = flow.syncs_location is SyncsLocation.SOURCE
+        # A topic of this name may also be that of the flow back, which is kept here because this is its source.
+        may_be_here = not (on_source and self._wanted.knows_selection)
+        tail = self._tail("offset syncs", topic) if may_be_here else None
+        syncs = list(self._own_syncs(tail)) if tail is not None else []
+        if not syncs:
+            where = f": the source keeps them (offset-syncs.topic.location={flow.syncs_location})"
+            self._found.unknown.append(f"offset syncs: none on the target{where if on_source else ''}")
+            return
+        self._found.syncs_topic, self._found.syncs = topic, syncs
+
+    def _own_syncs(self, tail: Tail) -> Iterator[tuple[OffsetSync, int]]:
+        """Yield the syncs of partitions that have a position: those of the flow back have none here."""
+        for key, record in tail.newest.items():
+            with contextlib.suppress(FormatError):
+                sync = OffsetSync.parse(key, record.value or b"")
+                if (sync.topic, sync.partition) in self._found.positions and sync.topic != HEARTBEATS_TOPIC:
+                    yield sync, record.timestamp
+
+    def _ends(self, partitions: Sequence[TopicPartition]) -> None:
+        self._cluster.refresh(sorted({topic for topic, _ in partitions}))
+        self._found.target_ends.update(self._cluster.list_offsets(partitions, clusters.LATEST))
+
+    def _newest_records(self) -> None:
+        newest, is_complete = newest_timestamps(self._cluster, self._found.target_ends, budget_s=_BUDGET_S)
+        self._found.newest_records.update(newest)
+        if not is_complete:
+            self._found.unknown.append("age of the newest record: of some topics, as there are too many to look at all")
+
+
+def newest_has(key: bytes) -> Callable[[Mapping[bytes, Record]], bool]:
+    """Return what tells whether a key was found."""
+    return lambda newest: key in newest
+
+
+class _Asking:
+    """Asks the source, beside everything else, and not for ever."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._answer: Source | Exception | None = None
+        # A daemon: a source that swallows packets must not keep the command from ending.
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def answer(self) -> Source | str:
+        """Return what the source told, or why it did not."""
+        self._thread.join(_SOURCE_PATIENCE_S)
+        if self._answer is None:
+            return f"no answer within {_SOURCE_PATIENCE_S:g} s"
+        return self._answer if isinstance(self._answer, Source) else str(self._answer)
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._ask()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the target's part is to be shown
+            self._answer = error
+
+    def _ask(self) -> Source:
+        flow = self._wanted.flow
+        cluster = _connect(flow, "source")
+        try:
+            topics = _topics(cluster, flow, "source", timeout_ms=int(_SOURCE_PATIENCE_S * 1000))
+            selected = {topic.name for topic in selected_topics(topics, flow.selection)}
+            # Also what the filters leave out: it may have been mirrored before they did.
+            named = [topic for topic in topics if topic in selected or not flow.policy.is_internal_topic(topic)]
+            cluster.refresh(named)
+            partitions = [(topic, number) for topic in named for number in range(topics[topic].partition_count)]
+            ends = cluster.list_offsets(partitions, clusters.LATEST)
+        finally:
+            cluster.close()
+        return Source(ends, frozenset(selected) if self._wanted.knows_selection else frozenset())

@@ -1,0 +1,163 @@
+"""Heartbeats: one small record per second and pair of clusters, by which a person sees that mirroring works."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.control_records import ControlConnection
+from klamm.mirror.formats import Heartbeat
+from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
+from klamm.mirror.model import AdminRefusedError, ClusterAwayError
+from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.topics.duplicate_mirrors import OtherMirrors
+from klamm.protocol.errors import ProtocolError
+from klamm.protocol.records import Record
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from klamm.mirror.model import MirrorAdmin
+    from klamm.mirror.settings.groups import HeartbeatSettings
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 1.0
+_LAST_BACKOFF_S: Final = 30.0
+
+
+class RecordWriter(Protocol):
+    """Writes records to a topic of the mirror's own."""
+
+    def write(self, topic: str, records: Sequence[Record]) -> None:
+        """Write records to partition 0 and wait until they are acknowledged.
+
+        Raises:
+            ConnectionLostError: not all were.
+        """
+        ...
+
+
+class Heartbeats:
+    """The heartbeats of one pair of clusters. Runs in a thread of its own.
+
+    Nothing that happens to them ever stops a flow: failures are told once, and tried again.
+    """
+
+    def __init__(
+        self,
+        settings: HeartbeatSettings,
+        admin: MirrorAdmin,
+        writer: RecordWriter,
+        *,
+        others: OtherMirrors | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            settings: the pair of clusters.
+            admin: of the target.
+            writer: of the target.
+            others: looks for other mirrors of the flow; None: the pair's flow is not mirrored here.
+            now: seconds since the epoch.
+        """
+        self._settings = settings
+        self._others = others
+        self._admin = admin
+        self._writer = writer
+        self._now = now
+        self._topic_exists = False
+        self._is_known_at = 0.0
+        self._told = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Write heartbeats until ``stop``."""
+        interval_s = self._settings.interval.total_seconds()
+        backoff_s = _FIRST_BACKOFF_S
+        while not stop.is_set():
+            if self.beat():
+                backoff_s = _FIRST_BACKOFF_S
+                stop.wait(interval_s)
+            else:
+                stop.wait(max(backoff_s, interval_s))
+                backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
+
+    def beat(self) -> bool:
+        """Write one heartbeat; returns whether the target has it."""
+        settings = self._settings
+        now_ms = int(self._now() * 1000)
+        heartbeat = Heartbeat(source_alias=settings.source_alias, target_alias=settings.target.alias, timestamp=now_ms)
+        headers = () if self._others is None else self._others.headers()
+        record = Record(key=heartbeat.key(), value=heartbeat.value(), timestamp=now_ms, headers=headers)
+        try:
+            self._create_topic()
+            self._writer.write(HEARTBEATS_TOPIC, [record])
+        except ConnectionLostError as error:
+            if self._now() >= self._is_known_at:
+                self._tell(str(error))
+            return False
+        except (ClusterAwayError, AdminRefusedError, ApiMissingError, ProtocolError) as error:
+            self._tell(str(error))
+            return False
+        if self._told:
+            logger.info("%s: heartbeats are written again", settings.name)
+            self._told = ""
+        if self._others is not None:
+            self._others.look(heartbeat.key())
+        return True
+
+    def _create_topic(self) -> None:
+        if self._topic_exists:
+            return
+        factor = self._settings.replication_factor
+        refused = create_internal_topic(self._admin, HEARTBEATS_TOPIC, replication_factor=factor)
+        if refused is not None:
+            raise AdminRefusedError(
+                refused.error_name,
+                f"{HEARTBEATS_TOPIC} could not be created with heartbeats.topic.replication.factor={factor}: {refused}",
+            )
+        self._topic_exists = True
+        self._is_known_at = self._now() + KNOWN_AFTER_S
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._told:
+            self._told = reason
+            logger.warning(
+                "%s: no heartbeats on cluster %s: %s. emit.heartbeats.enabled=false switches them off",
+                self._settings.name, self._settings.target.alias, reason,
+            )  # fmt: skip
+
+
+def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, instance: str | None = None) -> None:
+    """Write the heartbeats of a pair of clusters until ``stop``; blocks.
+
+    Args:
+        settings: the pair.
+        stop: ends it.
+        instance: names this process, which mirrors the pair's flow; None: it does not.
+    """
+    target = settings.target
+    timeout_ms = int(settings.admin_timeout.total_seconds() * 1000)
+    admin = KafkaAdmin(target.bootstrap_servers, settings.clients["target.admin"], timeout_ms=timeout_ms)
+    client_id = f"klamm-mirror-{settings.name}"
+    connection, reader = (
+        ControlConnection(
+            ConnectionSettings.of(target.bootstrap_servers, settings.clients[f"target.{role}"], client_id)
+        )
+        for role in ("producer", "consumer")
+    )
+    others = None if instance is None else OtherMirrors(settings.name, instance, reader)
+    try:
+        Heartbeats(settings, admin, connection, others=others).run(stop)
+    except Exception:  # a thread never dies silently
+        logger.exception("%s: heartbeats ended", settings.name)
+    finally:
+        connection.close()
+        reader.close()
+        admin.close()

@@ -1,0 +1,287 @@
+"""The report as one HTML page that needs nothing else: tables, and plots drawn as SVG. Pure: a report in, text out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from klamm.monitoring.html import page, wide
+from klamm.registration_report.text import NO_NAME, moment, named, never_registered, supports, unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from klamm.registration_report.report import Report, VersionWindow
+
+COLOURS: Final = tuple(f"var(--line-{number})" for number in range(8))
+"""Of lines, in the order of versions; distinct for most who see colours differently, brighter on dark ground."""
+MAX_LINES: Final = len(COLOURS)
+MAX_BARS: Final = 25
+MAX_PLOTS: Final = 10
+MAX_NAMED: Final = 200
+"""Rows of a table; the rest is in JSON and Parquet."""
+
+_BAR_HEIGHT: Final = 24
+_DIGIT_WIDTH: Final = 8
+_LETTER_WIDTH: Final = 8
+_LABEL_WIDTH: Final = 250
+_BARS_WIDTH: Final = 740
+_LEAST_ROOM: Final = 30
+"""For the longest bar on a narrow screen, in pixels."""
+_CHART_HEIGHT: Final = 320
+_CHART_WIDTH: Final = 740
+_MARGIN: Final = 60
+_ABOVE: Final = 16
+_BELOW: Final = 40
+_UNBROKEN: Final = 24
+"""Characters of a cell that stays on one line."""
+_STYLE: Final = """
+:root { --follow: #2563a8; --ignore: #e3b778; --unknown: #b9c0ca;
+  --line-0: #2563a8; --line-1: #c96a06; --line-2: #0f766e; --line-3: #9d3c72;
+  --line-4: #5b7a1f; --line-5: #6b5bb5; --line-6: #a3423a; --line-7: #4a5568; }
+@media (prefers-color-scheme: dark) { :root { --follow: #6aa5e3; --ignore: #8a6a35; --unknown: #59626f;
+  --line-0: #6aa5e3; --line-1: #f0a04b; --line-2: #3fc1b0; --line-3: #e07fb4;
+  --line-4: #a5c85a; --line-5: #a99cf0; --line-6: #ee8379; --line-7: #b3bccb; } }
+body { max-width: 60rem; margin: 2rem auto; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } p.note { color: var(--soft); }
+h1 { overflow-wrap: anywhere; }
+table { min-width: 40rem; } th, td { padding: .3rem 1rem .3rem 0; }
+td.long { overflow-wrap: anywhere; min-width: 9rem; }
+th { white-space: nowrap; }
+svg { max-width: 100%; min-width: 36rem; height: auto; }
+svg.bars { width: 100%; max-width: 740px; }
+svg text { font: 13px system-ui, sans-serif; fill: var(--ink); }
+svg .soft { fill: var(--soft); } svg .axis { stroke: var(--line); }
+.follow { fill: var(--follow); } .ignore { fill: var(--ignore); } .unknown { fill: var(--unknown); }
+.entry { white-space: nowrap; }
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .4em 0 1em; }
+"""
+
+
+def render(report: Report, *, title: str) -> str:
+    """Return the page."""
+    body = [f"<h1>{escape(title)}</h1>"]
+    if not report.clients:
+        body.append("<p>No client has registered yet.</p>")
+    else:
+        body.append(f"<p>Clients: {report.clients:,}. Software versions: {report.versions_total:,}.")
+        body.append(f"Registration records: {report.records:,}.</p>")
+        body += [f'<p class="note">{escape(line)}</p>' for line in (*never_registered(report), *unreadable(report))]
+        body += _overview(report)
+        body += _by_version(report)
+        body += _ignoring(report)
+        body += _by_user(report)
+        body += _over_time(report.windows)
+        body += _table(report)
+    return page(title=title, style=_STYLE, body="\n".join(body))
+
+
+def _overview(report: Report) -> list[str]:
+    """Return one bar per config: who follows when it is set, who would ignore it, and who never registered."""
+    parts = [
+        "<h2>Who follows when a config is set</h2>",
+        '<p class="note">The newest version that a client registered counts.',
+        "A config concerns producers or consumers; clients of the other kind are not counted.",
+        _key("follow", "follow"),
+        _key("ignore", "would ignore it"),
+        *([_key("unknown", "unknown (never registered)")] if report.never_registered else []),
+        "</p>",
+    ]
+    bars = [(one.config, one.following, one.unknown, one.clients) for one in report.reach[:MAX_BARS]]
+    if bars:
+        parts.append(_bars(bars, "Clients that follow, by config"))
+    if len(report.reach) > MAX_BARS:
+        parts.append(f'<p class="note">and {len(report.reach) - MAX_BARS} more configs</p>')
+    return parts
+
+
+def _key(kind: str, text: str) -> str:
+    return f'<span class="entry"><span class="key" style="background:var(--{kind})"></span>{text}</span>'
+
+
+def _by_version(report: Report) -> list[str]:
+    """Return one plot per config: of each software version, how many support it."""
+    configs = list(dict.fromkeys(row.config for row in report.rows))
+    order = {one.config: number for number, one in enumerate(report.reach)}
+    configs.sort(key=lambda config: order.get(config, len(order)))
+    parts = ["<h2>By software version</h2>"]
+    for config in configs[:MAX_PLOTS]:
+        rows = sorted((row for row in report.rows if row.config == config), key=lambda row: -row.clients_total)
+        bars = [(named(row.software, row.version), row.clients, 0, row.clients_total) for row in rows[:MAX_BARS]]
+        parts.append(f"<h3>{escape(config)}</h3>")
+        parts.append(_bars(bars, f"Clients that support {config}, by software version"))
+        if len(rows) > MAX_BARS:
+            parts.append(f'<p class="note">and {len(rows) - MAX_BARS:,} more versions with fewer clients</p>')
+    if len(configs) > MAX_PLOTS:
+        parts.append(f'<p class="note">and {len(configs) - MAX_PLOTS} more configs</p>')
+    return parts
+
+
+def _bars(bars: Sequence[tuple[str, int, int, int]], name: str) -> str:
+    """Draw bars of label, how many follow, how many of the others never registered, and how many there are in all."""
+    longest = max(total for *_, total in bars) or 1
+    height = len(bars) * _BAR_HEIGHT + 4
+    labels = [_short(label) for label, *_ in bars]
+    counts = [f"{clients:,} of {total:,}" for _, clients, _, total in bars]
+    # Counts stand before the bars: they are seen where a narrow screen cuts those.
+    names_end = min(_LABEL_WIDTH, _LETTER_WIDTH * max(map(len, labels)) + 16)
+    begin = names_end + _DIGIT_WIDTH * max(map(len, counts)) + 10
+    drawn = [
+        f'<svg class="bars" width="{_BARS_WIDTH}" height="{height}" role="img" aria-label="{escape(name)}"'
+        f' dominant-baseline="middle" style="height:{height}px;min-width:{begin + _LEAST_ROOM}px">'
+    ]
+    for number, (_, clients, unknown, total) in enumerate(bars):
+        top = number * _BAR_HEIGHT + 4
+        middle = top + _BAR_HEIGHT / 2 - 3
+        drawn.append(f'<text x="{names_end - 8}" y="{middle}" text-anchor="end">{escape(labels[number])}</text>')
+        drawn.append(f'<text class="soft" x="{begin - 8}" y="{middle}" text-anchor="end">{counts[number]}</text>')
+        left = 0.0
+        for kind, count in (("follow", clients), ("ignore", total - clients - unknown), ("unknown", unknown)):
+            if count > 0:
+                drawn.append(_bar(kind, top, begin, left, count / longest))
+            left += count / longest
+    return wide("".join([*drawn, "</svg>"]))
+
+
+def _bar(kind: str, top: int, begin: int, left: float, width: float) -> str:
+    """Draw a part of a bar; ``left`` and ``width`` are shares of the room that the screen leaves behind ``begin``."""
+    room = _BARS_WIDTH - begin
+    return (
+        f'<rect class="{kind}" x="{begin + left * room:.1f}" y="{top}" width="{width * room:.1f}"'
+        f' height="{_BAR_HEIGHT - 8}" style="x:calc({begin}px + (100% - {begin}px)*{left:.5f});'
+        f'width:calc((100% - {begin}px)*{width:.5f})"/>'
+    )
+
+
+def _ignoring(report: Report) -> list[str]:
+    if not report.ignoring:
+        return ["<h2>Who would ignore it</h2>", "<p>Nobody: every client follows every config.</p>"]
+    shown = report.ignoring[:MAX_NAMED]
+    rows = [
+        (one.config, one.user, one.client_id or NO_NAME, named(one.software, one.version), supports(one))
+        for one in shown
+    ]
+    return [
+        "<h2>Who would ignore it</h2>",
+        _html_table(("Config", "User", "Client id", "Newest software", "Supports"), rows),
+        *_more(report.ignoring_total - len(shown)),
+    ]
+
+
+def _by_user(report: Report) -> list[str]:
+    if not report.users:
+        return []
+    shown = report.users[:MAX_NAMED]
+    rows = [(one.user or "", one.config, f"{one.following:,} of {one.clients:,}") for one in shown]
+    more = max(report.users_total - len({one.user for one in shown}), 0)
+    return [
+        "<h2>By user</h2>",
+        _html_table(("User", "Config", "Clients that follow"), rows, {2}),
+        *([f'<p class="note">and {more:,} more users</p>'] if more else []),
+    ]
+
+
+def _more(count: int) -> list[str]:
+    return [f'<p class="note">and {count:,} more</p>'] if count > 0 else []
+
+
+def _over_time(windows: Sequence[VersionWindow]) -> list[str]:
+    """Return a plot of how many clients have registered each of the largest versions so far."""
+    if not windows:
+        return []
+    by_version: dict[str, dict[int, int]] = defaultdict(dict)
+    for one in windows:
+        by_version[named(one.software, one.version)][one.start_ms] = one.clients
+    largest = sorted(by_version, key=lambda name: (-sum(by_version[name].values()), name))
+    times = sorted({one.start_ms for one in windows})
+    lines = {name: _running_sum(by_version[name], times) for name in largest[:MAX_LINES]}
+    rest = len(largest) - len(lines)
+    keys = "".join(
+        f'<span class="entry"><span class="key" style="background:{colour}"></span>{escape(_short(name))}</span> '
+        for name, colour in zip(lines, COLOURS, strict=False)
+    )
+    return [
+        "<h2>Versions over time</h2>",
+        '<p class="note">Registrations so far, by software version; a client that changed it counts in both.</p>',
+        f"<p>{keys}</p>",
+        _lines(times, lines),
+        *([f'<p class="note">{rest:,} more versions with fewer registrations are not drawn</p>'] if rest else []),
+    ]
+
+
+def _running_sum(counts: Mapping[int, int], times: Sequence[int]) -> list[int]:
+    total, sums = 0, []
+    for time in times:
+        total += counts.get(time, 0)
+        sums.append(total)
+    return sums
+
+
+def _lines(times: Sequence[int], lines: Mapping[str, Sequence[int]]) -> str:
+    highest = max(max(values) for values in lines.values()) or 1
+    width, height = _CHART_WIDTH - 2 * _MARGIN, _CHART_HEIGHT - _ABOVE - _BELOW
+    first, last = times[0], times[-1]
+
+    def x(time: int) -> float:
+        return _MARGIN + (width / 2 if last == first else (time - first) / (last - first) * width)
+
+    def y(value: float) -> float:
+        return _CHART_HEIGHT - _BELOW - value / highest * height
+
+    drawn = [_svg(_CHART_WIDTH, _CHART_HEIGHT, "Registrations so far, by software version")]
+    drawn += [
+        f'<line class="axis" x1="{_MARGIN}" x2="{_CHART_WIDTH - _MARGIN}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+        f'<text class="soft" x="{_MARGIN - 6}" y="{y(value):.1f}" text-anchor="end">{value:,}</text>'
+        for value in sorted({0, highest // 2, highest})
+    ]
+    foot = _CHART_HEIGHT - 14
+    drawn += [
+        f'<text class="soft" x="{x(time):.1f}" y="{foot}" text-anchor="{anchor}">{_moment(time)}</text>'
+        for time, anchor in (((first, "start"), (last, "end")) if first != last else ((first, "middle"),))
+    ]
+    for (name, values), colour in zip(lines.items(), COLOURS, strict=False):
+        points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in zip(times, values, strict=True))
+        drawn.append(
+            f'<g><title>{escape(name)}</title><polyline points="{points}" fill="none" style="stroke:{colour}"'
+            f' stroke-width="2.5" stroke-linejoin="round"/>'
+            f'<circle cx="{x(last):.1f}" cy="{y(values[-1]):.1f}" r="4" style="fill:{colour}"/></g>'
+        )
+    return wide("".join([*drawn, "</svg>"]))
+
+
+def _table(report: Report) -> list[str]:
+    rows = [
+        (row.software, row.version, row.config, f"{row.clients:,} of {row.clients_total:,}", ", ".join(row.users[:5]))
+        for row in report.rows[:MAX_NAMED]
+    ]
+    heads = ("Software", "Version", "Config", "Clients", "Users")
+    return ["<h2>Every version</h2>", _html_table(heads, rows, {3}), *_more(len(report.rows) - len(rows))]
+
+
+def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
+    right = set(numbers)
+
+    def cell(tag: str, column: int, text: str) -> str:
+        kind = ' class="number"' if column in right else ' class="entry"' if len(text) <= _UNBROKEN else ' class="long"'
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    lines = ["<tr>" + "".join(cell("th", column, text) for column, text in enumerate(heads)) + "</tr>"]
+    lines += ["<tr>" + "".join(cell("td", column, text) for column, text in enumerate(row)) + "</tr>" for row in rows]
+    return wide("<table>" + "\n".join(lines) + "</table>")
+
+
+def _svg(width: int, height: int, label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
+        f' aria-label="{escape(label)}" dominant-baseline="middle">'
+    )
+
+
+def _short(label: str, longest: int = 34, kept: int = 12) -> str:
+    """Cut a long name in the middle: versions differ at the end."""
+    return label if len(label) <= longest else f"{label[: longest - kept - 1]}…{label[-kept:]}"
+
+
+def _moment(at_ms: int) -> str:
+    return moment(at_ms).removesuffix(":00")

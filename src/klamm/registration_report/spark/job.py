@@ -1,0 +1,190 @@
+"""The report job: wiring of session, source and aggregation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from klamm.client_configs.registrations import TOPIC
+from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.spark import FORMAT, register
+from klamm.java import require_java
+from klamm.properties import SettingsError
+from klamm.registration_report.restarts import reason_of
+from klamm.registration_report.spark import compatibility
+from klamm.registration_report.spark.streams import Follower
+from klamm.registration_report.spark.summary import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from klamm.registration_report.report import Following, Report, Scope, Sighting
+
+COLUMNS: Final = "key binary, value binary, partition int, offset long, timestamp timestamp"
+RECORDS_PER_TASK: Final = 500_000
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.app.name": "klamm-registrations",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    # Clients are many: grouping them sorts in any case, and this way once, on disk where memory ends.
+    "spark.sql.execution.useObjectHashAggregateExec": "false",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    # State on disk: what is registered need not fit into the heap.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_STREAM_DEFAULTS: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "2"}
+"""Each is a store of state that is opened in every round."""
+_NONE: Final[Mapping[str, str]] = {}
+_LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    # Of a small heap Spark's own share has to leave more for all that it does not count.
+    "spark.memory.fraction": "0.4",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xshare:auto",
+}
+
+
+class Job:
+    """A report over the registration topic of one cluster.
+
+    Args:
+        bootstrap_servers: ``host:port`` or several of them, comma separated.
+        properties: A Java client's properties for connections and security.
+        spark_properties: ``spark.*`` keys on top of klamm's own.
+        scope: Which clients and which configs it is about.
+        parquet: Where each report's tables are written, replacing those before; None: nowhere.
+        sightings: Tells whom brokers have seen, whenever a report is made; None: nobody knows.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        properties: Mapping[str, str],
+        spark_properties: Mapping[str, str],
+        *,
+        scope: Scope,
+        parquet: Path | None = None,
+        sightings: Callable[[], Sequence[Sighting]] | None = None,
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._properties = properties
+        self._spark_properties = spark_properties
+        self._scope = scope
+        self._parquet = parquet
+        self._sightings = sightings or tuple
+
+    def read(self) -> Report:
+        """Read the topic as far as it reaches now, and sum it up.
+
+        Raises:
+            JavaNotFoundError: There is no Java for Spark.
+            SettingsError: The window is none.
+            ReadingError: Records cannot be read, or Spark failed for another reason.
+        """
+        with self._session() as spark:
+            _check_duration(spark, "window", self._scope.window)
+            records = self._options(spark.read).option("maxRecordsPerPartition", RECORDS_PER_TASK).load()
+            return report_over(records, scope=self._scope, parquet=self._parquet, sightings=self._sightings())
+
+    def follow(self, publish: Callable[[Report], None], following: Following, *, reports: int | None = None) -> None:
+        """Publish a report, and one more whenever something was registered, until it is interrupted.
+
+        Args:
+            publish: Takes each report.
+            following: How often, and from where on.
+            reports: After how many reports to end; None: never.
+
+        Raises:
+            JavaNotFoundError: There is no Java for Spark.
+            SettingsError: A duration that is none, or a checkpoint that belongs to another report.
+            ReadingError: Records cannot be read, or Spark failed for another reason.
+        """
+        with self._session(_STREAM_DEFAULTS) as spark:
+            _check_duration(spark, "window", self._scope.window)
+            _check_duration(spark, "late", following.late)
+            records = compatibility.parsed(self._options(spark.readStream).load())
+            Follower(
+                records,
+                scope=self._scope,
+                following=following,
+                cluster=self._bootstrap_servers,
+                parquet=self._parquet,
+                sightings=self._sightings,
+            ).run(publish, reports=reports)
+
+    @contextlib.contextmanager
+    def _session(self, defaults: Mapping[str, str] = _NONE) -> Iterator[SparkSession]:
+        running = SparkSession.getActiveSession()
+        spark = running or _start({**defaults, **self._spark_properties})
+        register(spark)
+        try:
+            yield spark
+        except PySparkException as error:
+            raise ReadingError(reason_of(str(error))) from error
+        finally:
+            if running is None:
+                spark.stop()
+
+    def _options(self, reader: Any) -> Any:
+        properties = {f"kafka.{name}": value for name, value in self._properties.items()}
+        return (
+            reader.format(FORMAT)
+            .schema(COLUMNS)
+            .options(**properties)
+            .option("kafka.bootstrap.servers", self._bootstrap_servers)
+            .option("subscribe", TOPIC)
+            .option("startingOffsets", "earliest")
+            .option("failOnMissingTopic", "false")
+        )
+
+
+def report_over(
+    records: DataFrame, *, scope: Scope, parquet: Path | None = None, sightings: Sequence[Sighting] = ()
+) -> Report:
+    """Return the report over raw records; only its few rows come to the driver.
+
+    Args:
+        records: Of the registration topic, with the columns ``COLUMNS``.
+        scope: Which clients and which configs it is about.
+        parquet: A directory for the tables; None: they are not written.
+        sightings: Whom brokers have seen.
+    """
+    # Rows of one client side by side: one exchange serves all that follows.
+    by_client = compatibility.parsed(records).repartition(*compatibility.ENTITY)
+    rows = compatibility.latest(by_client, scope.window)
+    return summarise(rows, scope=scope, parquet=parquet, sightings=sightings)
+
+
+def _check_duration(spark: SparkSession, flag: str, text: str) -> None:
+    try:
+        # Spark analyses the query, and runs nothing.
+        spark.range(1).groupBy(sf.window(sf.timestamp_millis("id"), text)).count()
+    except PySparkException as error:
+        raise SettingsError(f"{flag} {text!r}: expected a duration as 1 day, 12 hours or 30 minutes") from error
+
+
+def _start(spark_properties: Mapping[str, str]) -> SparkSession:
+    os.environ.setdefault("JAVA_HOME", str(require_java()))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = spark_properties.get("spark.master", os.environ.get("MASTER", "local[*,4]"))
+    builder = SparkSession.builder
+    defaults = dict(_DEFAULTS) | (dict(_LOCAL_DEFAULTS) if master.startswith("local") else {})
+    for key, value in (defaults | dict(spark_properties)).items():
+        builder = builder.config(key, value)
+    return builder.master(master).getOrCreate()

@@ -1,0 +1,172 @@
+"""The report as two streams over one topic: what stands, kept as state by key, and versions over windows of time.
+
+Offsets, state and watermark are in Spark's checkpoints; beside them lie the last report and the windows as JSON, so
+that a run that goes on can tell at once what the run before it knew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as sf
+
+from klamm.properties import SettingsError
+from klamm.registration_report.report import Report, VersionWindow, replace_file, report_of
+from klamm.registration_report.restarts import SteadyStream
+from klamm.registration_report.spark import compatibility
+from klamm.registration_report.spark.summary import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from klamm.registration_report.report import Following, Scope, Sighting
+
+_POLL_S: Final = 0.2
+_REPORT: Final = "report.json"
+_WINDOWS: Final = "windows.json"
+_ABOUT: Final = "about.json"
+
+Window = tuple[int, str, str]
+
+
+class Follower:
+    """Publishes a report whenever both streams have taken in what came.
+
+    Args:
+        records: What ``parsed`` returns, of a stream.
+        scope: What the report is about.
+        following: How it goes on.
+        cluster: Whose topic it is; a checkpoint holds for one.
+        parquet: Where each report's tables are written; None: nowhere.
+        sightings: Tells whom brokers have seen, whenever a report is made.
+    """
+
+    def __init__(
+        self,
+        records: DataFrame,
+        *,
+        scope: Scope,
+        following: Following,
+        cluster: str,
+        parquet: Path | None,
+        sightings: Callable[[], Sequence[Sighting]],
+    ) -> None:
+        self._records = records
+        self._scope = scope
+        self._following = following
+        self._about = {"cluster": cluster, **dataclasses.asdict(scope), "late": following.late}
+        self._parquet = parquet
+        self._sightings = sightings
+        self._directory = Path()
+        self._report: Report | None = None
+        self._windows: dict[Window, int] = {}
+        self._dirty = False
+
+    def run(self, publish: Callable[[Report], None], *, reports: int | None = None) -> None:
+        """Go on until ``reports`` were published; None: until somebody interrupts.
+
+        Raises:
+            SettingsError: The checkpoint belongs to another report.
+        """
+        if self._following.checkpoint is not None:
+            self._following.checkpoint.mkdir(parents=True, exist_ok=True)
+            self._run(self._following.checkpoint, publish, reports)
+            return
+        with tempfile.TemporaryDirectory(prefix="klamm-registrations-") as directory:
+            self._run(Path(directory), publish, reports)
+
+    def _run(self, directory: Path, publish: Callable[[Report], None], reports: int | None) -> None:
+        self._directory = directory
+        self._restore()
+        streams = [
+            SteadyStream(name, start, now=time.monotonic)
+            for name, start in (("what stands", self._start_state), ("versions over time", self._start_windows))
+        ]
+        published = 0
+        waited_until = time.monotonic() + self._following.every_s
+        try:
+            while reports is None or published < reports:
+                for stream in streams:
+                    stream.tend()
+                is_whole = _in_step([stream.query for stream in streams])
+                if self._dirty and self._report is not None and (is_whole or time.monotonic() > waited_until):
+                    self._dirty = False
+                    publish(self._whole(self._report))
+                    published += 1
+                if not self._dirty:
+                    waited_until = time.monotonic() + self._following.every_s
+                time.sleep(_POLL_S)
+        finally:
+            for stream in streams:
+                stream.stop()
+
+    def _restore(self) -> None:
+        about = self._directory / _ABOUT
+        if about.exists() and (before := json.loads(about.read_text(encoding="utf-8"))) != self._about:
+            differing = ", ".join(name for name in self._about if before.get(name) != self._about[name])
+            raise SettingsError(
+                f"checkpoint {self._directory}: made for another report ({differing} differs); use another directory"
+            )
+        replace_file(about, json.dumps(self._about))
+        if (kept := self._directory / _WINDOWS).exists():
+            rows = json.loads(kept.read_text(encoding="utf-8"))
+            self._windows = {(start, software, version): clients for start, software, version, clients in rows}
+        if (kept := self._directory / _REPORT).exists():
+            self._report = report_of(json.loads(kept.read_text(encoding="utf-8")))
+            self._dirty = True
+
+    def _whole(self, report: Report) -> Report:
+        windows = tuple(
+            VersionWindow(start_ms=start, software=software, version=version, clients=clients)
+            for (start, software, version), clients in sorted(self._windows.items())
+        )
+        return dataclasses.replace(report, windows=windows)
+
+    def _start_state(self) -> StreamingQuery:
+        rows = compatibility.latest(self._records, self._scope.window)
+        # Complete: every round tells all that is registered, out of the state; the topic is read once.
+        return self._start(rows, "complete", "state", self._take_state)
+
+    def _start_windows(self) -> StreamingQuery:
+        mine = compatibility.of_user(self._records, self._scope.user)
+        rows = compatibility.windows_of_stream(mine, self._scope.window, self._following.late)
+        return self._start(rows, "update", "windows", self._take_windows)
+
+    def _start(self, rows: DataFrame, mode: str, name: str, take: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        writer: Any = rows.writeStream.outputMode(mode).foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(self._directory / name))
+        return writer.trigger(processingTime=f"{self._following.every_s} seconds").start()  # type: ignore[no-any-return]
+
+    def _take_state(self, rows: DataFrame, _: int) -> None:
+        self._report = summarise(rows, scope=self._scope, parquet=self._parquet, sightings=self._sightings())
+        document = dataclasses.asdict(dataclasses.replace(self._report, windows=()))
+        replace_file(self._directory / _REPORT, json.dumps(document))
+        self._dirty = True
+
+    def _take_windows(self, rows: DataFrame, _: int) -> None:
+        # A batch that comes again after a crash says the same: counts are whole, not differences.
+        changed = rows.select(sf.unix_millis("start").alias("start"), "software", "version", "clients").collect()
+        if not changed:
+            return
+        self._windows |= {(row.start, row.software, row.version): row.clients for row in changed}
+        rows_of_json = [[*key, clients] for key, clients in sorted(self._windows.items())]
+        replace_file(self._directory / _WINDOWS, json.dumps(rows_of_json))
+        self._dirty = True
+
+
+def _in_step(queries: list[StreamingQuery]) -> bool:
+    """Tell whether all have taken in the same records, and none is at work."""
+    ends = [_end(query.lastProgress) for query in queries]
+    return all(not query.status["isTriggerActive"] for query in queries) and all(end == ends[0] for end in ends)
+
+
+def _end(progress: Mapping[str, Any] | None) -> Any:
+    return progress["sources"][0]["endOffset"] if progress is not None and progress["sources"] else None

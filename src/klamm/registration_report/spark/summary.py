@@ -1,0 +1,151 @@
+"""From what is registered to a report: few rows come to the driver, the rest goes to Parquet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as sf
+from pyspark.storagelevel import StorageLevel
+
+from klamm.registration_report.report import (
+    MAX_CONFIGS,
+    MAX_IGNORING,
+    MAX_USERS,
+    MAX_VERSIONS,
+    MAX_WINDOWS,
+    IgnoringClient,
+    Reach,
+    Report,
+    Scope,
+    SupportRow,
+    VersionWindow,
+)
+from klamm.registration_report.spark import compatibility
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from klamm.registration_report.report import Sighting
+
+_SIGHTINGS: Final = "user string, client_id string, software string, version string, seen_ms long, kinds array<string>"
+
+
+def summarise(
+    rows: DataFrame, *, scope: Scope, parquet: Path | None = None, sightings: Sequence[Sighting] = ()
+) -> Report:
+    """Return the report.
+
+    Args:
+        rows: What ``latest`` returns.
+        scope: Which clients and which configs it is about.
+        parquet: A directory for the tables, which replace those before; None: they are not written.
+        sightings: Whom brokers have seen; those that have nothing registered are told as well.
+    """
+    # Millions of clients are kept on disk, where the system's cache serves them; the heap has a bound.
+    everybody = compatibility.clients(compatibility.of_user(rows, scope.user)).persist(StorageLevel.DISK_ONLY)
+    of_clients = everybody.where(sf.col("user").isNotNull())
+    if seen := [one for one in sightings if scope.user in {None, one.user}]:
+        of_clients = compatibility.with_sightings(of_clients, _frame(rows.sparkSession, seen))
+    # All that is counted by user, version and list is counted from these few rows, in one place.
+    of_profiles = compatibility.profiles(of_clients).coalesce(1).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        counted = everybody.agg(
+            sf.sum("records").alias("records"), sf.sum(sf.when(sf.col("user").isNull(), sf.col("records"))).alias("odd")
+        ).collect()[0]
+        configs = [scope.config] if scope.config is not None else _configs(of_profiles)
+        tables = _tables(of_clients, of_profiles, configs)
+        if parquet is not None:
+            for name, table in tables.items():
+                table.write.mode("overwrite").parquet(str(parquet / name))
+        return _told(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
+    finally:
+        of_profiles.unpersist()
+        everybody.unpersist()
+
+
+def _frame(spark: SparkSession, seen: Sequence[Sighting]) -> DataFrame:
+    """Return one row per client and software version, from however many addresses it was seen."""
+    latest: dict[tuple[str, str, str, str], tuple[int, frozenset[str]]] = {}
+    for one in seen:
+        key = (one.user, one.client_id, one.software, one.version)
+        seen_ms, kinds = latest.get(key, (0, frozenset()))
+        latest[key] = (max(one.seen_ms, seen_ms), kinds.union(one.kinds))
+    return spark.createDataFrame(
+        [(*key, seen_ms, sorted(kinds)) for key, (seen_ms, kinds) in latest.items()], _SIGHTINGS
+    )
+
+
+def _configs(of_profiles: DataFrame) -> list[str]:
+    """Return the configs that most clients support; each software version of a client counts."""
+    each = of_profiles.select("clients", sf.explode("supported_configs").alias("config"))
+    counted = each.groupBy("config").agg(sf.sum("clients").alias("clients"))
+    return [row.config for row in counted.orderBy(sf.desc("clients"), "config").limit(MAX_CONFIGS).collect()]
+
+
+def _tables(of_clients: DataFrame, of_profiles: DataFrame, configs: Sequence[str]) -> dict[str, DataFrame]:
+    return {
+        "support": compatibility.support(of_profiles, compatibility.versions(of_profiles), configs),
+        "users": compatibility.reach_by_user(of_profiles, configs),
+        "ignoring": compatibility.would_ignore(compatibility.newest(of_clients), configs),
+        "windows": compatibility.windows(of_clients),
+    }
+
+
+def _told(
+    of_profiles: DataFrame, tables: Mapping[str, DataFrame], configs: Sequence[str], *, records: int, unreadable: int
+) -> Report:
+    counted = (
+        of_profiles.where("is_newest")
+        .agg(
+            sf.sum("clients").alias("clients"),
+            sf.sum(sf.when(sf.col("supported_configs").isNull(), sf.col("clients"))).alias("never"),
+            sf.count_distinct("user").alias("users"),
+        )
+        .collect()[0]
+    )
+    of_versions = compatibility.versions(of_profiles)
+    shown = of_versions.orderBy(sf.desc("clients_total"), "software", "version").limit(MAX_VERSIONS)
+    support = compatibility.support(of_profiles, shown, configs).orderBy("software", "version", "config").collect()
+    versions = len({(row.software, row.version) for row in support})
+    reach = _reach(tables["users"])
+    users = tables["users"].orderBy(sf.desc("clients"), "user", sf.desc("following"), "config").limit(MAX_USERS)
+    ignoring = tables["ignoring"].orderBy("config", "user", "client_id").limit(MAX_IGNORING)
+    return Report(
+        rows=tuple(_support(row) for row in support if row.clients_total),
+        clients=counted.clients or 0,
+        records=records,
+        unreadable=unreadable,
+        reach=reach,
+        users=tuple(Reach(**row.asDict()) for row in users.collect()),
+        users_total=counted.users,
+        ignoring=tuple(_ignoring(row) for row in ignoring.collect()),
+        ignoring_total=sum(one.clients - one.following for one in reach),
+        windows=told_windows(tables["windows"]),
+        versions_total=versions if versions < MAX_VERSIONS else of_versions.count(),
+        never_registered=counted.never or 0,
+    )
+
+
+def _reach(users: DataFrame) -> tuple[Reach, ...]:
+    sums = [sf.sum(name).alias(name) for name in ("following", "clients", "unknown")]
+    by_config = users.groupBy("config").agg(*sums)
+    return tuple(Reach(**row.asDict()) for row in by_config.orderBy(sf.desc("following"), "config").collect())
+
+
+def _support(row: Any) -> SupportRow:
+    return SupportRow(**{**row.asDict(), "users": tuple(row.users)})
+
+
+def _ignoring(row: Any) -> IgnoringClient:
+    supported = row.supported_configs
+    return IgnoringClient(**{**row.asDict(), "supported_configs": None if supported is None else tuple(supported)})
+
+
+def told_windows(table: DataFrame) -> tuple[VersionWindow, ...]:
+    """Return the rows of ``windows``; of too many, those with the most clients."""
+    largest = table.orderBy(sf.desc("clients")).limit(MAX_WINDOWS)
+    rows = largest.orderBy("start_ms", "software", "version").collect()
+    return tuple(VersionWindow(**row.asDict()) for row in rows)

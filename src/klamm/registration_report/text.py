@@ -1,0 +1,114 @@
+"""The report as text: a table with sentences for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from klamm.client_configs.printing import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from klamm.registration_report.report import IgnoringClient, Report
+
+MAX_NAMED: Final = 10
+NO_NAME: Final = "(none)"
+"""Stands for the empty client id of an application that sends none."""
+NOTHING_YET: Final = "No client has registered yet."
+
+
+def write_report(report: Report, output: TextIO, *, output_format: Literal["human", "json"]) -> None:
+    """Write a report."""
+    if output_format == "json":
+        json.dump(asdict(report), output, indent=2)
+        output.write("\n")
+        return
+    if not report.clients:
+        output.write("\n".join([NOTHING_YET, *unreadable(report)]) + "\n")
+        return
+    console = Console(file=output, width=None if output.isatty() else 120)
+    table = Table(title="Which clients take which config")
+    for name in ("Software", "Version", "Config", "Clients", "Users", "Last registered (UTC)"):
+        table.add_column(name, justify="right" if name == "Clients" else "left")
+    for row in report.rows:
+        cells = (
+            printable(row.software),
+            printable(row.version),
+            printable(row.config),
+            f"{row.clients} of {row.clients_total}",
+            _names(row.users),
+            moment(row.last_registered_ms),
+        )
+        table.add_row(*(escape(cell) for cell in cells))
+    console.print(table)
+    for line in summary(report):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def summary(report: Report) -> list[str]:
+    """Return a sentence per config: how many of the clients that it concerns would follow it, and which would not."""
+    lines = [f"{report.clients} clients, {report.records} records.", *never_registered(report), *unreadable(report)]
+    for reach in report.reach:
+        ignoring = reach.clients - reach.following
+        line = f"If {printable(reach.config)} is set: {reach.following} of {reach.clients} clients follow"
+        if not ignoring:
+            lines.append(f"{line}.")
+            continue
+        unknown = f" ({reach.unknown} never registered)" if reach.unknown else ""
+        lines.append(f"{line}, {ignoring} would ignore it{unknown}:")
+        shown = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
+        lines += [
+            f"  {printable(one.user)} {printable(one.client_id) or NO_NAME}"
+            f" ({printable(named(one.software, one.version))}, {supports(one)})"
+            for one in shown
+        ]
+        if ignoring > len(shown):
+            lines.append(f"  and {ignoring - len(shown)} more")
+    return lines
+
+
+def supports(client: IgnoringClient) -> str:
+    """Return what a client registered, as a phrase."""
+    if client.supported_configs is None:
+        return "unknown, never registered"
+    return f"registered [{', '.join(map(printable, client.supported_configs))}]"
+
+
+def never_registered(report: Report) -> list[str]:
+    """Say how many clients never registered, if any."""
+    if not report.never_registered:
+        return []
+    never = f"{report.never_registered} of {report.clients} clients never registered"
+    return [f"{never}; which configs they support is unknown."]
+
+
+def named(software: str, version: str) -> str:
+    """Return a software version as one name; a client that tells neither is ``unknown``."""
+    return software if software == version == "unknown" else f"{software} {version}"
+
+
+def unreadable(report: Report) -> list[str]:
+    """Say how many records are no registrations, if any."""
+    if not report.unreadable:
+        return []
+    return [f"{report.unreadable} of {report.records} records are no registrations and were left out."]
+
+
+def _names(users: Sequence[str], shown: int = 3) -> str:
+    more = len(users) - shown
+    return ", ".join(map(printable, users[:shown])) + (f" and {more} more" if more > 0 else "")
+
+
+def moment(at_ms: int) -> str:
+    """Return a point in time in UTC; one that no calendar holds as its number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

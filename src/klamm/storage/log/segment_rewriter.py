@@ -1,0 +1,285 @@
+"""The work of a compaction: find the last record of every key, write segments anew without the others.
+
+Everything here runs in a thread, on files that nobody writes to any more. ``Pace`` keeps it from taking the time of
+those who serve.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.records import Codec, decode_records, encode_batch, iter_batches
+from klamm.storage.log.files import FilePool
+from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from klamm.storage.log.transaction_cleaning import TransactionSweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from klamm.protocol.records import Record, RecordBatch
+
+_WORK_S: Final = 0.002
+_PAUSE_S: Final = 0.0005
+_LONGEST_SLEEP_S: Final = 0.2
+_ENTRY_BYTES: Final = 160
+"""What remembering a key costs besides the key's own bytes, about."""
+
+
+class StoppedError(Exception):
+    """The broker stops, the work is not needed any more."""
+
+
+class Pace:
+    """Rests between batches: others need the interpreter, and ``log.cleaner.io.max.bytes.per.second`` holds.
+
+    Used by one thread; ``stop`` may be set by any.
+    """
+
+    def __init__(self, bytes_per_s: float = float("inf"), stop: threading.Event | None = None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._stop = stop if stop is not None else threading.Event()
+        self._began = self._resumed = time.perf_counter()
+        self._bytes = 0
+
+    def did(self, size: int) -> None:
+        """Take note of ``size`` bytes read or written, and rest if it is time.
+
+        Raises:
+            StoppedError: No more is wanted.
+        """
+        self._bytes += size
+        now = time.perf_counter()
+        ahead_s = self._bytes / self._bytes_per_s - (now - self._began)
+        while ahead_s > 0 and not self._stop.is_set():
+            time.sleep(min(ahead_s, _LONGEST_SLEEP_S))
+            now = self._resumed = time.perf_counter()
+            ahead_s = self._bytes / self._bytes_per_s - (now - self._began)
+        if now - self._resumed >= _WORK_S:
+            time.sleep(_PAUSE_S)
+            self._resumed = time.perf_counter()
+        if self._stop.is_set():
+            raise StoppedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastOffsets:
+    """What was found in the part of a log that is new since the last pass."""
+
+    offsets: Mapping[bytes, int]
+    """Key -> offset of its last record."""
+    end_offset: int
+    """Everything below this offset was looked at; less than asked for when there are too many keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentShape:
+    """What a segment may be like, from the topic's configs."""
+
+    max_bytes: int
+    max_index_bytes: int
+    index_interval: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A segment that is read."""
+
+    path: Path
+    base_offset: int
+    end_offset: int
+    """Where the next segment begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A segment that was made of others."""
+
+    size: int
+    count: int
+    """So many of the files given are in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What decides about a record."""
+
+    last_offsets: Mapping[bytes, int]
+    producers_last_offsets: frozenset[int] = field(default_factory=frozenset)
+    marker_epochs: Mapping[int, int] = field(default_factory=dict)
+    """Producer id -> epoch, of producers of which the last thing known is a marker."""
+    sweep: TransactionSweep = field(default_factory=TransactionSweep)
+    """Goes through the log from its start with whoever rewrites it."""
+    now_ms: int
+    delete_retention_ms: int
+
+    def fences(self, batch: RecordBatch) -> bool:
+        """Tell whether a marker is what keeps older epochs of its producer out."""
+        return self.marker_epochs.get(batch.producer_id) == batch.producer_epoch
+
+    def keeps(self, record: Record, horizon: int | None) -> bool:
+        """Tell whether a record stays; ``horizon`` is its batch's, None when not set."""
+        if record.key is None or self.last_offsets.get(record.key, -1) > record.offset:
+            return False
+        return record.value is not None or horizon is None or self.now_ms < horizon
+
+
+def find_last_offsets(
+    paths: Sequence[Path], *, start: int, end: int, max_bytes: int, pace: Pace, sweep: TransactionSweep | None = None
+) -> LastOffsets:
+    """Walk the batches from ``start`` up to ``end`` and remember where each key is last.
+
+    Args:
+        paths: Log files, in order.
+        start: First offset of interest.
+        end: First offset behind the files.
+        max_bytes: Stop behind the batch with which remembering costs more than this.
+        pace: Rests.
+        sweep: Knows the transactions from ``start`` on that were aborted; None means that there are none.
+
+    Raises:
+        KafkaApiError: A batch is damaged.
+        StoppedError: The broker stops.
+    """
+    sweep = sweep if sweep is not None else TransactionSweep()
+    offsets: dict[bytes, int] = {}
+    key_bytes = 0
+    for path in paths:
+        for batch in _batches(path):
+            if batch.last_offset < start:
+                continue
+            if batch.is_control:
+                sweep.end(batch)
+            elif not sweep.is_aborted(batch):
+                for record in decode_records(batch):
+                    key = record.key
+                    if key is not None:
+                        if key not in offsets:
+                            key_bytes += len(key)
+                        offsets[key] = record.offset
+            pace.did(batch.size)
+            if key_bytes + len(offsets) * _ENTRY_BYTES > max_bytes:
+                return LastOffsets(offsets=offsets, end_offset=batch.last_offset + 1)
+    return LastOffsets(offsets=offsets, end_offset=end)
+
+
+def rewrite(sources: Sequence[Source], directory: Path, *, rules: Rules, shape: SegmentShape, pace: Pace) -> Rewritten:
+    """Write one segment anew from the first one and as many of those behind it as surely fit, with its indexes.
+
+    Args:
+        sources: Neighbouring segments, in order.
+        directory: Where the new files go; made here.
+        rules: What stays.
+        shape: What fits.
+        pace: Rests.
+
+    Raises:
+        KafkaApiError: A batch is damaged.
+        OSError: The disk refuses.
+        StoppedError: The broker stops.
+    """
+    directory.mkdir(mode=0o700, exist_ok=True)
+    pool = FilePool()
+    base_offset, changed_s, count = sources[0].base_offset, 0.0, 0
+    built = LogSegment(pool=pool, directory=directory, base_offset=base_offset, created_ms=0)
+    try:
+        built.create()
+        for source in sources:
+            status = source.path.stat()
+            if count and not _fits(built, source, status.st_size, shape):
+                break
+            _copy(source.path, built, rules, shape, pace)
+            changed_s = max(changed_s, status.st_mtime)
+            count += 1
+        built.seal()
+    finally:
+        pool.close()
+    os.utime(built.file.path, (changed_s, changed_s))
+    return Rewritten(size=built.size, count=count)
+
+
+def _fits(built: LogSegment, source: Source, size: int, shape: SegmentShape) -> bool:
+    """Tell whether a whole file fits behind what is there, even if all of it stays."""
+    entries = len(built.offset_index) + size // shape.index_interval + 1
+    return (
+        built.size + size <= shape.max_bytes
+        and entries * 8 <= shape.max_index_bytes
+        and source.end_offset - 1 - built.base_offset <= MAX_RELATIVE_OFFSET
+    )
+
+
+def _copy(path: Path, built: LogSegment, rules: Rules, shape: SegmentShape, pace: Pace) -> None:
+    """Append what stays of a file."""
+    for batch in _batches(path):
+        data = _marker(batch, built, rules) if batch.is_control else _compacted(batch, rules)
+        if data is not None:
+            (kept,) = iter_batches(data)
+            built.append(
+                [data],
+                size=len(data),
+                last_offset=kept.last_offset,
+                max_timestamp=kept.max_timestamp,
+                index_interval=shape.index_interval,
+            )
+        pace.did(batch.size + (len(data) if data is not None else 0))
+
+
+def _batches(path: Path) -> Iterator[RecordBatch]:
+    if path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    yield from iter_batches(memoryview(mapped))  # the mapping ends with the last view of it
+
+
+def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | bytearray | None:
+    """Return what stays of a marker; one that nothing needs stays until its horizon, which is set when that is seen."""
+    is_empty, entry = rules.sweep.end(batch)
+    if entry is not None:
+        built.aborted.append(entry)
+    if not is_empty:
+        return bytes(batch.buffer)
+    if batch.has_delete_horizon and rules.now_ms >= batch.base_timestamp and not rules.fences(batch):
+        return None
+    if batch.has_delete_horizon or not batch.record_count:
+        return bytes(batch.buffer)
+    return _rebuilt(batch, decode_records(batch), rules.now_ms + rules.delete_retention_ms)
+
+
+def _compacted(batch: RecordBatch, rules: Rules) -> bytes | bytearray | None:
+    """Return what stays of a batch, None when nothing does."""
+    records = decode_records(batch)
+    horizon = batch.base_timestamp if batch.has_delete_horizon else None
+    is_aborted = rules.sweep.is_aborted(batch)
+    kept = [] if is_aborted else [record for record in records if rules.keeps(record, horizon)]
+    new_horizon = horizon
+    if horizon is None and any(record.value is None for record in kept):
+        new_horizon = rules.now_ms + rules.delete_retention_ms
+    if len(kept) == len(records) and new_horizon == horizon:
+        return bytes(batch.buffer)
+    if not kept and batch.last_offset not in rules.producers_last_offsets:
+        return None
+    return _rebuilt(batch, kept, new_horizon)
+
+
+def _rebuilt(batch: RecordBatch, records: Sequence[Record], horizon: int | None) -> bytearray:
+    return encode_batch(
+        records,
+        codec=Codec(batch.codec) if records else Codec.NONE,
+        base_offset=batch.base_offset,
+        last_offset=batch.last_offset,
+        partition_leader_epoch=batch.partition_leader_epoch,
+        timestamp_type=batch.timestamp_type,
+        log_append_time=batch.max_timestamp,
+        delete_horizon=horizon,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=batch.is_transactional,
+        is_control=batch.is_control,
+    )

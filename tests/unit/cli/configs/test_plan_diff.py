@@ -1,0 +1,122 @@
+"""The difference between topics as wanted and as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.cli.configs.plan_diff import CurrentConfig, CurrentTopic, TopicPlan, is_same, plan_topics
+from klamm.cli.configs.plan_file import DeclaredTopic
+
+CONFIGS = {
+    "retention.ms": CurrentConfig(value="5000", origin="topic", is_own=True, inherited="604800000"),
+    "cleanup.policy": CurrentConfig(value="compact,delete", origin="topic", is_own=True, inherited="delete"),
+    "segment.ms": CurrentConfig(value="604800000", origin="all brokers", is_own=False),
+    "flush.ms": CurrentConfig(value="9223372036854775807", origin="default", is_own=False),
+}
+CURRENT = {"orders": CurrentTopic(partitions=3, replication_factor=1, configs=CONFIGS)}
+
+
+def plan(topic: DeclaredTopic, *, prune_configs: bool = False) -> TopicPlan:
+    (planned,) = plan_topics([topic], CURRENT, prune_configs=prune_configs)
+    return planned
+
+
+def lines(planned: TopicPlan) -> list[str]:
+    return [str(change) for change in planned.changes]
+
+
+def test_a_new_topic_is_all_additions() -> None:
+    # given
+    topic = DeclaredTopic(name="audit", partitions=2, configs={"retention.ms": "1"})
+    # when
+    planned = plan(topic)
+    # then
+    assert lines(planned) == ["+ partitions: 2 (file)", "+ retention.ms: 1 (file)"]
+    assert not planned.exists
+    assert not planned.is_in_line
+
+
+def test_a_changed_value_shows_old_and_new_and_where_both_come_from() -> None:
+    assert lines(plan(DeclaredTopic(name="orders", configs={"retention.ms": "1", "segment.ms": "2"}))) == [
+        "~ retention.ms: 5000 (topic) -> 1 (file)",
+        "+ segment.ms: 604800000 (all brokers) -> 2 (file)",
+    ]
+
+
+def test_inherited_values_are_never_changes() -> None:
+    # given: everything that is not set for the topic itself is left out by the file or said with its own value
+    topic = DeclaredTopic(name="orders", configs={"segment.ms": "604800000"})
+    # then
+    assert plan(topic).is_in_line
+    assert lines(plan(topic, prune_configs=True)) == [
+        "- cleanup.policy: compact,delete (topic) -> delete (default)",
+        "- retention.ms: 5000 (topic) -> 604800000 (default)",
+    ]
+
+
+def test_configs_that_the_file_does_not_name_stay_unless_pruning_is_asked_for() -> None:
+    # given
+    topic = DeclaredTopic(name="orders", configs={"cleanup.policy": "compact,delete"})
+    # then
+    assert lines(plan(topic)) == []
+    assert lines(plan(topic, prune_configs=True)) == ["- retention.ms: 5000 (topic) -> 604800000 (default)"]
+
+
+def test_what_will_be_inherited_is_shown_where_the_cluster_tells_it() -> None:
+    # given
+    config = CurrentConfig(value="5", origin="topic", is_own=True)
+    current = {"t": CurrentTopic(partitions=1, replication_factor=1, configs={"segment.ms": config})}
+    # when
+    (planned,) = plan_topics([DeclaredTopic(name="t")], current, prune_configs=True)
+    # then
+    assert lines(planned) == ["- segment.ms: 5 (topic) -> what is inherited"]
+
+
+def test_a_topic_grows() -> None:
+    # when
+    planned = plan(DeclaredTopic(name="orders", partitions=5))
+    # then
+    assert lines(planned) == ["~ partitions: 3 (cluster) -> 5 (file)"]
+    assert planned.is_to_grow
+    assert planned.config_changes == ()
+
+
+@pytest.mark.parametrize(
+    ("topic", "problem"),
+    [
+        (DeclaredTopic(name="orders", partitions=2), "topics.orders.partitions: 2: expected at least 3"),
+        (DeclaredTopic(name="orders", replication_factor=3), "topics.orders.replication_factor: 3: expected 1"),
+    ],
+)
+def test_what_nobody_can_do_is_a_problem_and_not_a_change(topic: DeclaredTopic, problem: str) -> None:
+    # when
+    planned = plan(topic)
+    # then
+    assert planned.problems[0].startswith(problem)
+    assert planned.changes == ()
+    assert not planned.is_in_line
+
+
+def test_topics_that_the_file_does_not_name_are_left_alone() -> None:
+    assert plan_topics([], CURRENT, prune_configs=True) == ()
+
+
+def test_a_config_that_the_broker_does_not_know_is_sent_for_it_to_refuse() -> None:
+    assert lines(plan(DeclaredTopic(name="orders", configs={"nonsense": "1"}))) == ["+ nonsense: 1 (file)"]
+
+
+@pytest.mark.parametrize(
+    ("key", "current", "wanted", "same"),
+    [
+        ("cleanup.policy", "compact,delete", "compact, delete", True),
+        ("cleanup.policy", "compact,delete", "delete", False),
+        ("preallocate", "true", "TRUE", True),
+        ("min.cleanable.dirty.ratio", "0.5", "0.50", True),
+        ("retention.ms", "5000", "5000", True),
+        ("retention.ms", "5000", "many", False),
+        ("retention.ms", None, "5000", False),
+        ("config.of.the.future", "1", "1.0", False),
+    ],
+)
+def test_values_are_compared_by_what_they_mean(key: str, current: str | None, wanted: str, same: bool) -> None:
+    assert is_same(key, current, wanted) is same

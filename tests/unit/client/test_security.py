@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.client.security import Security
+from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="al\\"ice" password="p w";'
+SCRAM = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": LOGIN}
+
+
+def test_a_client_without_security_settings_speaks_plaintext() -> None:
+    assert Security.of({"client.id": "c", "sasl.jaas.config": "not read"}) == Security()
+
+
+def test_a_login_is_read_from_javas_properties() -> None:
+    """K894-27."""
+    read = Security.of(SCRAM)
+    assert (read.mechanism, read.username, read.password) == ("SCRAM-SHA-512", 'al"ice', "p w")
+    assert read.uses_sasl
+    assert not read.uses_tls
+    assert read.admin_settings() == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": 'al"ice',
+        "sasl_plain_password": "p w",
+    }
+
+
+def test_passwords_are_not_shown() -> None:
+    assert "p w" not in repr(Security.of(SCRAM))
+
+
+def test_host_names_are_checked_unless_the_file_says_otherwise() -> None:
+    assert Security.of({"security.protocol": "SSL"}).tls_context().check_hostname
+    unchecked = Security.of({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
+    assert not unchecked.tls_context().check_hostname
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol=TLS: expected one of PLAINTEXT, SSL"),
+        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI: expected one of PLAIN"),
+        ({**SCRAM, "sasl.jaas.config": 'Module required password="hunter2";'}, "expected a login module with username"),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.type": "BKS"},
+            "ssl.truststore.type=BKS: expected one of JKS, PKCS12",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.location": "/t.pem", "ssl.truststore.type": "PEM"},
+            "ssl.truststore.location=/t.pem: can not be read: No such file",
+        ),
+    ],
+)
+def test_what_can_not_be_honoured_is_named_at_the_start(settings: dict[str, str], complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint) as refused:
+        Security.of(settings)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=.*empty\.pem: can not be read"):
+        Security.of({"security.protocol": "SSL", "ssl.truststore.location": str(empty), "ssl.truststore.type": "PEM"})

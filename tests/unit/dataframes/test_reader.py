@@ -1,0 +1,121 @@
+"""Reading ranges of topics from a running broker, without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import kafka
+import pytest
+
+import klamm
+from klamm.admin import AdminClient, NewTopic
+from klamm.dataframes.columns import columns_of
+from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.options import EARLIEST, LATEST, read_options
+from klamm.dataframes.ranges import OffsetRange
+from klamm.dataframes.reader import TopicReader, as_json, from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+RECORDS = 50
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    """A broker with a topic of 50 records, of which the first ten were deleted."""
+    with klamm.Broker() as broker:
+        _fill(broker.bootstrap_servers)
+        yield broker.bootstrap_servers
+
+
+def _fill(address: str) -> None:
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic(name="t", num_partitions=1, replication_factor=1)]).all().result()
+        producer = kafka.KafkaProducer(bootstrap_servers=address, batch_size=200)
+        for number in range(RECORDS):
+            producer.send("t", value=b"v%d" % number)
+        producer.close()
+    deleting = kafka.KafkaAdminClient(bootstrap_servers=address)
+    deleting.delete_records({kafka.TopicPartition("t", 0): 10})
+    deleting.close()
+
+
+@pytest.fixture
+def readers(servers: str) -> Iterator[list[TopicReader]]:
+    opened: list[TopicReader] = []
+    yield opened
+    for reader in opened:
+        reader.close()
+
+
+def open_reader(readers: list[TopicReader], servers: str, **options: str) -> TopicReader:
+    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"} | options
+    readers.append(TopicReader(read_options(given, streaming=False)))
+    return readers[-1]
+
+
+def offsets_of(reader: TopicReader, start: int, end: int) -> list[int]:
+    wanted = OffsetRange(topic="t", partition=0, start=start, end=end)
+    return [
+        int(offset)
+        for batches in reader.read(wanted)
+        for columns in columns_of(batches, wanted)
+        for offset in columns.offsets
+    ]
+
+
+def test_a_range_is_read_whole_and_nothing_beyond_it(servers: str, readers: list[TopicReader]) -> None:
+    reader = open_reader(readers, servers)
+    assert offsets_of(reader, 13, 37) == list(range(13, 37))
+
+
+def test_bounds_are_what_is_there(servers: str, readers: list[TopicReader]) -> None:
+    reader = open_reader(readers, servers)
+    partitions = reader.partitions()
+    assert reader.offsets(partitions, EARLIEST) == {("t", 0): 10}
+    assert reader.resolve({"t": {0: LATEST}}, partitions) == {("t", 0): RECORDS}
+
+
+def test_a_topic_that_does_not_exist_is_an_error_unless_it_may_be_missing(
+    servers: str, readers: list[TopicReader]
+) -> None:
+    with pytest.raises(ReadingError, match="nowhere: no such topic on"):
+        open_reader(readers, servers, subscribe="t,nowhere").partitions()
+    lenient = open_reader(readers, servers, subscribe="t,nowhere", failOnMissingTopic="false")
+    assert lenient.partitions() == [("t", 0)]
+
+
+def test_offsets_must_be_given_for_the_partitions_that_exist(servers: str, readers: list[TopicReader]) -> None:
+    reader = open_reader(readers, servers)
+    with pytest.raises(ReadingError, match="see t-9"):
+        reader.resolve({"t": {0: 1, 9: 1}}, reader.partitions())
+
+
+def test_records_that_are_gone_are_an_error_unless_they_may_be_lost(servers: str, readers: list[TopicReader]) -> None:
+    # given
+    strict, lenient = open_reader(readers, servers), open_reader(readers, servers, failOnDataLoss="false")
+    for reader in (strict, lenient):
+        reader.partitions()
+    # then
+    with pytest.raises(ReadingError, match="begins at 10: the records from 3 on are gone"):
+        strict.checked({("t", 0): 3}, {("t", 0): 20})
+    with pytest.raises(ReadingError, match="was the topic made anew"):
+        strict.checked({("t", 0): 70}, {("t", 0): 20})
+    with pytest.raises(ReadingError, match="offset 3 is not there any more, it begins at 10"):
+        offsets_of(strict, 3, 20)
+    assert lenient.checked({("t", 0): 3}, {("t", 0): 20}) == {("t", 0): (10, 20)}
+    # A batch that holds the new beginning comes whole.
+    assert offsets_of(lenient, 3, 20)[-10:] == list(range(10, 20))
+
+
+def test_what_never_comes_is_not_waited_for_for_ever(servers: str, readers: list[TopicReader]) -> None:
+    with pytest.raises(ReadingError, match=r"nothing from offset 50 up to 99 for 1 s"):
+        offsets_of(open_reader(readers, servers), 40, 99)
+
+
+def test_offsets_survive_a_checkpoint() -> None:
+    offsets = {("a", 0): 5, ("a", 11): 1 << 40, ("b", 2): 0}
+    assert from_json(as_json(offsets)) == offsets

@@ -1,0 +1,89 @@
+"""Rows to records."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from klamm.dataframes.errors import WritingError
+from klamm.dataframes.rows import Outgoing, outgoing
+from klamm.dataframes.write_options import write_options
+from klamm.properties import SettingsError
+from klamm.protocol.records import Codec, Record
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+NEEDED = {"kafka.bootstrap.servers": "a:1"}
+
+
+def batch(**columns: Any) -> Any:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_every_column_reaches_the_record() -> None:
+    # given
+    noon = datetime.datetime(2023, 11, 14, 22, 13, 20, 1500, tzinfo=datetime.UTC)
+    rows = batch(
+        key=pa.array([b"k", None], pa.binary()),
+        value=pa.array(["text", None], pa.string()),
+        topic=["a", "b"],
+        partition=pa.array([3, None], pa.int32()),
+        timestamp=pa.array([noon, None], pa.timestamp("us", tz="UTC")),
+        headers=pa.array([[{"key": "h", "value": b"x"}, {"key": "n", "value": None}], None], HEADERS),
+    )
+    # then
+    assert list(outgoing(rows, None, now=lambda: 12.5)) == [
+        Outgoing("a", 3, Record(b"k", b"text", (("h", b"x"), ("n", None)), 1_700_000_000_001)),
+        Outgoing("b", None, Record(None, None, (), 12_500)),
+    ]
+
+
+def test_the_option_wins_over_the_column() -> None:
+    assert [one.topic for one in outgoing(batch(value=[b"v"], topic=["column"]), "option")] == ["option"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"value": [b"v"], "topic": pa.array([None], pa.string())}, "A row has no topic"),
+        ({"value": [b"v"], "topic": ["t"], "partition": pa.array([-1], pa.int32())}, "topic t has partition -1"),
+        (
+            {"value": [b"v"], "topic": ["t"], "headers": pa.array([[{"key": None, "value": b""}]], HEADERS)},
+            "topic t has a header without a key",
+        ),
+    ],
+)
+def test_a_row_that_is_no_record_is_said(columns: dict[str, Any], said: str) -> None:
+    with pytest.raises(WritingError, match=said):
+        list(outgoing(batch(**columns), None))
+
+
+def test_a_stream_is_written_exactly_once_and_a_batch_is_not() -> None:
+    more = {"topic": "t", "kafka.compression.type": "zstd", "checkpointLocation": "/c", "queryName": "q"}
+    stream = write_options(NEEDED | more, streaming=True, overwrite=False)
+    assert (stream.exactly_once, stream.topic, stream.codec, stream.id_prefix) == (True, "t", Codec.ZSTD, "klamm-kafka")
+    assert not write_options(NEEDED, streaming=False, overwrite=False).exactly_once
+    assert not write_options(NEEDED | {"exactlyOnce": "false"}, streaming=True, overwrite=False).exactly_once
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"exactlyOnce": "true"}, "only a stream has"),
+        ({"exactlyOnce": "perhaps"}, "exactlyOnce=perhaps: expected true or false"),
+        ({"kafka.acks": "1"}, "kafka.acks=1: expected all"),
+        ({"kafka.compression.type": "rar"}, "kafka.compression.type=rar: expected one of none, gzip"),
+        ({"kafka.transaction.timeout.ms": "0"}, "kafka.transaction.timeout.ms=0: expected milliseconds"),
+        ({"subscribe": "t"}, "subscribe: no option of klamm-kafka; it knows topic, exactlyOnce and"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(wrong: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        write_options(NEEDED | wrong, streaming=False, overwrite=False)
+
+
+def test_a_topic_is_never_overwritten() -> None:
+    with pytest.raises(SettingsError, match="mode overwrite"):
+        write_options(NEEDED, streaming=False, overwrite=True)

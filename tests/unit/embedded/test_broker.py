@@ -1,0 +1,312 @@
+"""klamm.Broker: a broker in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import klamm
+from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from klamm.embedded.broker import BrokerStartError
+from klamm.protocol.errors import PolicyViolationError
+from tests.support.processes import free_port, wait_until
+
+pytestmark = pytest.mark.process
+
+pytest_plugins = ["pytester"]
+
+
+def topics(broker: klamm.Broker) -> set[str]:
+    with AdminClient(broker.bootstrap_servers) as admin:
+        return set(admin.list_topics().result())
+
+
+def create_topic(broker: klamm.Broker, name: str) -> None:
+    with AdminClient(broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=name, num_partitions=1)]).all().result()
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return (
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" if sys.platform == "linux" else True
+    )
+
+
+def test_a_broker_answers_on_a_free_port_and_leaves_nothing_behind() -> None:
+    # given
+    with klamm.Broker() as broker:
+        # when
+        create_topic(broker, "orders")
+        # then
+        assert topics(broker) == {"orders"}
+        assert broker.bootstrap_servers.startswith("127.0.0.1:")
+        directory, pid = broker.data_dir, broker.pid
+        assert pid is not None
+    assert not directory.exists()
+    assert not lives(pid)
+
+
+def test_two_brokers_live_beside_each_other() -> None:
+    with klamm.Broker() as one, klamm.Broker() as other:
+        create_topic(one, "here")
+        assert topics(other) == set()
+
+
+def test_several_broker_ids_have_an_address_each() -> None:
+    with klamm.Broker(brokers=3) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        nodes = admin.describe_cluster().result().nodes
+        assert ",".join(f"{node.host}:{node.port}" for node in nodes) == broker.bootstrap_servers
+        assert len(nodes) == 3
+
+
+def test_a_given_directory_is_kept_and_used_again(tmp_path: Path) -> None:
+    # given
+    with klamm.Broker(data_dir=tmp_path / "data") as broker:
+        create_topic(broker, "kept")
+    # when
+    with klamm.Broker(data_dir=tmp_path / "data") as broker:
+        # then
+        assert topics(broker) == {"kept"}
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_restart_keeps_ports_and_data(brokers: int) -> None:
+    with klamm.Broker(brokers=brokers) as broker:
+        create_topic(broker, "kept")
+        before, pid = broker.bootstrap_servers, broker.pid
+        # when
+        broker.restart()
+        # then
+        assert (broker.bootstrap_servers, topics(broker)) == (before, {"kept"})
+        assert broker.pid != pid
+
+
+def test_a_broker_that_was_killed_comes_back_with_what_it_acknowledged() -> None:
+    with klamm.Broker() as broker:
+        create_topic(broker, "kept")
+        broker.kill()
+        assert not broker.is_running
+        # when
+        broker.start()
+        # then
+        assert topics(broker) == {"kept"}
+
+
+def test_settings_have_kafkas_names_and_python_values() -> None:
+    with klamm.Broker(config={"num.partitions": 7, "auto.create.topics.enable": False}) as broker:
+        with AdminClient(broker.bootstrap_servers) as admin:
+            created = admin.create_topics([NewTopic(name="orders")]).all().result()["orders"]
+        assert created.num_partitions == 7
+
+
+@pytest.mark.parametrize(("config", "delay_ms"), [({}, "0"), ({"group.initial.rebalance.delay.ms": 50}, "50")])
+def test_the_first_consumer_of_a_group_does_not_wait_for_others(config: dict[str, object], delay_ms: str) -> None:
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        described = admin.describe_configs([resource]).all().result()[resource]
+        assert described["group.initial.rebalance.delay.ms"].value == delay_ms
+
+
+def test_a_wrong_setting_is_told_with_its_name_and_value() -> None:
+    with pytest.raises(BrokerStartError, match=r"(?s)exit code 2.*many.*num\.partitions"):
+        klamm.Broker(config={"num.partitions": "many"}).start()
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BrokerStartError, match=f"cannot listen on {address}"):
+            klamm.Broker(listen=address).start()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])  # the latter is kept for documentation
+def test_a_host_that_is_not_ours_is_told_at_the_first_port(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = 0
+
+    class Counting(socket.socket):
+        def bind(self, address: object) -> None:
+            nonlocal lookups
+            lookups += 1
+            super().bind(address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "socket", Counting)
+    with pytest.raises(BrokerStartError, match=rf"cannot listen on {host}: \["):
+        klamm.Broker(listen=f"{host}:0").start()
+    assert lookups == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:{port},B://127.0.0.1:{port}",
+            "listener.security.protocol.map": "B:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        },
+        {"listeners": "PLAINTEXT://127.0.0.1:{port}", "metrics.listen": "127.0.0.1:{port}"},
+    ],
+)
+def test_a_port_that_is_given_twice_is_told(config: dict[str, str]) -> None:
+    port = free_port()
+    broker = klamm.Broker(config={name: value.format(port=port) for name, value in config.items()})
+    with pytest.raises(BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        broker.start()
+
+
+def test_clients_are_told_the_host_as_it_was_written() -> None:
+    with klamm.Broker(listen="localhost:0") as broker, AdminClient(broker.bootstrap_servers) as admin:
+        assert broker.bootstrap_servers.startswith("localhost:")
+        (node,) = admin.describe_cluster().result().nodes
+        assert f"{node.host}:{node.port}" == broker.bootstrap_servers
+
+
+def test_an_address_that_leads_other_machines_to_themselves_is_warned_of() -> None:
+    with klamm.Broker(listen="0.0.0.0:0") as broker:
+        assert "set advertised.listeners" in broker.log_text()
+
+
+def test_a_cluster_has_a_broker() -> None:
+    with pytest.raises(ValueError, match="brokers=0: at least one is needed"):
+        klamm.Broker(brokers=0)
+
+
+def test_a_broker_that_does_not_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    # when
+    with pytest.raises(BrokerStartError):
+        klamm.Broker(config={"num.partitions": "many"}).start()
+    # then
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_that_was_not_started_has_no_address() -> None:
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = klamm.Broker().bootstrap_servers
+
+
+def test_the_broker_outlives_the_thread_that_started_it() -> None:
+    # given
+    broker = klamm.Broker()
+    thread = threading.Thread(target=broker.start)
+    thread.start()
+    thread.join()
+    # when
+    time.sleep(0.2)
+    # then
+    try:
+        assert topics(broker) == set()
+    finally:
+        broker.stop()
+
+
+PARENT = """
+import os, resource, sys, time, klamm
+if "many files" in sys.argv:  # more than select() knows
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+broker = klamm.Broker().start()
+if "fork" in sys.argv and os.fork() == 0:
+    time.sleep(60)
+print(broker.pid, broker.data_dir, os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["alone", "fork", "many files"])
+def test_the_broker_ends_with_its_parent_even_when_that_is_killed(how: str) -> None:
+    # given
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        broker_pid, directory, _ = parent.stdout.readline().split()
+        try:
+            # when
+            parent.kill()
+            parent.wait()
+            # then
+            wait_until(lambda: not lives(int(broker_pid)), timeout_s=15, what="the broker to end")
+            wait_until(lambda: not Path(directory).exists(), timeout_s=5, what="its directory to go")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_the_broker_sees_the_modules_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    (tmp_path / "my_policies.py").write_text(
+        textwrap.dedent("""
+            from klamm.policy import PolicyViolationError
+
+            class Nothing:
+                def validate(self, request):
+                    raise PolicyViolationError(f"no topic {request.topic} here")
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    # when
+    policy = {"create.topic.policy.class.name": "my_policies:Nothing"}
+    with klamm.Broker(config=policy) as broker, pytest.raises(PolicyViolationError) as refusal:
+        create_topic(broker, "orders")
+    # then
+    assert "no topic orders here" in str(refusal.value)
+
+
+def test_a_policy_may_print_as_much_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chatty_policies.py").write_text(
+        textwrap.dedent("""
+        class Chatty:
+            def validate(self, request):
+                print(f"{request.topic} " * 20_000)  # more than a pipe holds that nobody reads
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with klamm.Broker(config={"create.topic.policy.class.name": "chatty_policies:Chatty"}) as broker:
+        create_topic(broker, "orders")
+        assert "orders orders" in broker.log_text()
+
+
+def test_the_log_of_the_broker_can_be_read() -> None:
+    with klamm.Broker(config={"no.such.setting": 1}) as broker:
+        assert "no.such.setting" in broker.log_text()
+
+
+def test_pytest_gives_brokers_to_tests(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile("""
+        from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+        def use(broker):
+            with AdminClient(broker.bootstrap_servers) as admin:
+                before = set(admin.list_topics().result())
+                admin.create_topics([NewTopic(name="orders", num_partitions=1)]).all().result()
+                return before
+
+        def test_one(klamm_broker):
+            assert use(klamm_broker) == set()
+
+        def test_two(klamm_broker):
+            assert use(klamm_broker) == set()
+
+        def test_three(klamm_session_broker, make_klamm_broker):
+            assert use(klamm_session_broker) == use(make_klamm_broker(brokers=2)) == set()
+
+    """)
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=3)

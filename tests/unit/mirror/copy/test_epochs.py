@@ -1,0 +1,67 @@
+"""The leader epochs of fetched batches."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from klamm.mirror import source_offsets
+from klamm.mirror.copy.epochs import FetchedEpochs
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.source_offsets import Position
+
+
+def test_the_epoch_of_an_offset_is_that_of_the_batch_before_it() -> None:
+    epochs = FetchedEpochs(3)
+    for first_offset, epoch in ((10, 3), (15, 3), (20, 5), (30, 8)):
+        epochs.begin(first_offset, epoch)
+    assert [epochs.before(offset) for offset in (10, 20, 21, 30, 31, 99)] == [3, 3, 5, 5, 8, 8]
+
+
+def test_what_is_fetched_again_replaces_what_was_noted() -> None:
+    epochs = FetchedEpochs(3)
+    epochs.begin(20, 5)
+    epochs.begin(15, 4)
+    assert [epochs.before(offset) for offset in (15, 16, 21, 99)] == [3, 4, 4, 4]
+
+
+def test_only_what_is_needed_is_kept() -> None:
+    epochs = FetchedEpochs()
+    for number in range(1, 100):
+        epochs.begin(number * 10, number)
+        epochs.forget_before(number * 10)
+    assert len(epochs._entries) == 2
+    assert epochs.before(990) == 98
+    assert epochs.before(991) == 99
+
+
+def test_a_position_that_skips_purged_records_has_no_epoch() -> None:
+    """The epoch before the first offset of a log is not known, and an older one would be taken for a divergence."""
+    copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=10, committed=True, leader_epoch=4)
+    assert copy.position == Position(10, 4)
+    copy.skip_to(50)
+    assert copy.position == Position(50, -1)
+    assert copy.last_fetched_epoch == -1
+
+
+def test_a_rewound_position_is_written_again() -> None:
+    copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=50, committed=True, leader_epoch=4)
+    assert copy.is_settled
+    copy.rewind(Position(20, 3))
+    assert copy.position == Position(20, 3)
+    assert not copy.is_settled
+    assert copy.acked_offset > copy.committed_offset
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 7])
+def test_an_epoch_stands_where_mirrormaker_reads_the_offset_only(epoch: int) -> None:
+    value = source_offsets.value_bytes(41, epoch)
+    assert source_offsets.parse_value(value) == json.loads(value)["offset"] == 41
+    assert source_offsets.parse_leader_epoch(value) == epoch
+    assert (value == b'{"offset":41}') == (epoch == -1)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"[]", b'{"leader_epoch":"x"}'])
+def test_a_value_without_an_epoch_has_none(value: bytes | None) -> None:
+    assert source_offsets.parse_leader_epoch(value) == -1

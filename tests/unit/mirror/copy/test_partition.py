@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.client.batches import ProducerIdentity
+from klamm.client.buffers import BufferPool
+from klamm.mirror.copy.batch import MAX_IN_FLIGHT
+from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
+from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, encode_batch
+
+if TYPE_CHECKING:
+    from klamm.mirror.copy.batch import Outgoing
+
+OURS = ProducerIdentity(7, 0)
+SIZE = 1 << 20
+
+
+def partition() -> PartitionCopy:
+    return PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=0, committed=True)
+
+
+def fetch(
+    copy: PartitionCopy,
+    *counts: int,
+    gap: int = 0,
+    join_up_to: int = 0,
+    is_far: bool = False,
+    codec: Codec = Codec.NONE,
+) -> None:
+    data = bytearray()
+    offset = copy.fetch_offset
+    for count in counts:
+        records = [Record(key=None, value=b"%d" % at, timestamp=at, offset=at) for at in range(offset, offset + count)]
+        offset += count + gap
+        data += encode_batch(records, last_offset=offset - 1, codec=codec)
+    memory = BufferPool(max_free_bytes=SIZE).take(len(data))
+    memory.data[: len(data)] = data
+    copy.take(memoryview(memory.data)[: len(data)], memory, None, join_up_to=join_up_to, is_far=is_far)
+    memory.release()
+
+
+def send(copy: PartitionCopy, count: int = 1) -> list[Outgoing]:
+    return [copy.next_batch(OURS) for _ in range(count)]
+
+
+def sequences(batches: list[Outgoing]) -> list[int]:
+    return [RecordBatch(batch.view).base_sequence for batch in batches]
+
+
+def test_sequences_go_on_by_the_number_of_records() -> None:
+    copy = partition()
+    fetch(copy, 3, 2, 1)
+    assert sequences(send(copy, 3)) == [0, 3, 5]
+
+
+def test_sequences_wrap_at_two_to_the_31() -> None:
+    copy = partition()
+    copy.producer, copy.sequence = OURS, 2**31 - 2
+    fetch(copy, 3, 1)
+    assert sequences(send(copy, 2)) == [2**31 - 2, 1]
+
+
+def test_what_is_acknowledged_moves_the_position() -> None:
+    copy = partition()
+    fetch(copy, 3, 2)
+    first, second = send(copy, 2)
+    copy.acknowledge(first)
+    assert copy.acked_offset == 3
+    copy.acknowledge(second)
+    assert (copy.acked_offset, copy.records_copied) == (5, 5)
+
+
+def test_the_first_batch_of_a_producer_goes_alone() -> None:
+    """A broker takes any sequence of a producer it does not know: refused first, taken second would change places."""
+    copy = partition()
+    fetch(copy, 1, 1, 1)
+    (first,) = send(copy)
+    assert not copy.can_send(0.0)
+    copy.put_back(first, "does not lead the partition yet", retry_at=0.0)
+    assert send(copy) == [first]
+    assert not copy.can_send(0.0)
+    copy.acknowledge(first)
+    send(copy)
+    assert copy.can_send(0.0)
+    copy.acknowledge(copy.in_flight[0])
+    copy.renew_producer()
+    copy.next_batch(ProducerIdentity(8, 0))
+    fetch(copy, 1)
+    assert not copy.can_send(0.0), "the new one is not known either"
+
+
+def test_no_more_than_five_batches_are_in_flight() -> None:
+    copy = partition()
+    fetch(copy, *[1] * 8)
+    copy.acknowledge(send(copy)[0])
+    send(copy, MAX_IN_FLIGHT)
+    assert not copy.can_send(0.0)
+    copy.acknowledge(copy.in_flight[0])
+    assert copy.can_send(0.0)
+
+
+def test_batches_that_come_back_keep_their_order_and_their_sequences() -> None:
+    copy = partition()
+    fetch(copy, 1, 1, 1, 1)
+    sent = send(copy, 3)
+    for batch in sent:
+        copy.put_back(batch, "leader moved", retry_at=1.0)
+    assert (copy.state, copy.reason) == (CopyState.WAITING, "leader moved")
+    assert not copy.can_send(0.5)
+    again = send(copy, 4)
+    assert [batch.next_offset for batch in again] == [1, 2, 3, 4]
+    assert sequences(again) == [0, 1, 2, 3]
+    copy.acknowledge(again[0])
+    assert copy.state is CopyState.COPYING
+
+
+def test_nothing_new_goes_out_while_something_failed_and_more_is_in_flight() -> None:
+    copy = partition()
+    fetch(copy, 1, 1, 1)
+    first, second = send(copy, 2)
+    copy.put_back(first, "why", retry_at=0.0)
+    assert not copy.can_send(0.0)
+    copy.put_back(second, "why", retry_at=0.0)
+    assert copy.can_send(0.0)
+
+
+def test_the_position_waits_for_a_batch_that_came_back_before_one_that_arrived() -> None:
+    copy = partition()
+    fetch(copy, 1, 1)
+    first, second = send(copy, 2)
+    copy.put_back(first, "appended, but not on enough replicas", retry_at=0.0)
+    copy.acknowledge(second)
+    assert copy.acked_offset == 0
+    (again,) = send(copy)
+    copy.acknowledge(again)
+    assert copy.acked_offset == 2
+
+
+def test_a_lost_producer_gives_new_sequences_to_what_is_left() -> None:
+    copy = partition()
+    fetch(copy, 2, 2)
+    for batch in send(copy, 2):
+        copy.put_back(batch, "unknown producer", retry_at=0.0)
+    copy.renew_producer()
+    fresh = [copy.next_batch(ProducerIdentity(8, 0)) for _ in range(2)]
+    assert sequences(fresh) == [0, 2]
+    assert [RecordBatch(batch.view).producer_id for batch in fresh] == [8, 8]
+
+
+def test_a_batch_that_is_too_large_goes_in_halves_with_the_sequences_of_the_whole() -> None:
+    copy = partition()
+    fetch(copy, 5, 1)
+    batch, behind = send(copy, 2)
+    copy.put_back(batch, "too large", retry_at=0.0)
+    copy.put_back(behind, "out of order", retry_at=0.0)
+    assert copy.split_first()
+    halves = send(copy, 3)
+    assert sequences(halves) == [0, 2, 5]
+    copy.acknowledge(halves[0])
+    assert copy.acked_offset == 2, "a crash here goes on with the second half"
+    copy.acknowledge(halves[1])
+    assert copy.acked_offset == 5
+    values = [record.value for half in halves for record in decode_records(RecordBatch(half.view))]
+    assert values == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_single_record_that_is_too_large_can_not_be_split() -> None:
+    copy = partition()
+    fetch(copy, 1)
+    copy.put_back(send(copy)[0], "too large", retry_at=0.0)
+    assert not copy.split_first()
+
+
+def test_gaps_are_closed_but_positions_are_the_sources() -> None:
+    copy = partition()
+    fetch(copy, 2, 2, gap=3)
+    sent = send(copy, 2)
+    assert [batch.next_offset for batch in sent] == [5, 10]
+    assert [RecordBatch(batch.view).last_offset_delta for batch in sent] == [1, 1]
+
+
+def test_what_is_left_out_counts_as_done_with_what_stands_before_it() -> None:
+    copy = partition()
+    empty = encode_batch([], base_offset=0, last_offset=1)
+    memory = BufferPool(max_free_bytes=SIZE).take(len(empty))
+    copy.take(memoryview(empty), memory, None)
+    assert (copy.acked_offset, copy.fetch_offset) == (2, 2)
+    fetch(copy, 1)
+    copy.take(memoryview(encode_batch([], base_offset=3, last_offset=5)), memory, None)
+    assert copy.acked_offset == 2
+    copy.acknowledge(send(copy)[0])
+    assert copy.acked_offset == 6
+
+
+def test_a_stopped_partition_sends_nothing_more() -> None:
+    copy = partition()
+    fetch(copy, 1)
+    copy.stop("purged")
+    assert not copy.can_send(0.0)
+    copy.wait("something else", retry_at=0.0)
+    assert (copy.state, copy.reason) == (CopyState.STOPPED, "purged")
+
+
+def test_memory_is_used_again_when_every_batch_in_it_is_acknowledged() -> None:
+    pool = BufferPool(max_free_bytes=SIZE)
+    memory = pool.take(100_000)
+    memory.retain()
+    memory.release()
+    assert pool.take(100_000).data is not memory.data
+    memory.release()
+    assert pool.take(100_000).data is memory.data
+
+
+def test_small_batches_are_joined_to_one() -> None:
+    # given
+    copy = partition()
+    fetch(copy, 3, 2, 4, join_up_to=SIZE)
+    fetch(copy, 1)
+    # when
+    joined, single = send(copy)[0], copy.pending[0]
+    # then
+    assert (joined.record_count, joined.next_offset, joined.last_offset, joined.is_dense) == (9, 9, 8, True)
+    assert [record.value for record in decode_records(RecordBatch(joined.view))] == [b"%d" % at for at in range(9)]
+    copy.acknowledge(joined)
+    assert copy.acked_offset == 9
+    assert copy.next_batch(OURS) is single
+    assert sequences([single]) == [9]
+
+
+def test_compressed_batches_are_joined_where_the_target_is_far() -> None:
+    near, far = partition(), partition()
+    for copy in (near, far):
+        fetch(copy, *[2] * (MAX_IN_FLIGHT + 1), join_up_to=SIZE, codec=Codec.ZSTD, is_far=copy is far)
+    assert [batch.record_count for batch in near.pending] == [2] * (MAX_IN_FLIGHT + 1)
+    (joined,) = far.pending
+    assert (joined.record_count, joined.next_offset) == (12, 12)
+    assert [record.value for record in decode_records(RecordBatch(joined.view))] == [b"%d" % at for at in range(12)]
+
+
+def test_compressed_batches_that_can_all_be_on_their_way_stay_as_they_are() -> None:
+    copy = partition()
+    fetch(copy, *[2] * MAX_IN_FLIGHT, join_up_to=SIZE, codec=Codec.ZSTD, is_far=True)
+    assert [batch.record_count for batch in copy.pending] == [2] * MAX_IN_FLIGHT
+
+
+def test_batches_are_joined_to_smaller_ones_once_one_was_too_large() -> None:
+    # given
+    copy = partition()
+    fetch(copy, *[10] * 8, join_up_to=SIZE)
+    (joined,) = send(copy)
+    # when
+    copy.put_back(joined, "too large", retry_at=0.0)
+    assert copy.split_first()
+    # then: both halves take the place of the whole, and what comes next is not larger than they are
+    halves = send(copy, 1)
+    copy.acknowledge(halves[0])
+    halves += send(copy, 1)
+    assert [half.next_offset for half in halves] == [40, 80]
+    assert sequences(halves) == [0, 40]
+    fetch(copy, *[10] * 8, join_up_to=SIZE)
+    assert len(copy.pending) > 1
+    assert all(len(batch.view) <= len(joined.view) // 2 for batch in copy.pending)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from klamm.mirror.copy.preparation import copy_settings
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.properties import SettingsError, parse_properties
+
+BASE = "clusters=A,B\nA.bootstrap.servers=a:9092\nB.bootstrap.servers=b:9092\nA->B.enabled=true\n"
+
+
+def join_up_to(line: str) -> int:
+    (flow,) = parse_settings(parse_properties(BASE + line)).flows
+    return copy_settings(flow).join_up_to
+
+
+@pytest.mark.parametrize("key", ["B.producer.batch.size", "A->B.producer.override.batch.size"])
+def test_small_batches_are_joined_up_to_the_producers_batch_size(key: str) -> None:
+    assert join_up_to("") == 512 * 1024
+    assert join_up_to(f"{key}=131072\n") == 131_072
+    assert join_up_to(f"{key}=0\n") == 0
+
+
+@pytest.mark.parametrize("value", ["-1", "many"])
+def test_another_batch_size_is_refused_by_its_key(value: str) -> None:
+    settings = parse_settings(parse_properties(f"{BASE}B.producer.batch.size={value}\n"))
+    with pytest.raises(SettingsError, match=f"^B.producer.batch.size={value}: expected a whole number from 0"):
+        settings.check_clients()
+    (flow,) = settings.flows
+    with pytest.raises(SettingsError, match=f"^B.producer.batch.size={value}: expected a whole number from 0"):
+        copy_settings(flow)

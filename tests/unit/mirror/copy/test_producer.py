@@ -1,0 +1,232 @@
+"""On which connection to a leader each partition is written to; the target only notes what it is sent."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.client.batches import ProducerIdentity
+from klamm.client.buffers import BufferPool
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.copy.producer import Producer
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.produce import ProduceResponse
+from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.records import Record, encode_batch
+from tests.support.copiers import copy_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from uuid import UUID
+
+    from klamm.client.cluster import Cluster
+    from klamm.mirror.copy.transactions import ShardTransactions
+
+LEADER = 3
+KIB = 1024
+POOL = BufferPool(max_free_bytes=0)
+
+
+class Connection:
+    """Takes requests and answers them when it is told to."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[ProduceResponse, object], None]] = []
+
+    def version_of(self, _: object, **__: int) -> int:
+        return 9
+
+    def submit(self, _: object, __: int, ___: object, ____: object, on_response: Any) -> None:
+        self.answers.append(on_response)
+
+    def write(self) -> None:
+        pass
+
+    def oldest_wait_s(self, _: float) -> float:
+        return 0.0
+
+
+class Target:
+    """Stands for ``Cluster``: one node leads everything."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, Connection] = {}
+
+    def leader(self, _: str, __: int) -> int:
+        return LEADER
+
+    def topic_id(self, _: str) -> UUID:
+        return ZERO_UUID
+
+    def init_producer_id(self) -> tuple[int, int]:
+        return 7, 0
+
+    def refresh(self, _: Iterable[str]) -> None:
+        pass
+
+    def connection(self, node_id: int, lane: int) -> Connection:
+        assert node_id == LEADER
+        return self.lanes.setdefault(lane, Connection())
+
+    @property
+    def requests(self) -> dict[int, int]:
+        """How many requests wait for an answer, by lane."""
+        return {lane: len(connection.answers) for lane, connection in self.lanes.items() if connection.answers}
+
+    def answer_first(self, *partitions: int) -> None:
+        """Say of the partitions of the oldest request that their batches were taken."""
+        for connection in self.lanes.values():
+            if connection.answers:
+                connection.answers.pop(0)(_taken(partitions), None)
+
+    def answer_all(self, *partitions: int) -> None:
+        """Say of each of some partitions that its batch was taken."""
+        for connection in self.lanes.values():
+            waiting, connection.answers = connection.answers, []
+            for on_response in waiting:
+                on_response(_taken(partitions), None)
+
+
+def _taken(partitions: Iterable[int]) -> ProduceResponse:
+    answer = ProduceResponse.PartitionProduceResponse
+    topic = ProduceResponse.TopicProduceResponse(
+        name="A.t",
+        partition_responses=[answer(index=at, error_code=int(ErrorCode.NONE), base_offset=0) for at in partitions],
+    )
+    return ProduceResponse(responses=[topic])
+
+
+class Transaction:
+    """Stands for ``ShardTransactions``: one is open, and every partition was added to it."""
+
+    transactional_id = "A-mm2-klamm-A-4-1"
+    identity = ProducerIdentity(7, 1, is_transactional=True)
+
+    def __init__(self) -> None:
+        self.begun: set[int] = set()
+
+    def admits(self, _: PartitionCopy) -> bool:
+        return True
+
+    def has_begun(self, copy: PartitionCopy) -> bool:
+        return copy.partition_id.partition in self.begun
+
+    def acknowledged(self, copy: PartitionCopy, _: object, __: int) -> None:
+        self.begun.add(copy.partition_id.partition)
+
+
+class Sending:
+    """A producer and two partitions."""
+
+    def __init__(self, transaction: Transaction | None = None) -> None:
+        self.target = Target()
+        self.copies = {
+            ("t", at): PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)
+        }
+        active: dict[tuple[str, int], PartitionCopy] = {}
+        self.active = active
+        self.producer = Producer(
+            copy_settings("h:1", "h:2", alias="A"),
+            cast("Cluster", self.target),
+            self.copies,
+            active,
+            time.monotonic,
+            on_acknowledged=lambda *_: None,
+            transactions=cast("ShardTransactions | None", transaction),
+        )
+
+    def queue(self, *partitions: int, size: int) -> None:
+        for at in partitions:
+            copy = self.copies["t", at]
+            data = encode_batch([Record(None, bytes(size), timestamp=1, offset=copy.fetch_offset)])
+            memory = POOL.take(len(data))
+            memory.data[: len(data)] = data
+            copy.take(memoryview(memory.data)[: len(data)], memory, None)
+            self.active["t", at] = copy
+
+    def send(self) -> dict[int, int]:
+        self.producer.send(time.monotonic())
+        return self.target.requests
+
+
+@pytest.fixture
+def sending() -> Sending:
+    return Sending()
+
+
+def test_large_batches_of_two_partitions_go_on_two_connections(sending: Sending) -> None:
+    sending.queue(0, 1, size=128 * KIB)
+    assert sending.send() == {0: 1, 1: 1}
+
+
+def test_small_batches_go_on_one_together(sending: Sending) -> None:
+    sending.queue(0, 1, size=KIB)
+    assert sending.send() == {0: 1}
+
+
+def test_a_partition_changes_its_connection_only_when_nothing_is_in_flight(sending: Sending) -> None:
+    """Else a batch could overtake the one before it."""
+    # given
+    sending.queue(1, size=128 * KIB)
+    assert sending.send() == {1: 1}
+    sending.target.answer_all(1)  # the target knows the producer now: several batches may be in flight
+    sending.queue(1, size=128 * KIB)
+    assert sending.send() == {1: 1}
+    # when
+    sending.copies["t", 1].batch_bytes = KIB
+    sending.queue(1, size=KIB)
+    # then
+    assert sending.send() == {1: 2}
+    sending.target.answer_all(1)
+    sending.queue(1, size=KIB)
+    assert sending.send() == {0: 1}
+
+
+def test_what_the_last_batches_were_like_decides(sending: Sending) -> None:
+    """A small one among large ones, as at the end of what a fetch brought, stays where they are."""
+    for _ in range(3):
+        for size in (128 * KIB, 128 * KIB, KIB):
+            sending.queue(1, size=size)
+            assert sending.send() == {1: 1}
+            sending.target.answer_all(1)
+
+
+def test_the_first_batches_of_a_transaction_go_one_request_after_the_other() -> None:
+    """K894-39: a leader has one question to the coordinator on its way for a transactional id (KIP-890)."""
+    # given
+    transaction = Transaction()
+    sending = Sending(transaction)
+    for _ in range(2):
+        for at in range(3):
+            sending.queue(0, 1, size=128 * KIB)
+            # when
+            lanes = sending.send()
+            # then
+            assert lanes == ({0: 1} if at == 0 else {0: 1, 1: 1})
+            sending.target.answer_all(0, 1)
+        transaction.begun.clear()
+
+
+def test_a_partition_on_its_way_to_another_connection_sends_one_batch_until_it_is_there() -> None:
+    """Else something would always be in flight, and both halves of the partitions went on one connection."""
+    # given
+    transaction = Transaction()
+    sending = Sending(transaction)
+    sending.queue(0, 1, size=128 * KIB)
+    sending.send()
+    sending.target.answer_all(0, 1)  # the target knows the producer now: several batches may be in flight
+    transaction.begun.clear()
+    for _ in range(3):
+        sending.queue(0, 1, size=128 * KIB)
+    # when
+    assert sending.send() == {0: 3}
+    # then
+    assert [len(copy.in_flight) for copy in sending.copies.values()] == [3, 1]
+    sending.target.answer_first(0, 1)
+    sending.target.answer_first(0)
+    sending.target.answer_first(0)
+    assert sending.send() == {1: 2}

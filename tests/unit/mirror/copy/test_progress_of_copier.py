@@ -1,0 +1,103 @@
+"""How far a copier says that its partitions are, four times a second: it costs what is new, not what there is."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+from unittest.mock import Mock, create_autospec
+
+import pytest
+
+from klamm.mirror.copy import copier as module
+from klamm.mirror.copy.copier import Copier, PartitionProgress
+from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
+from klamm.mirror.record_ages import WINDOW_MS, Ages, RecentAges
+from tests.support.copiers import copy_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOW_MS = 1_700_000_000_000
+COUNT = 50
+
+
+class Told:
+    """A copier whose partitions were all copied just now, and what it tells."""
+
+    def __init__(self, copier: Copier, clock: Mock) -> None:
+        self._copier, self._clock = copier, clock
+        self.at(NOW_MS)
+        self.copies = [
+            PartitionCopy(PartitionId("t", number, "A.t"), start_offset=0, committed=True) for number in range(COUNT)
+        ]
+        for copy in self.copies:
+            copier._add(copy)
+            self.copied(copy)
+
+    def at(self, now_ms: float) -> None:
+        self._clock.time.return_value = now_ms / 1000
+
+    def copied(self, copy: PartitionCopy, age_ms: int = 20) -> None:
+        """Let the target have another record, which was so old."""
+        copy.acked_offset += 1
+        copy.committed_offset += 1
+        copy.records_copied += 1
+        timestamp = int(self._clock.time.return_value * 1000) - age_ms
+        for ages in (copy.record_ages, copy.replication_ages):
+            ages.observe(timestamp + age_ms, first_timestamp=timestamp, max_timestamp=timestamp, count=1)
+
+    def rows(self) -> list[PartitionProgress]:
+        return list(self._copier.progress())
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    clock = Mock()
+    monkeypatch.setattr(module, "time", clock)
+    with contextlib.closing(Copier(copy_settings("h:1", "h:2", alias="A"), [])) as copier:
+        yield Told(copier, clock)
+
+
+def test_only_rows_are_made_that_have_something_new(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    before = told.rows()
+    summary = create_autospec(RecentAges.summary, side_effect=RecentAges.summary)
+    monkeypatch.setattr(RecentAges, "summary", summary)
+    # when
+    told.at(NOW_MS + WINDOW_MS - 1)
+    told.copied(told.copies[3])
+    after = told.rows()
+    # then
+    assert summary.call_count == 2, "of a record's two ages, in one row"
+    assert [number for number in range(COUNT) if after[number] is not before[number]] == [3]
+    assert after[3].records == before[3].records + 1
+
+
+def test_ages_are_forgotten_when_they_are_old_although_nothing_moves(told: Told) -> None:
+    assert told.rows()[0].record_age == Ages(20, 20, 20, 20)
+    told.at(NOW_MS + WINDOW_MS)
+    told.copied(told.copies[0], age_ms=8)
+    assert told.rows()[0].replication_latency == Ages(8, 8, 20, 14)
+    told.at(NOW_MS + 2 * WINDOW_MS)
+    assert told.rows()[0].record_age == Ages(8, 8, 8, 8)
+    told.at(NOW_MS + 3 * WINDOW_MS)
+    last = told.rows()[0]
+    assert (last.record_age, last.replication_latency) == (None, None)
+    told.at(NOW_MS + 30 * WINDOW_MS)
+    assert told.rows()[0] is last
+
+
+def test_a_clock_that_goes_back_forgets_ages_at_once(told: Told) -> None:
+    told.rows()
+    told.at(NOW_MS - 1)
+    assert told.rows()[0].record_age is None
+
+
+def test_partitions_that_wait_for_a_start_tell_what_is_new() -> None:
+    waiting = PartitionId("t", 0, "A.t")
+    with contextlib.closing(Copier(copy_settings("h:1", "h:2", alias="A"), [waiting])) as copier:
+        (row,) = copier.progress()
+        assert (row.state, row.reason, row.next_offset) == (CopyState.WAITING, "starting", -1)
+        assert copier.progress()[0] is row
+        copier._back_off(0.0, "nobody answers")
+        assert copier.progress()[0].reason == "nobody answers"

@@ -1,0 +1,151 @@
+"""Positions and offset syncs are written beside the copying; the store is a list of what it was given."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.mirror.copy.source_offset_writer import PositionWriter
+from klamm.mirror.source_offsets import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from klamm.mirror.copy.source_offset_store import PositionStore
+    from klamm.mirror.groups.offset_sync_writer import SyncWriter
+
+MOVED = {("orders", 0): Position(7)}
+_PATIENCE_S = 10.0
+
+
+class Store:
+    """Stands for ``PositionStore``: takes positions when it is let, or fails."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.error: Exception | None = None
+        self.written: list[Mapping[tuple[str, int], Position]] = []
+
+    def write(self, moved: Mapping[tuple[str, int], Position]) -> None:
+        assert self.may_go_on.wait(_PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+        self.written.append(moved)
+
+
+class Syncs:
+    """Stands for ``SyncWriter``."""
+
+    def __init__(self) -> None:
+        self.due: list[str] = []
+        self.error: Exception | None = None
+        self.sent: list[str] = []
+        self.settled: list[Exception | None] = []
+
+    def take(self) -> list[str]:
+        taken, self.due = self.due, []
+        return taken
+
+    def send(self, records: list[str]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.sent += records
+
+    def settle(self, error: Exception | None) -> None:
+        self.settled.append(error)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def syncs() -> Syncs:
+    return Syncs()
+
+
+@pytest.fixture
+def writer(store: Store, syncs: Syncs) -> Iterator[PositionWriter]:
+    made = PositionWriter(cast("PositionStore", store), cast("SyncWriter", syncs), flow="A->B")
+    yield made
+    store.may_go_on.set()
+    made.close()
+
+
+def test_nobody_waits_for_a_store_that_does_not_answer(writer: PositionWriter, store: Store) -> None:
+    # given
+    store.may_go_on.clear()
+    # when
+    writer.begin(MOVED)
+    # then
+    assert writer.is_busy
+    assert writer.collect() == {}
+    store.may_go_on.set()
+    assert writer.collect(wait=True) == MOVED
+    assert not writer.is_busy
+    assert writer.collect(wait=True) == {}, "they are told once"
+    assert store.written == [MOVED]
+
+
+def test_nothing_due_is_nothing_to_write(writer: PositionWriter, syncs: Syncs) -> None:
+    writer.begin({})
+    assert not writer.is_busy
+    assert syncs.settled == []
+
+
+def test_syncs_are_sent_without_positions(writer: PositionWriter, store: Store, syncs: Syncs) -> None:
+    syncs.due = ["a", "b"]
+    writer.begin({})
+    assert writer.collect(wait=True) == {}
+    assert (syncs.sent, syncs.settled, store.written) == (["a", "b"], [None], [])
+
+
+@pytest.mark.parametrize("error", [ConnectionLostError("nobody answers"), ApiMissingError("no Produce")])
+def test_what_fails_is_told_and_leaves_the_other(
+    writer: PositionWriter, store: Store, syncs: Syncs, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    # given
+    syncs.due, syncs.error = ["a"], error
+    # when
+    writer.begin(MOVED)
+    assert writer.collect(wait=True) == MOVED
+    # then
+    assert syncs.settled == [error]
+    # given
+    store.error, syncs.due, syncs.error = error, ["b"], None
+    # when
+    writer.begin(MOVED)
+    assert writer.collect(wait=True) == {}
+    # then
+    assert [record.getMessage() for record in caplog.records] == [f"A->B: positions could not be written: {error}"]
+    assert (syncs.sent, syncs.settled) == (["b"], [error, None])
+
+
+def test_what_goes_on_failing_is_told_once(
+    writer: PositionWriter, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error in (ConnectionLostError("away"), ConnectionLostError("away"), None, ConnectionLostError("away")):
+        store.error = error
+        writer.begin(MOVED)
+        writer.collect(wait=True)
+    assert [record.getMessage() for record in caplog.records] == ["A->B: positions could not be written: away"] * 2
+
+
+def test_what_is_being_written_when_it_closes_is_settled(store: Store, syncs: Syncs) -> None:
+    writer = PositionWriter(cast("PositionStore", store), cast("SyncWriter", syncs), flow="A->B")
+    syncs.due = ["a"]
+    writer.begin(MOVED)
+    writer.close()
+    assert (syncs.settled, store.written) == ([None], [MOVED])
+
+
+def test_an_error_that_nobody_expects_is_not_swallowed(writer: PositionWriter, store: Store) -> None:
+    store.error = ZeroDivisionError()
+    writer.begin(MOVED)
+    with pytest.raises(ZeroDivisionError):
+        writer.collect(wait=True)

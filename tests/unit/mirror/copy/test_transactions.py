@@ -1,0 +1,439 @@
+"""The order of events in a shard's transactions; the target is a list of what was asked of it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from klamm.client.batches import ProducerIdentity
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import TopicState
+from klamm.client.connection import ConnectionLostError
+from klamm.client.records import RecordsRefusedError
+from klamm.client.transactions import TransactionLostError
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror import own_records
+from klamm.mirror.copy import transactions as module
+from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
+from klamm.mirror.copy.source_offset_store import PositionStore
+from klamm.mirror.copy.transactions import ShardTransactions, TransactionSettings
+from klamm.mirror.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from klamm.mirror.copy.batch import Outgoing
+
+TOPIC = "mm2-offsets.A.internal"
+POOL = BufferPool(max_free_bytes=1 << 20)
+SETTINGS = TransactionSettings(
+    id_prefix="A-mm2-klamm-A", shards=4, shard=1, interval_s=1.0, shortest_s=0.1, timeout_ms=60_000
+)
+
+
+class Target:
+    """Says yes, unless a test has put an error into ``errors``; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.positions: dict[tuple[str, int], int] = {}
+        self.plans: list[ShardPlan | None] = []
+        self.errors: list[Exception] = []
+        self.refused: dict[tuple[str, int], int] = {}
+        self.now = 0.0
+        """The time; it goes on while the target is asked, by ``takes_s`` each time."""
+        self.takes_s = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def fail(self) -> None:
+        self.now += self.takes_s
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def write(self, _: object, topic: str, batches: Mapping[int, bytes], **about: Any) -> None:
+        self.asked.append("write")
+        self.fail()
+        assert topic == TOPIC
+        assert about["transactional_id"] == "A-mm2-klamm-A-4-1"
+        for data in batches.values():
+            batch = RecordBatch(memoryview(data))
+            assert batch.is_transactional
+            assert batch.producer_id == 7
+            for record in decode_records(batch):
+                if (key := parse_key(record.key)) is not None:
+                    self.positions[key.topic, key.partition] = parse_value(record.value) or 0
+                elif parse_own_key(record.key) == "A":
+                    self.plans.append(parse_shard_plan(record.value))
+
+
+class Coordinator:
+    """Stands for ``TransactionCoordinator``."""
+
+    target: Target
+
+    def __init__(self, _: object, transactional_id: str) -> None:
+        self._id = transactional_id
+
+    def init(self, *, timeout_ms: int) -> ProducerIdentity:
+        assert timeout_ms == 60_000
+        self.target.asked.append(f"init {self._id}")
+        return ProducerIdentity(7, 1, is_transactional=True)
+
+    def add(self, identity: ProducerIdentity, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        assert identity.is_transactional
+        data = [f"{topic}-{partition}" for topic, partition in partitions if topic != TOPIC]
+        self.target.asked.append(" ".join(["add", *data]))
+        self.target.fail()
+        return dict(self.target.refused)
+
+    def commit(self, _: ProducerIdentity) -> None:
+        self.target.asked.append("commit")
+        self.target.fail()
+
+
+@pytest.fixture
+def target(monkeypatch: pytest.MonkeyPatch) -> Target:
+    made = Target()
+    monkeypatch.setattr(Coordinator, "target", made, raising=False)
+    monkeypatch.setattr(module, "TransactionCoordinator", Coordinator)
+    monkeypatch.setattr(own_records, "write_batches", made.write)
+    return made
+
+
+class Counted(list[PartitionCopy]):
+    """Counts how often somebody goes through all of them, which with thousands takes its time."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[PartitionCopy]:
+        self.passes += 1
+        return super().__iter__()
+
+    def quietly(self) -> Iterator[PartitionCopy]:
+        return super().__iter__()
+
+
+class Shard:
+    """Two partitions and their transactions."""
+
+    def __init__(self, target: Target) -> None:
+        connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c")
+        self.store = PositionStore(connection, POOL, topic=TOPIC, source_alias="A")
+        numbers = tuple(range(25))
+        self.store.cluster.topics[TOPIC] = TopicState(topic_id=UUID(int=1), leaders={}, partitions=numbers)
+        self.heard: list[int] = []
+        self.transactions = ShardTransactions(
+            SETTINGS,
+            self.store,
+            positions_interval_s=5.0,
+            on_acknowledged=lambda _, __, base_offset: self.heard.append(base_offset),
+            clock=target.clock,
+        )
+        self.transactions.fence()
+        self.copies = Counted(
+            PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)
+        )
+
+    def fetch(self, partition: int = 0, count: int = 3) -> None:
+        copy = self.copies[partition]
+        first = copy.fetch_offset
+        records = [Record(key=None, value=b"v", timestamp=at, offset=at) for at in range(first, first + count)]
+        data = encode_batch(records)
+        memory = POOL.take(len(data))
+        memory.data[: len(data)] = data
+        copy.take(memoryview(memory.data)[: len(data)], memory, None)
+
+    def expect_more(self) -> None:
+        """Let the source have more than was fetched."""
+        for copy in self.copies.quietly():
+            copy.fetched(end_offset=copy.fetch_offset + 1)
+
+    def expect_nothing(self) -> None:
+        """Let all that the source has be fetched."""
+        for copy in self.copies.quietly():
+            copy.fetched(end_offset=copy.fetch_offset)
+
+    def send(self, partition: int = 0) -> Outgoing:
+        copy = self.copies[partition]
+        assert self.transactions.admits(copy)
+        return copy.next_batch(self.transactions.identity)
+
+    def acknowledge(self, outgoing: Outgoing, base_offset: int, partition: int = 0) -> None:
+        self.transactions.acknowledged(self.copies[partition], outgoing, base_offset)
+        self.copies[partition].acknowledge(outgoing)
+
+    def drive(self, now: float, *, busy: bool = False, ending: bool = False) -> None:
+        self.transactions.drive(self.copies, list(self.copies.quietly()), now, busy=busy, ending=ending)
+
+
+@pytest.fixture
+def shard(target: Target) -> Shard:
+    made = Shard(target)
+    target.asked.clear()
+    return made
+
+
+def test_records_and_their_position_are_committed_together(shard: Shard, target: Target) -> None:
+    """K894-39: the position stands in the transaction of the records, and offset syncs wait for its end."""
+    shard.fetch()
+    shard.expect_more()
+    assert not shard.transactions.admits(shard.copies[0]), "nothing goes out before its partition is added"
+    shard.drive(10.0)
+    sent = shard.send()
+    assert RecordBatch(sent.view).is_transactional
+    shard.acknowledge(sent, 100)
+    shard.drive(10.5)
+    assert target.asked == ["add A.t-0"], "it takes more records until its time is over"
+    shard.drive(11.0)
+    assert target.asked == ["add A.t-0", "write", "commit"]
+    assert target.positions == {("t", 0): 2}
+    assert shard.copies[0].committed_offset == 3
+    assert shard.heard == [100]
+    assert shard.transactions.is_idle
+
+
+def test_who_has_all_that_there_is_commits_soon(shard: Shard, target: Target) -> None:
+    # given
+    shard.fetch()
+    shard.expect_nothing()
+    shard.drive(10.0)
+    assert shard.transactions.due_in_s(10.04) == pytest.approx(0.06)
+    sent = shard.send()
+    shard.drive(10.2, busy=True)
+    assert shard.transactions.due_in_s(10.2) == math.inf
+    assert target.asked == ["add A.t-0"], "not while something is on its way"
+    shard.acknowledge(sent, 100)
+    shard.expect_more()
+    shard.drive(10.3)
+    assert target.asked == ["add A.t-0"], "nor when the next fetch brings more"
+    # when
+    shard.expect_nothing()
+    shard.drive(10.4)
+    # then
+    assert target.asked == ["add A.t-0", "write", "commit"]
+
+
+@pytest.mark.parametrize(("takes_s", "least_s"), [(0.001, 0.1), (0.05, 0.45), (0.3, 1.0)])
+def test_transactions_take_records_for_longer_than_it_takes_to_begin_and_end_them(
+    shard: Shard, target: Target, takes_s: float, least_s: float
+) -> None:
+    """Of three calls each; not for less than asked for, and not for longer."""
+    # given
+    shard.expect_nothing()
+    target.takes_s = takes_s
+    for number in range(30):
+        shard.fetch()
+        shard.expect_nothing()
+        shard.drive(now := 10.0 * number)
+        shard.acknowledge(shard.send(), 3 * number)
+        shard.drive(now + 1.0)
+        assert shard.transactions.is_idle
+    # when
+    shard.fetch()
+    shard.drive(1000.0)
+    # then
+    assert shard.transactions.due_in_s(1000.0) == pytest.approx(least_s, abs=0.001)
+
+
+def test_one_slow_transaction_does_not_make_those_after_it_longer(shard: Shard, target: Target) -> None:
+    """A broker is busy with something else now and then; records that come later need not wait for that as well."""
+    # given
+    for number, takes_s in enumerate([0.04] * 10 + [2.0, 0.04]):
+        target.takes_s = takes_s
+        shard.fetch()
+        shard.expect_nothing()
+        shard.drive(now := 10.0 * number)
+        # then
+        assert shard.transactions.due_in_s(now) == pytest.approx(0.36 if number else 0.1, abs=0.001)
+        shard.acknowledge(shard.send(), 3 * number)
+        shard.drive(now + 5.0)
+
+
+def test_a_partition_that_has_records_later_is_added_when_it_has(shard: Shard, target: Target) -> None:
+    shard.fetch(0)
+    shard.drive(10.0)
+    shard.fetch(1)
+    assert not shard.transactions.admits(shard.copies[1])
+    shard.drive(10.1)
+    assert target.asked == ["add A.t-0", "add A.t-1"]
+    assert shard.transactions.admits(shard.copies[1])
+
+
+def test_nothing_is_committed_while_the_fate_of_a_batch_is_not_known(shard: Shard, target: Target) -> None:
+    shard.fetch()
+    shard.drive(10.0)
+    sent = shard.send()
+    shard.drive(11.0, busy=True)
+    shard.copies[0].put_back(sent, "the connection broke", retry_at=0.0)
+    shard.fetch(1)
+    shard.drive(11.1)
+    assert "commit" not in target.asked
+    assert not shard.transactions.admits(shard.copies[1]), "nothing new begins in a transaction that is to end"
+    again = shard.send()
+    assert again is sent, "it goes again with the same numbers"
+    shard.acknowledge(again, 100)
+    shard.drive(11.2)
+    assert target.asked[-1] == "commit"
+
+
+def test_a_batch_that_is_never_acknowledged_loses_the_transaction(shard: Shard) -> None:
+    shard.fetch()
+    shard.drive(10.0)
+    shard.send()
+    shard.drive(11.0, busy=True)
+    with pytest.raises(TransactionLostError):
+        shard.drive(60.0, busy=True)
+
+
+def test_a_partition_that_stops_with_its_fate_unknown_loses_the_transaction(shard: Shard) -> None:
+    shard.fetch()
+    shard.drive(10.0)
+    sent = shard.send()
+    shard.copies[0].stop("damaged")
+    shard.copies[0].put_back(sent, "the connection broke", retry_at=0.0)
+    with pytest.raises(TransactionLostError):
+        shard.drive(11.0)
+
+
+def test_an_answer_with_an_old_offset_is_no_acknowledgement(shard: Shard) -> None:
+    """A broker that takes a batch for one of an earlier transaction answers well and writes nothing."""
+    shard.fetch()
+    shard.fetch()
+    shard.drive(10.0)
+    first, second = shard.send(), shard.send()
+    shard.acknowledge(first, 100)
+    with pytest.raises(TransactionLostError, match="offset 100"):
+        shard.acknowledge(second, 100)
+
+
+@pytest.mark.parametrize("lost", ["write", "commit"])
+def test_what_was_interrupted_at_the_end_goes_on_with_the_same_positions(
+    shard: Shard, target: Target, lost: str
+) -> None:
+    shard.fetch()
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(), 100)
+    target.errors = [ConnectionLostError("gone")] if lost == "write" else []
+    if lost == "commit":
+        shard.fetch(1)
+        target.asked.clear()
+        commits = [ConnectionLostError("gone")]
+        original = target.fail
+        target.fail = lambda: _raise(commits) if target.asked[-1] == "commit" and commits else original()  # type: ignore[method-assign]
+    with pytest.raises(ConnectionLostError):
+        shard.drive(11.0)
+    shard.drive(11.5)
+    assert target.asked.count("write") == (2 if lost == "write" else 1)
+    assert target.asked[-1] == "commit"
+    assert target.positions == {("t", 0): 2}
+    assert shard.copies[0].committed_offset == 3
+
+
+def _raise(errors: list[ConnectionLostError]) -> None:
+    raise errors.pop()
+
+
+def test_a_fenced_shard_loses_its_transaction(shard: Shard, target: Target) -> None:
+    shard.fetch()
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(), 100)
+    target.errors = [RecordsRefusedError(TOPIC, [ErrorCode.INVALID_PRODUCER_EPOCH])]
+    with pytest.raises(TransactionLostError):
+        shard.drive(11.0)
+
+
+def test_a_partition_that_the_target_refuses_waits_and_the_others_go_on(shard: Shard, target: Target) -> None:
+    shard.fetch(0)
+    shard.fetch(1)
+    target.refused = {
+        ("A.t", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ("A.t", 1): ErrorCode.OPERATION_NOT_ATTEMPTED,
+    }
+    shard.drive(10.0)
+    assert shard.copies[0].state is CopyState.WAITING
+    assert "TOPIC_AUTHORIZATION_FAILED" in shard.copies[0].reason
+    target.refused = {}
+    shard.drive(10.1)
+    assert target.asked == ["add A.t-0 A.t-1", "add A.t-1"]
+    assert shard.transactions.admits(shard.copies[1])
+    assert not shard.transactions.admits(shard.copies[0])
+
+
+def test_a_position_that_moved_without_records_is_written_from_time_to_time(shard: Shard, target: Target) -> None:
+    shard.copies[0].skip_to(9)
+    shard.drive(10.0)
+    shard.drive(11.0)
+    assert target.positions == {("t", 0): 8}
+    shard.copies[0].skip_to(10)
+    shard.drive(11.1)
+    assert target.asked.count("commit") == 1, "markers of the source alone are no reason for a transaction at once"
+
+
+def test_a_transaction_costs_what_is_in_it_and_not_what_its_shard_has(shard: Shard, target: Target) -> None:
+    # given
+    shard.expect_more()
+    shard.drive(10.0)
+    shard.copies.passes = 0
+    # when
+    for number in range(4):
+        shard.fetch()
+        shard.expect_more()
+        shard.drive(now := 10.2 + number)
+        shard.acknowledge(shard.send(), 3 * number)
+        for turn in range(1, 10):
+            shard.drive(now + turn / 10)
+        shard.drive(now + 1.0)
+    # then
+    assert target.asked.count("commit") == 4
+    assert shard.copies[0].committed_offset == 12
+    assert shard.copies.passes == 1, "who is behind; those whose positions moved without records are not due yet"
+
+
+def test_a_shard_at_rest_looks_for_moved_positions_once_an_interval(shard: Shard) -> None:
+    for turn in range(100):
+        shard.drive(10.0 + turn / 10)
+    assert shard.copies.passes == 2, "the interval is 5 s"
+
+
+def test_a_stopped_partition_holds_no_transaction_open(shard: Shard, target: Target) -> None:
+    # given
+    shard.expect_more()
+    shard.copies[1].stop("its records were purged")
+    shard.fetch(0)
+    shard.copies[0].fetched(end_offset=shard.copies[0].fetch_offset)
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(), 100)
+    # when
+    shard.drive(10.1)
+    # then
+    assert target.asked == ["add A.t-0", "write", "commit"]
+
+
+def test_an_end_closes_the_transaction_at_once(shard: Shard, target: Target) -> None:
+    shard.fetch()
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(), 100)
+    shard.drive(10.1, ending=True)
+    assert target.asked[-1] == "commit"
+    shard.fetch()
+    shard.drive(10.2, ending=True)
+    assert shard.transactions.is_idle
+
+
+def test_another_number_of_shards_fences_all_ids_of_before(shard: Shard, target: Target) -> None:
+    """K894-39: our number is known on the target before theirs are fenced, so that a crash between is made good."""
+    assert not shard.transactions.is_planned(ShardPlan(2))
+    assert not shard.transactions.is_planned(None)
+    shard.transactions.take_over(ShardPlan(2, (3,)))
+    assert target.plans == [ShardPlan(4, (2, 3)), ShardPlan(4)]
+    fenced = [f"init A-mm2-klamm-A-{count}-{at}" for count in (2, 3) for at in range(count)]
+    assert target.asked == ["add", "write", "commit", *fenced, "add", "write", "commit"]
+    assert shard.transactions.is_planned(target.plans[-1])
+    assert not shard.transactions.is_planned(ShardPlan(4, (2,))), "somebody died before all were fenced"

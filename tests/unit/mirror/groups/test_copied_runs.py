@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.mirror.groups.copied_runs import RUN_HEADER, PartitionTranslation, RunSync, RunTracker, Translation
+from klamm.mirror.groups.offset_translation import SyncPair
+
+
+def sync(upstream: int, downstream: int, first: int = -1) -> RunSync:
+    return RunSync(SyncPair(upstream, downstream), first)
+
+
+def test_inside_a_run_every_offset_translates_exactly() -> None:
+    """K894-41."""
+    translation = PartitionTranslation(sync(999, 499, first=500))
+    assert translation.translate(500) == Translation(0, 0)
+    assert translation.translate(777) == Translation(277, 0)
+    assert translation.translate(1000) == Translation(500, 0), "the group has read all of it"
+
+
+def test_beyond_what_is_mirrored_a_group_goes_on_right_behind_it() -> None:
+    """K894-41: never beyond the log's end."""
+    assert PartitionTranslation(sync(999, 499, first=500)).translate(1200) == Translation(500, 200)
+
+
+def test_before_the_first_run_nothing_is_translated() -> None:
+    """K894-42."""
+    assert PartitionTranslation(sync(999, 499, first=500)).translate(499) is None
+
+
+def test_syncs_without_runs_translate_as_mirrormaker_does() -> None:
+    """K894-41."""
+    translation = PartitionTranslation(sync(100, 50))
+    for pair in ((200, 150), (300, 250)):
+        translation.add(sync(*pair))
+    wanted = {99: None, 100: (50, 0), 101: (51, 0), 150: (51, 49), 200: (150, 0), 250: (151, 49), 5000: (251, 4699)}
+    assert {offset: translation.translate(offset) for offset in wanted} == wanted
+
+
+def test_a_run_that_grows_is_one_run_and_older_ones_stay_known() -> None:
+    """K894-41."""
+    translation = PartitionTranslation(sync(99, 99, first=0))
+    for number in range(10):
+        translation.add(sync(210 + number, 110 + number, first=200))
+    translation.add(sync(400, 300, first=400))
+    assert translation.translate(40) == Translation(40, 0)
+    assert translation.translate(205) == Translation(105, 0)
+    assert translation.translate(150) == Translation(100, 50), "the source has no record there, or none is known"
+
+
+def test_a_topic_that_was_made_anew_forgets_what_was_known() -> None:
+    """K894-41: what the target holds now begins with the newest sync."""
+    translation = PartitionTranslation(sync(999, 999, first=0))
+    translation.add(sync(1010, 10, first=1000))
+    assert translation.translate(500) is None
+    assert translation.translate(1005) == Translation(5, 0)
+
+
+def test_a_header_tells_the_run_and_mirrormakers_records_have_none() -> None:
+    """K894-40."""
+    run = sync(999, 499, first=500)
+    ((name, value),) = run.headers()
+    assert (name, value) == (RUN_HEADER, bytes.fromhex("00000000000001f4"))
+    assert RunSync.of(run.pair, run.headers()) == run
+    assert RunSync.of(run.pair, ()) == sync(999, 499)
+    for strange in (b"", None, bytes(7), (1000).to_bytes(8), (-1).to_bytes(8, signed=True)):
+        assert RunSync.of(run.pair, ((RUN_HEADER, strange),)) == sync(999, 499)
+
+
+def test_a_gap_on_either_side_ends_a_run() -> None:
+    """K894-40."""
+    tracker = RunTracker()
+    tracker.extend(SyncPair(0, 0), 10)
+    tracker.extend(SyncPair(10, 10), 10)
+    assert tracker.sync(SyncPair(19, 19)) == sync(19, 19, first=0)
+    tracker.extend(SyncPair(20, 21), 5)
+    tracker.extend(SyncPair(30, 26), 5)
+    assert list(tracker.take_ended()) == [sync(19, 19, first=0), sync(24, 25, first=20)]
+    assert list(tracker.take_ended()) == []
+    assert tracker.sync(SyncPair(34, 30)) == sync(34, 30, first=30)
+    tracker.end()
+    assert tracker.sync(SyncPair(50, 40)) == sync(50, 40)
+
+
+def test_a_mirror_that_was_killed_keeps_what_is_known_of_the_records_before() -> None:
+    """K894-41: it copies some records again, behind what is there."""
+    translation = PartitionTranslation(sync(999, 999, first=0))
+    translation.add(sync(949, 1049, first=900))
+    assert translation.translate(500) == Translation(500, 0)
+    assert translation.translate(899) == Translation(899, 0)
+    assert translation.translate(900) == Translation(1000, 0)
+    assert translation.translate(980) == Translation(1050, 30)
+
+
+def test_a_source_that_was_made_anew_forgets_what_was_known() -> None:
+    """K894-41."""
+    translation = PartitionTranslation(sync(999, 999, first=0))
+    translation.add(sync(9, 1009, first=0))
+    assert translation.translate(5) == Translation(1005, 0)
+    assert translation.translate(500) == Translation(1010, 490)
+
+
+class Step(NamedTuple):
+    records: int
+    source_gap: int
+    target_gap: int
+    again: int
+    """The mirror was killed before: so many source offsets are copied again."""
+    is_written: bool
+
+
+steps = st.builds(
+    Step, st.integers(1, 20), st.integers(0, 3), st.integers(0, 2), st.sampled_from([0, 0, 0, 1, 7]), st.booleans()
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=40), st.booleans())
+def test_no_group_ever_skips_a_record(batches: list[Step], with_runs: bool) -> None:
+    """K894-41: whatever is missing in the topic of syncs, a translation is never beyond the true position."""
+    upstream = downstream = 0
+    where: dict[int, int] = {}
+    tracker, translation = RunTracker(), None
+    killed = False
+    for step in batches:
+        if step.again:
+            upstream, tracker, killed = max(0, upstream - step.again), RunTracker(), True
+            where = {at: there for at, there in where.items() if at < upstream}  # the others will come again
+        upstream, downstream = upstream + step.source_gap, downstream + step.target_gap
+        where |= {upstream + at: downstream + at for at in range(step.records)}
+        tracker.extend(SyncPair(upstream, downstream), step.records)
+        upstream, downstream = upstream + step.records, downstream + step.records
+        if step.is_written:
+            found = tracker.sync(SyncPair(upstream - 1, downstream - 1))
+            found = found if with_runs else found._replace(first_upstream=-1)
+            if translation is None:
+                translation = PartitionTranslation(found)
+            else:
+                translation.add(found)
+    if translation is None:
+        return
+    for offset in range(upstream + 5):
+        translated = translation.translate(offset)
+        if translated is None:
+            continue
+        assert all(there >= translated.downstream for at, there in where.items() if at >= offset), "a record is skipped"
+        if translated.again_at_most == 0 and not killed:
+            assert all(there < translated.downstream for at, there in where.items() if at < offset), "one comes again"

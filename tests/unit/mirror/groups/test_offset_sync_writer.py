@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.client.buffers import BufferPool
+from klamm.client.connection import ConnectionLostError
+from klamm.client.transport import ConnectionSettings
+from klamm.mirror.copy.batch import Outgoing
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.formats import OffsetSync
+from klamm.mirror.groups import offset_sync_writer
+from klamm.mirror.groups.offset_sync_writer import SyncSettings, SyncWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.protocol.records import Record
+
+ORDERS = PartitionId("orders", 3, "A.orders")
+
+
+class Written:
+    """Stands for the topic of offset syncs."""
+
+    def __init__(self) -> None:
+        self.syncs: list[tuple[int, int]] = []
+        self.away = False
+
+    def __call__(
+        self, cluster: object, topic: str, records: Mapping[int, Sequence[Record]], *, timeout_s: float
+    ) -> None:
+        assert (topic, list(records)) == ("syncs", [0])
+        if self.away:
+            raise ConnectionLostError("nobody answers")
+        for record in records[0]:
+            sync = OffsetSync.parse(bytes(record.key or b""), bytes(record.value or b""))
+            assert (sync.topic, sync.partition) == ("orders", 3)
+            self.syncs.append((sync.upstream_offset, sync.downstream_offset))
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Written:
+    made = Written()
+    monkeypatch.setattr(offset_sync_writer, "write_records", made)
+    return made
+
+
+@pytest.fixture
+def writer() -> SyncWriter:
+    connection = ConnectionSettings(bootstrap_servers=("h:1",), client_id="c")
+    settings = SyncSettings(topic="syncs", connection=connection, lag_max=100)
+    return SyncWriter(settings, BufferPool(max_free_bytes=0), flow="A->B")
+
+
+def write(writer: SyncWriter) -> None:
+    """Write what is due, as it is done beside the copying."""
+    if records := writer.take():
+        error: Exception | None = None
+        try:
+            writer.send(records)
+        except ConnectionLostError as failure:
+            error = failure
+        writer.settle(error)
+
+
+def batch(last_offset: int, count: int, *, is_dense: bool = True) -> Outgoing:
+    return Outgoing(memoryview(b""), count, last_offset + 1, 0, None, last_offset=last_offset, is_dense=is_dense)
+
+
+def test_of_a_batch_the_newest_record_is_written(writer: SyncWriter, written: Written) -> None:
+    """K894-40."""
+    writer.acknowledged(ORDERS, batch(1009, 10), 500)
+    write(writer)
+    assert written.syncs == [(1009, 509)]
+    write(writer)
+    assert written.syncs == [(1009, 509)], "nothing new"
+
+
+def test_a_batch_with_gaps_counts_by_its_last_record(writer: SyncWriter, written: Written) -> None:
+    """K894-40."""
+    writer.acknowledged(ORDERS, batch(1009, 3, is_dense=False), 500)
+    write(writer)
+    assert written.syncs == [(1009, 502)]
+
+
+def test_a_batch_whose_place_is_not_known_writes_nothing(writer: SyncWriter, written: Written) -> None:
+    writer.acknowledged(ORDERS, batch(9, 10), -1)
+    writer.acknowledged(ORDERS, batch(-1, 10), 10)
+    write(writer)
+    assert written.syncs == []
+
+
+def test_what_could_not_be_written_is_written_later_and_told_once(
+    writer: SyncWriter, written: Written, caplog: pytest.LogCaptureFixture
+) -> None:
+    written.away = True
+    writer.acknowledged(ORDERS, batch(9, 10), 0)
+    write(writer)
+    write(writer)
+    assert [record.getMessage() for record in caplog.records] == [
+        "A->B: offset syncs could not be written: nobody answers"
+    ]
+    written.away = False
+    writer.acknowledged(ORDERS, batch(19, 10), 10)
+    write(writer)
+    assert written.syncs == [(19, 19)]
+
+
+def test_what_is_copied_while_syncs_are_written_is_kept(writer: SyncWriter, written: Written) -> None:
+    """K894-40: of a run that grew meanwhile the newest pair is written, whether the older one was or not."""
+    # given
+    writer.acknowledged(ORDERS, batch(9, 10), 0)
+    records = writer.take()
+    writer.acknowledged(ORDERS, batch(19, 10), 10)
+    # when
+    writer.settle(ConnectionLostError("nobody answers"))
+    write(writer)
+    # then
+    assert written.syncs == [(19, 19)]
+    assert len(records) == 1
+
+
+def test_runs_that_could_not_be_written_come_before_those_of_later(writer: SyncWriter, written: Written) -> None:
+    # given
+    writer.acknowledged(ORDERS, batch(9, 10), 0)
+    writer.take()
+    writer.acknowledged(ORDERS, batch(119, 10), 50)
+    # when
+    writer.settle(ConnectionLostError("nobody answers"))
+    write(writer)
+    # then
+    assert written.syncs == [(9, 9), (119, 59)]

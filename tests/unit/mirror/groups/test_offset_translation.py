@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.mirror.groups.offset_translation import MAX_SYNCS, UNTRANSLATABLE, SyncHistory, SyncPair, SyncRule
+
+
+def history(*pairs: tuple[int, int]) -> SyncHistory:
+    made = SyncHistory(SyncPair(*pairs[0]))
+    for pair in pairs[1:]:
+        made.add(SyncPair(*pair))
+    return made
+
+
+def test_a_sync_is_written_when_mirrormaker_writes_one() -> None:
+    """K894-40."""
+    rule = SyncRule(50)
+    pairs = [(0, 100), (2, 102), (3, 152), (4, 153), (5, 154), (6, 203), (7, 204), (2, 206), (4, 3)]
+    written = [pair for pair in pairs if rule.note(SyncPair(*pair))]
+    assert written == [(0, 100), (2, 102), (4, 153), (7, 204), (2, 206), (4, 3)]
+
+
+def test_with_a_lag_of_0_every_record_is_written() -> None:
+    """K894-40."""
+    rule = SyncRule(0)
+    assert all(rule.note(SyncPair(n, n + 7)) for n in range(20))
+
+
+def test_what_is_not_due_is_written_at_the_next_flush_once() -> None:
+    """K894-40."""
+    rule = SyncRule(100)
+    assert rule.note(SyncPair(0, 10))
+    assert rule.flush() is None
+    assert not rule.note(SyncPair(1, 11))
+    assert rule.flush() == (1, 11)
+    assert rule.flush() is None
+
+
+def test_a_batch_counts_as_its_records() -> None:
+    """K894-40."""
+    rule = SyncRule(100)
+    assert rule.note_batch(SyncPair(0, 50), 10) == (0, 50)
+    assert rule.note_batch(SyncPair(10, 60), 10) is None
+    assert rule.note_batch(SyncPair(20, 70), 300) == (319, 369)
+    assert rule.note_batch(SyncPair(500, 370), 1) == (500, 370), "records of the source were left out"
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.booleans()), max_size=40), st.integers(0, 200))
+def test_after_a_batch_the_last_sync_is_never_further_back_than_asked_for(
+    batches: list[tuple[int, bool]], lag_max: int
+) -> None:
+    rule = SyncRule(lag_max)
+    upstream = downstream = 0
+    newest = -1
+    for count, gap in batches:
+        upstream += 5 * gap
+        if (pair := rule.note_batch(SyncPair(upstream, downstream), count)) is not None:
+            newest = pair.downstream
+        upstream, downstream = upstream + count, downstream + count
+        assert newest >= 0
+        assert downstream - 1 - newest <= max(lag_max, 0)
+
+
+FOUR = ((0, 0), (100, 50), (200, 150), (300, 250))
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream"), [(0, 0), (50, 1), (100, 1), (200, 150), (250, 151), (300, 250), (301, 251), (5000, 251)]
+)
+def test_a_group_is_translated_by_the_newest_sync_that_it_has_passed(upstream: int, downstream: int) -> None:
+    """K894-41."""
+    assert history(*FOUR).translate(upstream) == downstream
+
+
+@pytest.mark.parametrize(("upstream", "downstream"), [(99, UNTRANSLATABLE), (100, 100), (250, 201), (400, 301)])
+def test_a_group_before_the_oldest_sync_is_not_translated(upstream: int, downstream: int) -> None:
+    """K894-42."""
+    assert history((100, 100), (200, 200), (300, 300)).translate(upstream) == downstream
+
+
+@pytest.mark.parametrize(("upstream", "downstream"), [(250, 176), (370, 176), (400, 376)])
+def test_syncs_in_between_are_thinned_out(upstream: int, downstream: int) -> None:
+    """K894-41."""
+    assert history((175, 175), (275, 275), (375, 375), (475, 475)).translate(upstream) == downstream
+
+
+def test_a_sync_that_goes_back_forgets_all_others() -> None:
+    """K894-41."""
+    gone_back = history((100, 100), (200, 200), (50, 300))
+    assert set(gone_back) == {(50, 300)}
+    assert gone_back.translate(40) == UNTRANSLATABLE
+
+
+@given(st.integers(0, 10_000), st.lists(st.one_of(st.integers(1, 8), st.integers(1, 2_000)), max_size=120))
+def test_the_kept_syncs_are_dense_near_the_newest_and_sparse_far_back(first: int, steps: list[int]) -> None:
+    """K894-41: the bounds of every two slots, and never beyond the true position."""
+    upstreams = list(itertools.accumulate(steps, initial=first))
+    kept = history(*((upstream, upstream - first) for upstream in upstreams))
+    slots = list(kept)
+    assert len(slots) == MAX_SYNCS
+    assert slots[0].upstream == upstreams[-1]
+    assert slots[-1].upstream == first
+    for (i, newer), (j, older) in itertools.combinations(enumerate(slots), 2):
+        if newer != older:
+            assert newer.upstream <= older.upstream + 2**j - 2**i
+            assert newer.upstream >= older.upstream + 2 ** max(i - 2, 0)
+    for group in range(first, upstreams[-1] + 3, 1 + (upstreams[-1] - first) // 50):
+        assert 0 <= kept.translate(group) <= group - first

@@ -1,0 +1,80 @@
+"""Where the configs of a topic differ, and why (K894-47, the status page)."""
+
+from __future__ import annotations
+
+from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
+from klamm.mirror.model import DYNAMIC_TOPIC_CONFIG, ConfigEntry
+from klamm.mirror.status.drift import EXCLUDED, SOURCE_ONLY, TARGET_DEFAULT, config_differences
+
+_DEFAULT = 5
+_FILTER = DefaultConfigPropertyFilter(
+    exclude=PatternList.compile("config.properties.exclude", (r"min\.insync\.replicas",)), source_defaults=False
+)
+
+
+def _entry(name: str, value: str | None, source: int = DYNAMIC_TOPIC_CONFIG) -> ConfigEntry:
+    return ConfigEntry(name=name, value=value, config_source=source)
+
+
+def test_equal_topics_have_no_difference() -> None:
+    same = [_entry("retention.ms", "1"), _entry("segment.ms", "9", _DEFAULT)]
+    assert config_differences("A.t", same, same, _FILTER) == ()
+
+
+def test_a_value_that_the_next_sync_will_change_is_drift() -> None:
+    # when
+    [found] = config_differences("A.t", [_entry("retention.ms", "1")], [_entry("retention.ms", "2")], _FILTER)
+    # then
+    assert (found.source_value, found.target_value, found.is_drift) == ("1", "2", True)
+    assert found.rule == "set on the source topic"
+
+
+def test_an_excluded_config_may_differ() -> None:
+    # when
+    [found] = config_differences(
+        "A.t",
+        [_entry("min.insync.replicas", "2")],
+        [_entry("min.insync.replicas", "1", _DEFAULT)],
+        _FILTER,
+    )
+    # then
+    assert (found.rule, found.is_drift, found.target_is_default) == (EXCLUDED, False, True)
+
+
+def test_defaults_of_the_clusters_may_differ() -> None:
+    # when
+    [found] = config_differences(
+        "A.t",
+        [_entry("segment.bytes", "1", _DEFAULT)],
+        [_entry("segment.bytes", "2", _DEFAULT)],
+        _FILTER,
+    )
+    # then
+    assert (found.rule, found.is_drift) == (TARGET_DEFAULT, False)
+
+
+def test_a_config_that_the_target_lacks_is_named() -> None:
+    # when
+    [found] = config_differences("A.t", [_entry("vendor.tier", "cold")], [], _FILTER)
+    # then
+    assert (found.rule, found.target_value, found.is_drift) == (SOURCE_ONLY, None, False)
+
+
+def test_what_can_not_be_synced_is_not_compared() -> None:
+    hidden = ConfigEntry(name="secret", value=None, config_source=1, is_sensitive=True)
+    fixed = ConfigEntry(name="fixed", value="1", config_source=1, read_only=True)
+    assert config_differences("A.t", [hidden, fixed], [], _FILTER) == ()
+
+
+def test_what_alter_configs_will_reset_is_drift_although_it_is_excluded() -> None:
+    """K894-10."""
+    # when
+    [found] = config_differences(
+        "A.t",
+        [_entry("min.insync.replicas", "1", _DEFAULT)],
+        [_entry("min.insync.replicas", "2")],
+        _FILTER,
+        replaces=True,
+    )
+    # then
+    assert (found.rule, found.is_drift) == ("not in the complete set, which AlterConfigs writes", True)

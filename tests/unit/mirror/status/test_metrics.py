@@ -1,0 +1,125 @@
+"""The metrics of a mirror under MirrorMaker 2's names and tags (K894-47)."""
+
+from __future__ import annotations
+
+from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.record_ages import Ages
+from klamm.mirror.status.drift import ConfigDifference
+from klamm.mirror.status.metrics import metrics_page
+from tests.support.mirror_status import progress_row
+
+
+def _samples(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def _page(status: MirrorStatus) -> dict[str, float]:
+    return _samples(metrics_page(status.snapshot(), status.drift()).text())
+
+
+_TAGS = '{source="A",target="B",topic="A.orders",partition="0"}'
+
+
+def test_a_partition_has_the_gauges_of_mirror_source_connector() -> None:
+    """K894-47."""
+    # given
+    now = [100.0]
+    status = MirrorStatus(["A->B"], clock=lambda: now[0])
+    status.update("one", [progress_row(records=0, bytes=0)])
+    # when
+    now[0] += 4
+    ages = (1.0, 0.5, 9.0, 2.0)
+    status.update("one", [progress_row(records=200, bytes=8_000, record_age=ages, replication_latency=ages)])
+    samples = _page(status)
+    # then
+    name = "kafka_connect_mirror_mirrorsourceconnector_"
+    wanted: dict[str, float] = {
+        "record_count": 200,
+        "record_rate": 50,
+        "byte_count": 8_000,
+        "byte_rate": 2_000,
+        "record_lag": 90,
+    }
+    for gauge in ("record_age_ms", "replication_latency_ms"):
+        wanted |= {gauge: 1, f"{gauge}_min": 0.5, f"{gauge}_max": 9, f"{gauge}_avg": 2}
+    assert {key: samples[f"{name}{key}{_TAGS}"] for key in wanted} == wanted
+
+
+def test_ages_that_nobody_measured_are_left_out() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.update("one", [progress_row()])
+    # then
+    assert not [sample for sample in _page(status) if "_ms" in sample]
+
+
+def test_a_new_session_goes_on_counting() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.update("one", [progress_row(records=5, bytes=50)])
+    # when
+    status.update("two", [progress_row(records=3, bytes=30)])
+    # then
+    assert _page(status)[f"kafka_connect_mirror_mirrorsourceconnector_record_count{_TAGS}"] == 8
+
+
+def test_a_flow_says_its_state_and_when_it_went_on_last() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.set_state("A->B", FlowState.WAITING, "B is away")
+    status.set_refused("A->B", {"A.secret": "TOPIC_AUTHORIZATION_FAILED"})
+    status.update("one", [progress_row(state="STOPPED", reason="purged", records=1)])
+    # when
+    samples = _page(status)
+    # then
+    assert samples['klamm_mirror_flow_state{source="A",target="B",state="WAITING"}'] == 1
+    assert samples['klamm_mirror_flow_state{source="A",target="B",state="RUNNING"}'] == 0
+    assert samples['klamm_mirror_stopped_partitions{source="A",target="B"}'] == 1
+    assert samples['klamm_mirror_refused_topics{source="A",target="B"}'] == 1
+    assert samples['klamm_mirror_last_progress_timestamp_seconds{source="A",target="B"}'] > 1_700_000_000
+
+
+def test_only_what_the_sync_would_change_is_drift() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.set_drift("A->B", tuple(_difference(is_drift=is_drift) for is_drift in (True, False, True)))
+    # then
+    assert _page(status)['klamm_mirror_config_drift_keys{source="A",target="B"}'] == 2
+
+
+def test_checkpoints_have_the_gauges_of_mirror_checkpoint_connector() -> None:
+    """K894-47."""
+    # given
+    offset = GroupOffset(
+        group="g",
+        topic="orders",
+        partition=3,
+        remote_topic="A.orders",
+        source_offset=5,
+        target_offset=5,
+        again_at_most=0,
+        checkpoint_latency_ms=Ages(4, 1, 9, 5),
+    )
+    groups = {"A->B": FlowGroups(offsets=(offset,), skipped=(("old", "all its topics are excluded"),))}
+    # when
+    samples = _samples(metrics_page((), {}, groups).text())
+    # then
+    name = "kafka_connect_mirror_mirrorcheckpointconnector_checkpoint_latency_ms"
+    tags = '{source="A",target="B",group="g",topic="A.orders",partition="3"}'
+    assert [samples[f"{name}{suffix}{tags}"] for suffix in ("", "_min", "_max", "_avg")] == [4, 1, 9, 5]
+    assert samples['klamm_mirror_groups_skipped{source="A",target="B"}'] == 1
+
+
+def _difference(*, is_drift: bool) -> ConfigDifference:
+    return ConfigDifference(
+        topic="A.orders",
+        name="retention.ms",
+        source_value="1",
+        source_is_default=False,
+        target_value="2",
+        target_is_default=True,
+        rule="set on the source topic",
+        is_drift=is_drift,
+    )

@@ -1,0 +1,109 @@
+"""The status page as text; how it looks is looked at in a browser (K894-47)."""
+
+from __future__ import annotations
+
+import re
+
+from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.status.drift import TARGET_DEFAULT, ConfigDifference
+from klamm.mirror.status.page import MAX_ROWS, render
+from tests.support.mirror_status import progress_row
+
+
+def _page(status: MirrorStatus) -> str:
+    return render(status.snapshot(), status.drift())
+
+
+def _cells(page: str) -> list[list[str]]:
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page, re.DOTALL)
+    return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
+
+
+def test_topics_with_most_lag_stand_first() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.update("one", [progress_row(remote_topic="A.low", end_offset=11)])
+    status.update("one", [progress_row(topic="high", remote_topic="A.high", end_offset=5_010)])
+    # when
+    rows = [cells for cells in _cells(_page(status)) if cells]
+    # then
+    assert [(row[0], row[1], row[4]) for row in rows] == [
+        ("A.high", "10 / 5,010", "5,000"),
+        ("A.low", "10 / 11", "1"),
+    ]
+
+
+def test_a_stopped_partition_is_what_its_topic_says() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.update("one", [progress_row(), progress_row(partition=1, state="STOPPED", reason="purged <now>")])
+    # then
+    head, line, reason = _cells(_page(status))
+    assert head == []
+    assert line[6] == "STOPPED"
+    assert reason == ["partition 1: purged &lt;now&gt;"]
+
+
+def test_configs_that_differ_are_shown_with_their_rule_and_drift_first() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.set_drift(
+        "A->B",
+        (
+            _difference("segment.bytes", rule=TARGET_DEFAULT, is_drift=False),
+            _difference("retention.ms", rule="set on the source topic", is_drift=True),
+        ),
+    )
+    # when
+    rows = [cells for cells in _cells(_page(status)) if cells]
+    # then
+    assert [row[1] for row in rows] == ["retention.ms", "segment.bytes"]
+    assert rows[0] == ["A.orders", "retention.ms", "1", "2 default", "set on the source topic"]
+
+
+def test_a_flow_that_failed_says_why() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.set_state("A->B", FlowState.FAILED, "<script>")
+    # then
+    assert "FAILED: &lt;script&gt;" in _page(status)
+    assert "No partition is copied yet" in _page(status)
+
+
+def test_ten_thousand_topics_make_a_page_that_can_be_read() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.update("one", [progress_row(topic=f"t{n}", remote_topic=f"A.t{n}") for n in range(10_000)])
+    # when
+    page = _page(status)
+    # then
+    assert len([cells for cells in _cells(page) if cells]) == MAX_ROWS
+    assert "show 500 of 10,000" in page
+
+
+def test_groups_stand_with_their_translated_offsets_and_reasons() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    offset = GroupOffset(
+        group="g", topic="orders", partition=1, remote_topic="A.orders", source_offset=7, target_offset=6,
+        again_at_most=1, sync_reason="it has members",
+    )  # fmt: skip
+    groups = {"A->B": FlowGroups(offsets=(offset,), skipped=(("old", "<all> excluded"),))}
+    # when
+    rows = [cells for cells in _cells(render(status.snapshot(), {}, groups)) if cells]
+    # then
+    assert rows == [["g", "A.orders", "1", "7", "6"], ["it has members"], ["old", "&lt;all&gt; excluded"]]
+
+
+def _difference(name: str, *, rule: str, is_drift: bool) -> ConfigDifference:
+    return ConfigDifference(
+        topic="A.orders",
+        name=name,
+        source_value="1",
+        source_is_default=False,
+        target_value="2",
+        target_is_default=True,
+        rule=rule,
+        is_drift=is_drift,
+    )

@@ -1,0 +1,155 @@
+"""What is shown of a flow, from what was found on its target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.cli.mirror.status_text import ago, lines
+from klamm.mirror.formats import Checkpoint, Heartbeat, OffsetSync
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.source_offsets import ShardPlan
+from klamm.mirror.status.model import FlowSight, as_document
+from klamm.mirror.status.report import Found, Position, piece_together
+from klamm.mirror.status.target_reader import source_aliases
+
+if TYPE_CHECKING:
+    from klamm.mirror.settings.flow import FlowSettings
+
+NOW_MS = 1_700_000_000_000
+
+
+def flow(**more: str) -> FlowSettings:
+    keys = {"clusters": "A,B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": "b:1", "A->B.enabled": "true"}
+    return parse_settings({**keys, **{name.replace("_", "."): value for name, value in more.items()}}).flows[0]
+
+
+def found(**fields: object) -> Found:
+    what: dict[str, object] = {
+        "topics": {"A.orders": 2, "A.heartbeats": 1, "own": 1, "C.orders": 1, "A.checkpoints.internal": 1},
+        "positions": {("orders", 0): Position(10, NOW_MS - 4000), ("orders", 1): Position(7, NOW_MS - 2000)},
+        "heartbeats": [Heartbeat(source_alias="A", target_alias="B", timestamp=NOW_MS - 500)],
+        "target_ends": {("A.orders", 0): 12, ("A.orders", 1): 7, ("A.heartbeats", 0): 99},
+        "newest_records": {"A.orders": NOW_MS - 60_000, "A.heartbeats": NOW_MS - 100},
+    }
+    return Found(**{**what, **fields})  # type: ignore[arg-type]
+
+
+def piece(what: Found, selected: tuple[str, ...] = (), *, of: FlowSettings | None = None) -> FlowSight:
+    return piece_together(of or flow(), what, frozenset(selected), any_target=False)
+
+
+def test_topics_are_those_with_a_position_and_those_that_names_tell() -> None:
+    sight = piece(found())
+    assert [(topic.topic, topic.remote_topic, len(topic.partitions)) for topic in sight.topics] == [
+        ("heartbeats", "A.heartbeats", 1),
+        ("orders", "A.orders", 2),
+    ]
+
+
+def test_heartbeats_make_no_flow_young() -> None:
+    sight = piece(found())
+    assert (sight.newest_record_ms, sight.position_written_ms) == (NOW_MS - 60_000, NOW_MS - 2000)
+
+
+def test_without_the_source_the_lag_is_not_known_and_with_it_heartbeats_do_not_count() -> None:
+    assert piece(found()).lag is None
+    ends = {("orders", 0): 15, ("orders", 1): 7, ("heartbeats", 0): 1000}
+    assert piece(found(source_ends=ends)).lag == 5
+
+
+def test_what_the_source_has_and_nobody_mirrored_is_shown_as_missing() -> None:
+    # when
+    sight = piece(found(source_ends={("late", 0): 30}), ("late",))
+    # then
+    (late,) = [topic for topic in sight.topics if topic.topic == "late"]
+    assert (late.exists, late.lag) == (False, 30)
+    assert any("A.late (missing)" in line for line in lines(sight, NOW_MS))
+
+
+def test_names_that_stay_as_they_are_come_from_positions() -> None:
+    identity = flow(replication_policy_class="IdentityReplicationPolicy")
+    sight = piece(found(topics={"orders": 2, "own": 1}), of=identity)
+    assert [(topic.topic, topic.remote_topic, topic.exists) for topic in sight.topics] == [("orders", "orders", True)]
+
+
+def test_without_the_file_a_topic_of_the_same_name_is_taken_for_the_remote_one() -> None:
+    sight = piece(found(topics={"orders": 2}))
+    assert [(topic.remote_topic, topic.exists) for topic in sight.topics] == [("orders", True)]
+
+
+def test_groups_say_how_much_they_would_read_on_the_target() -> None:
+    # given
+    def at(partition: int, downstream: int) -> tuple[Checkpoint, int]:
+        where = {"group": "billing", "topic": "A.orders", "partition": partition}
+        return Checkpoint(**where, upstream_offset=9, downstream_offset=downstream), NOW_MS - partition  # type: ignore[arg-type]
+
+    # when
+    (group,) = piece(found(checkpoints=[at(0, 5), at(1, 6)])).groups or ()
+    # then
+    assert (group.group, group.partitions, group.to_read, group.newest_checkpoint_ms) == ("billing", 2, 8, NOW_MS)
+
+
+def test_a_flow_that_left_no_trace_is_not_there() -> None:
+    nothing = piece(Found(topics={"own": 1}))
+    assert not nothing.is_there
+    assert any("no heartbeats of A" in what for what in nothing.unknown)
+
+
+def test_heartbeats_name_a_target_that_nobody_named() -> None:
+    beats = [Heartbeat(source_alias="A", target_alias="dr", timestamp=1)]
+    assert piece_together(flow(), found(heartbeats=beats), frozenset(), any_target=True).name == "A->dr"
+
+
+def test_the_document_has_times_and_ages_and_the_text_says_them_too() -> None:
+    # given
+    sync = OffsetSync(topic="orders", partition=0, upstream_offset=1, downstream_offset=1)
+    what = found(
+        plan=ShardPlan(4, (2,)),
+        syncs_topic="mm2-offset-syncs.A.internal",
+        syncs=[(sync, NOW_MS - 3_600_000 * 5)],
+        source_ends={("orders", 0): 1010, ("orders", 1): 7, ("heartbeats", 0): 0},
+    )
+    # when
+    sight = piece(what)
+    document, text = as_document(sight, NOW_MS), "\n".join(lines(sight, NOW_MS))
+    # then
+    assert document["newest_record_age_s"] == 60
+    assert document["newest_record_at"] == "2023-11-14T22:12:20.000+00:00"
+    assert document["exactly_once_shards"] == {"count": 4, "before": [2]}
+    assert document["topics"][1]["partitions"][0] == {
+        "partition": 0,
+        "next_offset": 10,
+        "target_end": 12,
+        "source_end": 1010,
+        "written_at": "2023-11-14T22:13:16.000+00:00",
+        "written_age_s": 4.0,
+        "lag": 1000,
+    }
+    for words in (
+        "lag                   1,000",
+        "heartbeat A->B        0.5 s ago",
+        "4 shards, before that 2",
+        "5 h ago",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "words"),
+    [(-50, "0.0 s ago"), (119_000, "119.0 s ago"), (121_000, "2 min ago"), (3 * 86_400_000, "3 d ago")],
+)
+def test_ages_are_for_people(age_ms: int, words: str) -> None:
+    assert ago(NOW_MS - age_ms, NOW_MS) == words
+
+
+def test_the_names_of_a_mirrors_topics_tell_its_sources() -> None:
+    names = [
+        "mm2-offsets.A.internal",
+        "A.checkpoints.internal",
+        "us.west.checkpoints.internal",
+        "A.orders",
+        "heartbeats",
+    ]
+    assert source_aliases(names) == ["A", "us.west"]

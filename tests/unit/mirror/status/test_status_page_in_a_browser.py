@@ -1,0 +1,195 @@
+"""The status page as people see it: in a real browser, while the mirror goes on, goes away and comes back (K894-47)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.status.drift import ConfigDifference
+from klamm.mirror.status.page import FIRST_ROWS, render
+from klamm.mirror.status.server import WatchServer
+from tests.support.mirror_status import progress_row
+from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from tests.support.browser import Browser, Page
+
+pytestmark = pytest.mark.process
+
+LONG = "A.payments.europe." + "transactions-" * 8
+REASON = "offset 17 of the source is gone before it was mirrored"
+SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
+
+
+class Mirror:
+    """What is known of a mirror, and its page, which can go away and come back."""
+
+    def __init__(self, topics: int) -> None:
+        self.status = MirrorStatus(["A->B"])
+        self.status.set_state("A->B", FlowState.RUNNING)
+        self.lag("half", 500)
+        self.lag("most", 1000)
+        self.status.update("s", [progress_row(topic="long", remote_topic=LONG, end_offset=10)])
+        self.status.update(
+            "s", [progress_row(topic="bad", remote_topic="A.bad", state="STOPPED", reason=REASON, end_offset=10)]
+        )
+        rows = [progress_row(topic=f"t{at}", remote_topic=f"A.t{at:03d}", end_offset=10) for at in range(topics - 4)]
+        self.status.update("s", rows)
+        self.status.set_refused("A->B", {"A.secret": "POLICY_VIOLATION: topics need 3 replicas"})
+        self.status.set_drift("A->B", (_difference("retention.ms"), _difference("cleanup.policy")))
+        self.groups = {"A->B": FlowGroups(offsets=(_group("billing", ""), _group("audit", "nothing was mirrored yet")))}
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}/"
+        self._server: WatchServer | None = None
+
+    def lag(self, topic: str, lag: int) -> None:
+        self.status.update("s", [progress_row(topic=topic, remote_topic=f"A.{topic}", end_offset=10 + lag)])
+
+    def start(self) -> None:
+        self._server = WatchServer("127.0.0.1", self._port, {"/": self._page})
+        self._server.__enter__()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.__exit__(None, None, None)
+            self._server = None
+
+    def _page(self) -> tuple[str, str]:
+        return "text/html; charset=utf-8", render(self.status.snapshot(), self.status.drift(), self.groups)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _difference(name: str) -> ConfigDifference:
+    return ConfigDifference(
+        topic=LONG,
+        name=name,
+        source_value="86400000",
+        source_is_default=False,
+        target_value="604800000",
+        target_is_default=True,
+        rule="set on the source topic",
+        is_drift=True,
+    )
+
+
+def _group(name: str, reason: str) -> GroupOffset:
+    return GroupOffset(
+        group=name, topic="orders", partition=1, remote_topic="A.orders", source_offset=7, target_offset=6,
+        again_at_most=1, reason=reason,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mirror() -> Iterator[Mirror]:
+    with Mirror(500) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser, mirror: Mirror) -> Iterator[Page]:
+    opened = browser.open(mirror.url)
+    yield opened
+    opened.close()
+
+
+def shown(page: Page, selector: str) -> list[str]:
+    """The first words of each row that is seen."""
+    script = f"[...document.querySelectorAll({selector!r})].filter(row => row.offsetParent).map(row => row.innerText)"
+    return [str(text).split("\t")[0].strip() for text in page.evaluate(script)]
+
+
+def test_topics_have_bars_of_their_lag_and_what_needs_somebody_stands_first(page: Page) -> None:
+    # when
+    topics = shown(page, "table.topics tbody tr")
+    bars = page.evaluate(
+        "[...document.querySelectorAll('.track')].slice(0, 3).map(one => one.firstChild.offsetWidth / one.offsetWidth)"
+    )
+    # then
+    assert [topics[0], *topics[2:4]] == ["A.bad", "A.most", "A.half"]
+    assert REASON in topics[1]
+    assert bars == [0, 1, pytest.approx(0.5, abs=0.02)]
+    assert page.errors == []
+    assert set(page.requests) == {page.requests[0]}
+
+
+def test_the_tables_behind_five_hundred_topics_are_not_far_away(page: Page) -> None:
+    assert len(shown(page, "table.topics tbody tr:not(.reason)")) == FIRST_ROWS
+    text = page.text()
+    for words in ("POLICY_VIOLATION", "Configs that differ: 2", "604800000 default", "nothing was mirrored yet"):
+        assert words in text
+    assert text.index("audit") < text.index("billing"), "groups with a reason stand first"
+    assert page.evaluate("document.documentElement.scrollHeight") < 2500
+    page.evaluate("document.querySelector('input[type=checkbox]').click()")
+    assert len(shown(page, "table.topics tbody tr:not(.reason)")) == 500
+
+
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+def test_it_fits_the_screen_and_can_be_read(page: Page, width: int, dark: bool, tmp_path: Path) -> None:
+    # when
+    page.look(width=width, dark=dark)
+    # then
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page itself does not scroll sideways"
+    seen = page.evaluate("document.querySelector('td.state').getBoundingClientRect().right")
+    assert seen <= width, "the state of a topic is seen without scrolling"
+    ink, back = (
+        page.evaluate(f"getComputedStyle(document.body).{name}.match(/[0-9]+/g).map(Number).reduce((a, b) => a + b)")
+        for name in ("color", "backgroundColor")
+    )
+    assert (ink > back) == dark
+    assert abs(ink - back) > 450
+    assert page.screenshot(tmp_path / "page.png").stat().st_size > 10_000
+
+
+def test_it_follows_and_stays_as_its_reader_left_it(page: Page, mirror: Mirror) -> None:
+    # given
+    page.look(width=390)
+    page.evaluate("document.querySelector('input[type=checkbox]').click()")
+    page.evaluate("document.querySelectorAll('.wide')[2].scrollLeft = 70; scrollTo(0, 600)")
+    # when
+    mirror.lag("news", 400)
+    # then
+    page.wait_for("document.body.innerText.includes('A.news')")
+    assert page.evaluate("document.querySelectorAll('.wide')[2].scrollLeft") == 70
+    assert page.evaluate("scrollY") == 600
+    assert len(shown(page, "table.topics tbody tr:not(.reason)")) == 500
+    assert page.loaded == 1
+
+
+def test_what_is_selected_stays_selected(page: Page, mirror: Mirror) -> None:
+    # when
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('tr.reason td'))")
+    # then
+    page.wait_for("document.getElementById('away').textContent.includes('while text is selected')")
+    assert REASON in page.evaluate("getSelection().toString()")
+    # when
+    mirror.lag("later", 300)
+    page.evaluate("getSelection().removeAllRanges()")
+    # then
+    page.wait_for("document.body.innerText.includes('A.later')")
+
+
+def test_it_says_when_the_mirror_is_gone_and_goes_on_when_it_is_back(page: Page, mirror: Mirror) -> None:
+    # when
+    mirror.stop()
+    # then
+    page.wait_for("document.getElementById('away').textContent.startsWith('The mirror has not answered since ')")
+    assert "A.most" in page.text(), "what was known last stays"
+    # when
+    mirror.start()
+    # then
+    page.wait_for("document.getElementById('away').textContent === ''")

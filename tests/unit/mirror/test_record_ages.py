@@ -1,0 +1,53 @@
+"""The ages of records as MirrorMaker 2's gauges tell them (K894-47)."""
+
+from __future__ import annotations
+
+from klamm.mirror.record_ages import WINDOW_MS, Ages, RecentAges
+
+NOW = 1_700_000_000_000
+
+
+def _batch(ages: RecentAges, now_ms: float, *, oldest: int, newest: int, count: int = 2) -> None:
+    ages.observe(now_ms, first_timestamp=int(now_ms) - oldest, max_timestamp=int(now_ms) - newest, count=count)
+
+
+def test_nothing_is_told_before_the_first_record() -> None:
+    assert RecentAges().summary(NOW) is None
+
+
+def test_last_least_most_and_mean_are_those_of_the_batches() -> None:
+    # given
+    ages = RecentAges()
+    # when
+    _batch(ages, NOW, oldest=10, newest=2)
+    _batch(ages, NOW, oldest=50, newest=30, count=6)
+    # then
+    assert ages.summary(NOW) == Ages(last=30, least=2, most=50, mean=(6 * 2 + 40 * 6) / 8)
+
+
+def test_what_is_older_than_two_windows_is_forgotten() -> None:
+    # given
+    ages = RecentAges()
+    _batch(ages, NOW, oldest=900, newest=900)
+    # when
+    _batch(ages, NOW + WINDOW_MS, oldest=5, newest=5)
+    both = ages.summary(NOW + WINDOW_MS + 1)
+    later = ages.summary(NOW + 2 * WINDOW_MS + 1)
+    # then
+    assert both is not None
+    assert (both.least, both.most) == (5, 900)
+    assert later == Ages(5, 5, 5, 5)
+    assert ages.summary(NOW + 9 * WINDOW_MS) is None
+
+
+def test_records_without_a_time_are_not_counted() -> None:
+    ages = RecentAges()
+    ages.observe(NOW, first_timestamp=-1, max_timestamp=-1, count=1)
+    assert ages.summary(NOW) is None
+
+
+def test_a_clock_that_goes_back_begins_anew() -> None:
+    ages = RecentAges()
+    _batch(ages, NOW, oldest=1, newest=1)
+    _batch(ages, NOW - 3_600_000, oldest=2, newest=2)
+    assert ages.summary(NOW - 3_600_000) == Ages(2, 2, 2, 2)

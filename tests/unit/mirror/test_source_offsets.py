@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.mirror.source_offsets import (
+    ShardPlan,
+    SourcePartition,
+    key_bytes,
+    murmur2,
+    parse_key,
+    parse_own_key,
+    parse_shard_plan,
+    parse_topic_id,
+    parse_value,
+    partition_for_key,
+    resume_offset,
+    shard_of,
+    shard_plan_key,
+    shard_plan_value,
+    topic_id_key,
+    topic_id_value,
+    value_bytes,
+)
+
+
+def test_a_position_has_exactly_the_bytes_that_mirrormaker_writes() -> None:
+    assert key_bytes(SourcePartition("A", "orders", 3)) == (
+        b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
+    )
+    assert value_bytes(999) == b'{"offset":999}'
+
+
+def test_the_value_holds_the_last_record_so_copying_resumes_one_later() -> None:
+    """K894-38."""
+    assert parse_value(b'{"offset":999}') == 999
+    assert resume_offset(999) == 1000
+
+
+def test_a_negative_offset_means_that_nothing_was_mirrored_yet() -> None:
+    assert parse_value(value_bytes(-1)) == -1
+    assert resume_offset(-1) == 0
+
+
+def test_keys_are_read_as_json_whatever_their_blanks_and_order() -> None:
+    key = b'[ "MirrorSourceConnector", {"topic": "t", "partition": 0, "cluster": "A"} ]'
+    assert parse_key(key) == SourcePartition("A", "t", 0)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b'["MirrorCheckpointConnector",{"cluster":"A","partition":3,"topic":"orders"}]',
+        b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]',
+        b"not json",
+        b"\xff",
+        b"",
+        None,
+    ],
+)
+def test_keys_of_others_are_left_alone(key: bytes | None) -> None:
+    assert parse_key(key) is None
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}", b"[]", b"\xff", b'{"offset":"1"}'])
+def test_tombstones_and_strange_values_are_no_position(value: bytes | None) -> None:
+    assert parse_value(value) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_gives_the_numbers_of_kafkas_java_producer(data: bytes, expected: int) -> None:
+    """The expected numbers are those in the tests of Kafka's own client."""
+    assert murmur2(data) == expected % 2**32
+
+
+@given(st.builds(SourcePartition, st.text(), st.text(), st.integers(0, 2**31 - 1)))
+def test_every_key_is_read_back_and_has_a_partition(partition: SourcePartition) -> None:
+    key = key_bytes(partition)
+    assert parse_key(key) == partition
+    assert 0 <= partition_for_key(key, 25) < 25
+
+
+def test_what_is_remembered_beside_positions_stands_under_a_connectors_name_of_its_own() -> None:
+    """Connect tells connectors apart by the first element of the key (``OffsetUtils.processPartitionKey``)."""
+    where = SourcePartition("A", "orders", 3)
+    assert topic_id_key(where) == b'["klamm-mirror",{"cluster":"A","partition":3,"topic":"orders"}]'
+    assert shard_plan_key("A") == b'["klamm-mirror",{"cluster":"A"}]'
+    assert parse_key(topic_id_key(where)) is None
+    assert parse_own_key(topic_id_key(where)) == where
+    assert parse_own_key(shard_plan_key("A")) == "A"
+    assert parse_own_key(key_bytes(where)) is None
+
+
+def test_topic_ids_and_shard_plans_are_read_back() -> None:
+    topic_id = UUID(int=2**100 + 7)
+    assert parse_topic_id(topic_id_value(topic_id)) == topic_id
+    for plan in (ShardPlan(4), ShardPlan(4, (2, 8))):
+        assert parse_shard_plan(shard_plan_value(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"{}", b"\xff", b'{"topic_id":"x"}', b'{"shards":"4"}', b'{"shards":4,"before":"x"}']
+)
+def test_strange_values_are_nothing_that_is_remembered(value: bytes | None) -> None:
+    assert parse_topic_id(value) is None
+    assert parse_shard_plan(value) is None
+
+
+def test_the_partitions_of_a_topic_go_round_the_shards() -> None:
+    """The shard of a partition must never change: other numbers here need other transactional ids."""
+    assert [shard_of("orders", partition, 4) for partition in range(5)] == [0, 1, 2, 3, 0]

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm.client.connection import ConnectionLostError
+from klamm.mirror.formats import Heartbeat
+from klamm.mirror.model import AdminRefusedError
+from klamm.mirror.run import run
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.heartbeats import Heartbeats, write_heartbeats
+from tests.support.mirror import properties, topic_configs, wait_for_records
+from tests.support.mirror_fakes import FakeCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from klamm.mirror.settings.groups import HeartbeatSettings
+    from klamm.protocol.records import Record
+
+NOON = 1_700_000_000.0
+
+
+def pair(target: str = "b:1", **more: str) -> HeartbeatSettings:
+    file = {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "a:1",
+        "B.bootstrap.servers": target,
+        "A->B.enabled": "true",
+    }
+    found = parse_settings(file | {key.replace("_", "."): value for key, value in more.items()}).heartbeats
+    return next(each for each in found if each.name == "A->B")
+
+
+class Writer:
+    """Keeps what is written; refuses when told so."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, Record]] = []
+        self.refuses = ""
+
+    def write(self, topic: str, records: Sequence[Record]) -> None:
+        if self.refuses:
+            raise ConnectionLostError(self.refuses)
+        self.written += [(topic, record) for record in records]
+
+
+def test_a_heartbeat_names_the_pair_and_the_time_and_its_topic_is_compacted() -> None:
+    """K894-44, K894-45."""
+    target, writer = FakeCluster(), Writer()
+    heartbeats = Heartbeats(pair(), target, writer, now=lambda: NOON)
+    assert heartbeats.beat()
+    assert heartbeats.beat()
+    (topic,) = target.created
+    assert (topic.name, topic.partition_count, topic.replication_factor) == ("heartbeats", 1, 3)
+    assert topic.configs == {"cleanup.policy": "compact"}
+    wanted = Heartbeat(source_alias="A", target_alias="B", timestamp=int(NOON * 1000))
+    assert [(name, record.key, record.value) for name, record in writer.written] == [
+        ("heartbeats", wanted.key(), wanted.value())
+    ] * 2
+    assert writer.written[0][1].timestamp == wanted.timestamp
+
+
+def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() -> None:
+    """K894-45."""
+    for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
+        target = FakeCluster()
+        target.refuses["heartbeats"] = AdminRefusedError(name, "")
+        assert Heartbeats(pair(), target, Writer()).beat()
+
+
+def test_what_is_wrong_is_told_once_until_it_changes_or_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-44."""
+    target, writer, now = FakeCluster(), Writer(), NOON
+    heartbeats = Heartbeats(pair(), target, writer, now=lambda: now)
+    target.refuses["heartbeats"] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    with caplog.at_level(logging.INFO):
+        assert [heartbeats.beat() for _ in range(3)] == [False] * 3
+        del target.refuses["heartbeats"]
+        writer.refuses = "b:1: refused"
+        heartbeats.beat()
+        now += 10
+        heartbeats.beat()
+        writer.refuses = ""
+        assert heartbeats.beat()
+    first, second, third = [record.getMessage() for record in caplog.records]
+    assert "with heartbeats.topic.replication.factor=3: INVALID_REPLICATION_FACTOR: only 1 broker" in first
+    assert "no heartbeats on cluster B: b:1: refused. emit.heartbeats.enabled=false switches them off" in second
+    assert third == "A->B: heartbeats are written again"
+
+
+def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-44: no alarm at each first start."""
+    writer, now = Writer(), NOON
+    heartbeats = Heartbeats(pair(), FakeCluster(), writer, now=lambda: now)
+    writer.refuses = "Partition 0 of heartbeats does not exist or has no leader now"
+    with caplog.at_level(logging.INFO):
+        assert not heartbeats.beat()
+        now += 9
+        assert not heartbeats.beat()
+        assert not caplog.records
+        now += 1
+        assert not heartbeats.beat()
+    assert "has no leader now" in caplog.text
+
+
+@pytest.mark.process
+def test_heartbeats_of_a_pair_without_a_flow_arrive_at_a_broker() -> None:
+    """K894-44."""
+    with klamm.Broker() as there:
+        # given
+        more = {"A->B.enabled": "false", "heartbeats.topic.replication.factor": "1"}
+        stop = threading.Event()
+        settings = pair(there.bootstrap_servers, **more)
+        thread = threading.Thread(target=write_heartbeats, args=(settings, stop))
+        # when
+        thread.start()
+        try:
+            first, second, *_ = wait_for_records(there.bootstrap_servers, "heartbeats", 2)
+        finally:
+            stop.set()
+            thread.join(20)
+        # then
+        assert not thread.is_alive()
+        assert first.key == second.key == bytes.fromhex("000141 000142")
+        assert Heartbeat.parse(first.key or b"", first.value or b"").timestamp == first.timestamp < second.timestamp
+        assert topic_configs(there.bootstrap_servers, "heartbeats") == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.process
+def test_a_file_without_a_flow_writes_heartbeats_for_every_pair(tmp_path: Path) -> None:
+    """K894-44: as MirrorMaker does; neither Spark nor Java are needed for it."""
+    with klamm.Broker() as here, klamm.Broker() as there:
+        # given
+        file = tmp_path / "mm2.properties"
+        text = properties(here.bootstrap_servers, there.bootstrap_servers, topics=".*")
+        file.write_text(text.replace("A->B.enabled = true", "A->B.enabled = false"))
+        stop = threading.Event()
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(run(file, stop=stop)))
+        # when
+        thread.start()
+        try:
+            pairs = [
+                record.key
+                for broker in (here, there)
+                for record in wait_for_records(broker.bootstrap_servers, "heartbeats", 1)[:1]
+            ]
+        finally:
+            stop.set()
+            thread.join(30)
+        # then
+        assert pairs == [bytes.fromhex("000142 000141"), bytes.fromhex("000141 000142")]
+        assert codes == [0]

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.admin import KafkaAdmin
+from klamm.mirror.model import AdminRefusedError, ConfigEntry
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.plan_output import print_plan
+from tests.support.mirror_fakes import FakeCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from klamm.mirror.settings.flow import FlowSettings
+
+ONE_FLOW = {
+    "clusters": "A,B",
+    "A.bootstrap.servers": "a:1",
+    "B.bootstrap.servers": "b:1",
+    "A->B.enabled": "true",
+    "topics": "orders",
+}
+DEFAULT = 5
+HEARTBEATS_ON_A = "  + topic heartbeats of the mirror's own on cluster A: 1 partition"
+HEARTBEATS_ON_B = "  + topic heartbeats of the mirror's own on cluster B: 1 partition"
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, clusters: dict[str, FakeCluster], **more: str) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of a plan."""
+
+    def admin(flow: FlowSettings, side: str) -> FakeCluster:
+        return clusters[(flow.source if side == "source" else flow.target).alias]
+
+    monkeypatch.setattr(KafkaAdmin, "of", admin)
+    out = io.StringIO()
+    code = print_plan(parse_settings(ONE_FLOW | more), out)
+    return code, out.getvalue().splitlines()
+
+
+def test_a_plan_names_the_topics_of_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K894-44: they are written to both clusters, and those on the source are mirrored."""
+    code, lines = printed(monkeypatch, {"A": FakeCluster(orders=1), "B": FakeCluster()})
+    assert code == 0
+    assert [line for line in lines if "heartbeats" in line] == [
+        HEARTBEATS_ON_A,
+        HEARTBEATS_ON_B,
+        "  + topic A.heartbeats of the mirror's own on cluster B: 1 partition",
+    ]
+    there = {"A": FakeCluster(orders=1, heartbeats=1), "B": FakeCluster(heartbeats=1)}
+    _, lines = printed(monkeypatch, there)
+    assert [line for line in lines if "heartbeats" in line] == [
+        "  + topic A.heartbeats: 1 partitions, replication factor 2"
+    ]
+
+
+def test_a_plan_of_two_flows_names_each_topic_of_heartbeats_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"B->A.enabled": "true"})
+    assert sorted(line for line in lines if "topic heartbeats" in line) == [HEARTBEATS_ON_A, HEARTBEATS_ON_B]
+
+
+def test_a_plan_without_heartbeats_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, lines = printed(monkeypatch, {"A": FakeCluster(), "B": FakeCluster()}, **{"emit.heartbeats.enabled": "false"})
+    assert [line for line in lines if "heartbeats" in line] == []
+
+
+class Source(FakeCluster):
+    """Tells defaults, too."""
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        defaults = tuple(
+            ConfigEntry(name=name, value="1", config_source=DEFAULT) for name in ("flush.ms", "segment.ms")
+        )
+        described = super().describe_topic_configs(topics)
+        return {name: (*own, *defaults) for name, own in described.items() if not isinstance(own, AdminRefusedError)}
+
+
+class Secretive(FakeCluster):
+    """May not be asked for configs."""
+
+    def describe_topic_configs(
+        self, topics: Sequence[str]
+    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+        return dict.fromkeys(topics, AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no right to"))
+
+
+def test_a_plan_says_where_it_can_not_see_what_would_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K894-21: everything is sent there; defaults that are defaults on both sides are not listed one by one."""
+    source, target = Source(orders=1), Secretive(**{"A.orders": 1})
+    source.configs["orders"] = {"retention.ms": "5"}
+    _, lines = printed(monkeypatch, {"A": source, "B": target})
+    why = "cluster B does not let them be described"
+    assert [line for line in lines if "A.orders" in line] == [
+        f"  ~ topic A.orders: retention.ms: ? -> 5: set on the source topic; {why}",
+        f"  - topic A.orders: 2 configs: ? -> (default): not set on the source topic; {why}",
+    ]
+    _, lines = printed(monkeypatch, {"A": source, "B": target}, **{"use.incremental.alter.configs": "never"})
+    assert [line for line in lines if "A.orders" in line] == [
+        f"  ~ topic A.orders: ? -> the complete set, which AlterConfigs writes; {why}"
+    ]
+
+
+class Broken:
+    """A filter of the user's own with a mistake."""
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        raise KeyError(topic)
+
+
+class Nameless:
+    """A naming policy of the user's own with a mistake."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> None:
+        _ = source_alias, topic
+
+    def topic_source(self, topic: str) -> None:
+        _ = topic
+
+    def upstream_topic(self, topic: str) -> None:
+        _ = topic
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "reason"),
+    [
+        ("topic.filter.class", "Broken", "KeyError: 'orders'"),
+        (
+            "replication.policy.class",
+            "Nameless",
+            "TypeError: replication.policy.class: format_remote_topic gave None for orders, not a name",
+        ),
+    ],
+)
+def test_a_mistake_in_a_class_of_the_users_own_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, key: str, name: str, reason: str
+) -> None:
+    code, lines = printed(monkeypatch, {"A": FakeCluster(orders=1), "B": FakeCluster()}, **{key: f"{__name__}:{name}"})
+    assert (code, lines) == (1, [f"A->B: can not be planned: {reason}"])

@@ -1,0 +1,150 @@
+"""The registration report as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+from klamm.registration_report.page import render
+from klamm.registration_report.report import IgnoringClient, Reach, Report, SupportRow, VersionWindow, report_of
+from klamm.registration_report.text import NOTHING_YET, summary, write_report
+
+
+def row(software: str, version: str, config: str, clients: int, total: int, *users: str) -> SupportRow:
+    return SupportRow(
+        software=software,
+        version=version,
+        config=config,
+        clients=clients,
+        clients_total=total,
+        users=users,
+        last_registered_ms=1_700_000_000_000,
+    )
+
+
+REPORT = Report(
+    rows=(
+        row("klamm", "1.0", "acks", 2, 2, "alice", "bob"),
+        row("klamm", "1.0", "session.timeout.ms", 1, 2, "alice"),
+        row("other", "7", "acks", 0, 3),
+        row("other", "7", "session.timeout.ms", 0, 3),
+    ),
+    clients=5,
+    records=6,
+    unreadable=1,
+    reach=(
+        Reach(config="acks", following=2, clients=5),
+        Reach(config="retries", following=5, clients=5),
+    ),
+    users=(Reach(config="acks", following=2, clients=5, user="bob"),),
+    users_total=1,
+    ignoring=(
+        IgnoringClient(config="acks", user="bob", client_id="app1", software="other", version="7"),
+        IgnoringClient(
+            config="acks", user="bob", client_id="app2", software="other", version="7", supported_configs=None
+        ),
+    ),
+    ignoring_total=3,
+    windows=(VersionWindow(start_ms=5, software="other", version="7", clients=3),),
+    versions_total=2,
+)
+
+
+def text(report: Report) -> str:
+    output = io.StringIO()
+    write_report(report, output, output_format="human")
+    return output.getvalue()
+
+
+def test_the_table_names_software_configs_and_how_far_they_reach() -> None:
+    shown = text(REPORT)
+    for part in ("klamm", "1.0", "acks", "2 of 2", "0 of 3", "alice, bob", "2023-11-14 22:13:20"):
+        assert part in shown
+
+
+def test_the_summary_says_who_would_follow_and_who_would_not() -> None:
+    """K649-22."""
+    assert summary(REPORT) == [
+        "5 clients, 6 records.",
+        "1 of 6 records are no registrations and were left out.",
+        "If acks is set: 2 of 5 clients follow, 3 would ignore it:",
+        "  bob app1 (other 7, registered [])",
+        "  bob app2 (other 7, unknown, never registered)",
+        "  and 1 more",
+        "If retries is set: 5 of 5 clients follow.",
+    ]
+
+
+def test_a_topic_without_registrations_says_so() -> None:
+    assert text(Report(rows=(), clients=0, records=0)) == f"{NOTHING_YET}\n"
+
+
+def test_many_users_are_shortened() -> None:
+    report = Report(rows=(row("klamm", "1.0", "acks", 5, 5, "a", "b", "c", "d", "e"),), clients=5, records=5)
+    assert "a, b, c and 2 more" in text(report)
+
+
+def test_who_never_registered_is_counted_by_itself() -> None:
+    # given
+    reach = Reach(config="acks", following=12, clients=14, unknown=2)
+    client = IgnoringClient(
+        config="acks", user="bob", client_id="a", software="unknown", version="unknown", supported_configs=None
+    )
+    report = Report(rows=(), clients=14, records=12, reach=(reach,), ignoring=(client,), never_registered=2)
+    # then
+    assert summary(report) == [
+        "14 clients, 12 records.",
+        "2 of 14 clients never registered; which configs they support is unknown.",
+        "If acks is set: 12 of 14 clients follow, 2 would ignore it (2 never registered):",
+        "  bob a (unknown, unknown, never registered)",
+        "  and 1 more",
+    ]
+
+
+def test_as_json_everything_is_there() -> None:
+    output = io.StringIO()
+    write_report(REPORT, output, output_format="json")
+    document = json.loads(output.getvalue())
+    assert document["clients"] == 5
+    assert document["rows"][0]["users"] == ["alice", "bob"]
+
+
+def test_what_clients_call_themselves_is_no_markup() -> None:
+    report = Report(rows=(row("[red]x", "[/]", "[bold]", 1, 1, "[blink]"),), clients=1, records=1)
+    shown = text(report)
+    for part in ("[red]x", "[/]", "[bold]", "[blink]"):
+        assert part in shown
+
+
+def test_a_report_survives_json() -> None:
+    output = io.StringIO()
+    write_report(REPORT, output, output_format="json")
+    assert report_of(json.loads(output.getvalue())) == REPORT
+
+
+def test_a_time_that_no_calendar_holds_is_shown_as_its_number() -> None:
+    report = Report(
+        rows=(dataclasses.replace(row("a", "1", "acks", 1, 1), last_registered_ms=1 << 61),), clients=1, records=1
+    )
+    assert str(1 << 61) in text(report)
+
+
+def test_names_that_clients_choose_stay_in_their_line() -> None:
+    odd = IgnoringClient(
+        config="acks", user="a\n", client_id="\x1b[2J", software="s", version="1", supported_configs=("\r",)
+    )
+    rows = (row("soft\nware", "1\x1b", "acks", 2, 2, *(f"{number}" * 60 for number in range(3)), "last\n"),)
+    report = dataclasses.replace(REPORT, ignoring=(odd,), rows=rows)
+    assert r"  a\n \x1b[2J (s 1, registered [\r])" in summary(report)
+    shown = text(report)
+    assert "\x1b" not in shown
+    assert r"soft\nware" in shown
+    assert "and 1 more" in shown
+
+
+def test_a_client_without_an_id_is_named_so() -> None:
+    nameless = dataclasses.replace(REPORT.ignoring[0], client_id="")
+    report = dataclasses.replace(REPORT, ignoring=(nameless,))
+    assert "  bob (none) (other 7, registered [])" in summary(report)
+    assert ">(none)<" in render(report, title="t")

@@ -1,0 +1,86 @@
+"""A stream that ends is started again, with growing pauses, and not for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from klamm.registration_report.restarts import LONGEST_PAUSE_S, MAX_FAILURES, STEADY_S, SteadyStream
+
+TRACE = "[STREAM_FAILED] Query ended\nTraceback:\nklamm.wire.connection.ConnectionLostError: No broker\n=== Plan ==="
+
+
+class Query:
+    """One that runs until it is told what ends it."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.is_stopped = False
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Machine:
+    """Starts queries, and holds the clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.started: list[Query] = []
+        self.stream: SteadyStream[Any] = SteadyStream("versions", self.start, now=lambda: self.now_s)
+
+    def start(self) -> Query:
+        self.started.append(Query())
+        return self.started[-1]
+
+    def fail(self) -> None:
+        self.started[-1].error = RuntimeError(TRACE)
+        self.stream.tend()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.stream.tend()
+
+
+def test_a_stream_that_runs_is_left_alone() -> None:
+    machine = Machine()
+    machine.pass_time(1_000)
+    assert len(machine.started) == 1
+
+
+def test_a_stream_that_ended_is_started_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    machine.fail()
+    assert "The stream of versions ended and is started again in 1 s: No broker" in caplog.text
+    machine.pass_time(0.9)
+    assert len(machine.started) == 1
+    machine.pass_time(0.2)
+    assert machine.stream.query is machine.started[1]
+    machine.stream.stop()
+    assert machine.started[1].is_stopped
+
+
+def test_pauses_grow_and_at_last_the_error_comes_through() -> None:
+    machine = Machine()
+    pauses = []
+    for count in range(1, MAX_FAILURES):
+        machine.fail()
+        failed_at_s = machine.now_s
+        while len(machine.started) == count:
+            machine.pass_time(0.5)
+        pauses.append(machine.now_s - failed_at_s)
+    assert pauses == [1, 2, 4, 8, 16] + [LONGEST_PAUSE_S] * (MAX_FAILURES - 6)
+    with pytest.raises(RuntimeError, match="No broker"):
+        machine.fail()
+
+
+def test_who_ran_for_a_while_begins_anew() -> None:
+    machine = Machine()
+    for _ in range(2 * MAX_FAILURES):
+        machine.fail()
+        machine.pass_time(LONGEST_PAUSE_S)
+        machine.pass_time(STEADY_S)

@@ -38,6 +38,7 @@ check: setup
 	$(PYTHON_BIN)/ruff format --check .
 	$(PYTHON_BIN)/mypy
 	$(PYTHON_BIN)/lint-imports --no-cache
+	$(PYTHON_BIN)/lint-imports --no-cache --config .importlinter-acyclic
 
 test: check
 	$(WITH_ALL_TOOLS) pytest -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)

@@ -14,7 +14,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from klamm.mirror.source_offsets import SourcePartition, key_bytes, partition_for_key, value_bytes
+from klamm.client.partitioner import partition_for_key
+from klamm.mirror.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record, RecordBatch, encode_batch
 from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_records, produce, read, replica_counts

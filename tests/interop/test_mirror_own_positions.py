@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 import klamm
 from klamm.client.buffers import BufferPool
+from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.source_offset_store import PositionStore, StoredPositions
 from klamm.mirror.model import ClusterAwayError
@@ -20,7 +21,6 @@ from klamm.mirror.source_offsets import (
     ShardPlan,
     SourcePartition,
     key_bytes,
-    partition_for_key,
     shard_plan_key,
     shard_plan_value,
     topic_id_key,

@@ -16,6 +16,7 @@ from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
 from klamm.properties import SettingsError
 from klamm.registration_report import restarts
+from klamm.registration_report.main import run_report
 from klamm.registration_report.report import (
     Following,
     IgnoringClient,
@@ -25,7 +26,6 @@ from klamm.registration_report.report import (
     Sighting,
     SupportRow,
     VersionWindow,
-    run_report,
 )
 from klamm.registration_report.spark import compatibility
 from klamm.registration_report.spark.job import COLUMNS, Job, report_over

@@ -35,7 +35,8 @@ _WINDOW = "1000 days"
 _FOLLOW = f"""
 import sys
 from pathlib import Path
-from klamm.registration_report.report import Following, Scope, run_report
+from klamm.registration_report.main import run_report
+from klamm.registration_report.report import Following, Scope
 quick_to_start = {{
     "spark.master": "local[1,4]",
     "spark.sql.shuffle.partitions": "1",

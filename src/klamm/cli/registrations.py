@@ -48,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
 def _report(options: argparse.Namespace) -> int:
     require_extra("spark", feature="klamm registrations report")
     from klamm.dataframes.errors import ReadingError  # noqa: PLC0415 - --help needs none of it
-    from klamm.registration_report.report import Following, Scope, run_report  # noqa: PLC0415 - --help needs none of it
+    from klamm.registration_report.main import run_report  # noqa: PLC0415 - --help needs none of it
+    from klamm.registration_report.report import Following, Scope  # noqa: PLC0415
 
     # Spark takes seconds to start; a wrong address is told before.
     with connect(options, timeout_ms=_REACH_TIMEOUT_MS) as admin:

@@ -10,10 +10,10 @@ from klamm.client.batches import ProducerIdentity
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster, DeniedError
 from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.partitioner import partition_for_key
 from klamm.client.records import RecordsRefusedError, write_batches
 from klamm.client.transactions import TransactionLostError
 from klamm.dataframes.errors import WritingError
-from klamm.mirror.source_offsets import partition_for_key
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.records import encode_batch
 

@@ -1,9 +1,10 @@
-"""Run a part of klamm in a process that ends with the one that started it, however that one ends.
+"""Child process that ends with its parent, however the parent ends.
 
-``python -m klamm.embedded.lifeline FD REMOVE MODULE ARGUMENTS...`` calls ``MODULE.main(ARGUMENTS)`` beside a thread that watches
-the read end of a pipe (``FD``) whose write end only the parent has. A parent that is killed cannot say goodbye, but the
-kernel closes its pipe. A process forked from the parent may still hold the write end, so the parent's pid is looked at
-as well. ``REMOVE`` is a directory to delete when the parent vanished. Empty: no pipe to watch, nothing to delete.
+``python -m klamm.embedded.lifeline FD REMOVE MODULE ARGUMENTS...`` calls ``MODULE.main(ARGUMENTS)``. A thread beside it
+watches the read end of a pipe (``FD``) whose write end only the parent has. A parent that is killed cannot send a
+message, but the kernel closes its end of the pipe. A process forked from the parent may still hold the write end, so
+the thread also checks the parent's process id. ``REMOVE`` is a directory to delete when the parent has vanished. Empty
+arguments mean: no pipe to watch, nothing to delete.
 
 Linux could send a signal instead (``PR_SET_PDEATHSIG``), but does so when the *thread* that started the process ends.
 """

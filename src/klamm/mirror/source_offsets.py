@@ -15,12 +15,10 @@ import json
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from klamm.client.partitioner import murmur2
+
 _CONNECTOR: Final = "MirrorSourceConnector"
 _OWN: Final = "klamm-mirror"
-_MASK: Final = 0xFFFFFFFF
-_SEED: Final = 0x9747B28C
-_MULTIPLIER: Final = 0x5BD1E995
-_WORD: Final = 4
 
 
 class SourcePartition(NamedTuple):
@@ -164,28 +162,9 @@ def parse_shard_plan(value: bytes | memoryview | None) -> ShardPlan | None:
 
 def shard_of(topic: str, partition: int, shards: int) -> int:
     """Return the shard that writes a partition: the partitions of a topic go round, topics begin anywhere."""
-    return (murmur2(topic.encode()) + partition) % shards
+    return int((murmur2(topic.encode()) + partition) % shards)
 
 
 def resume_offset(last_mirrored_offset: int) -> int:
     """Return the next offset to copy. -1 stands for a partition that is known but of which nothing is mirrored."""
     return max(0, last_mirrored_offset + 1)
-
-
-def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Return the partition that Kafka's Java producer gives a key (murmur2)."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
-
-
-def murmur2(data: bytes) -> int:
-    """Return Kafka's murmur2 of ``data`` as an unsigned 32-bit number (Kafka's ``Utils.murmur2``)."""
-    digest = _SEED ^ len(data)
-    whole = len(data) // _WORD * _WORD
-    for at in range(0, whole, _WORD):
-        word = int.from_bytes(data[at : at + _WORD], "little") * _MULTIPLIER & _MASK
-        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
-        digest = digest * _MULTIPLIER & _MASK ^ word
-    if whole < len(data):
-        digest = (digest ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    digest = (digest ^ digest >> 13) * _MULTIPLIER & _MASK
-    return digest ^ digest >> 15

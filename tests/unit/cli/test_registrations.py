@@ -10,7 +10,7 @@ import pytest
 import klamm.admin
 from klamm.cli import registrations
 from klamm.dataframes.errors import ReadingError
-from klamm.registration_report import report
+from klamm.registration_report import main, report
 from klamm.registration_report.restarts import reason_of
 
 
@@ -25,7 +25,7 @@ def test_the_report_is_asked_for_the_cluster_and_the_form(
         asked.append((bootstrap_servers, how))
         return 0
 
-    monkeypatch.setattr(report, "run_report", run)
+    monkeypatch.setattr(main, "run_report", run)
     (config := tmp_path / "client.properties").write_text("client.id=me")
     # when
     going_on = ["--follow", "--checkpoint", "c", "--late", "2 hours", "--command-config", str(config)]
@@ -138,7 +138,7 @@ def test_records_that_cannot_be_read_are_one_line(
     def run(*_: object, **__: object) -> int:
         raise ReadingError("t-0: reading it is not allowed")
 
-    monkeypatch.setattr(report, "run_report", run)
+    monkeypatch.setattr(main, "run_report", run)
     # when
     code = registrations.main(["report", "--bootstrap-server", klamm_broker.bootstrap_servers])
     # then

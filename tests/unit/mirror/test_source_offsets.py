@@ -10,13 +10,11 @@ from klamm.mirror.source_offsets import (
     ShardPlan,
     SourcePartition,
     key_bytes,
-    murmur2,
     parse_key,
     parse_own_key,
     parse_shard_plan,
     parse_topic_id,
     parse_value,
-    partition_for_key,
     resume_offset,
     shard_of,
     shard_plan_key,
@@ -70,27 +68,10 @@ def test_tombstones_and_strange_values_are_no_position(value: bytes | None) -> N
     assert parse_value(value) is None
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"21", -973932308),
-        (b"foobar", -790332482),
-        (b"a-little-bit-long-string", -985981536),
-        (b"a-little-bit-longer-string", -1486304829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-        (b"abc", 479470107),
-    ],
-)
-def test_murmur2_gives_the_numbers_of_kafkas_java_producer(data: bytes, expected: int) -> None:
-    """The expected numbers are those in the tests of Kafka's own client."""
-    assert murmur2(data) == expected % 2**32
-
-
 @given(st.builds(SourcePartition, st.text(), st.text(), st.integers(0, 2**31 - 1)))
-def test_every_key_is_read_back_and_has_a_partition(partition: SourcePartition) -> None:
+def test_every_key_is_read_back(partition: SourcePartition) -> None:
     key = key_bytes(partition)
     assert parse_key(key) == partition
-    assert 0 <= partition_for_key(key, 25) < 25
 
 
 def test_what_is_remembered_beside_positions_stands_under_a_connectors_name_of_its_own() -> None:

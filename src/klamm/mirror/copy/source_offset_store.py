@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.client import cluster as clusters
 from klamm.client.connection import ConnectionLostError
+from klamm.client.partitioner import partition_for_key
 from klamm.mirror import source_offsets
 from klamm.mirror.own_records import read_newest, write_records
 from klamm.mirror.source_offsets import Position, ShardPlan, SourcePartition
@@ -151,7 +152,7 @@ class PositionStore:
         return place
 
     def _place_of(self, key: bytes) -> _Place:
-        return _Place(key, source_offsets.partition_for_key(key, self._partition_count()))
+        return _Place(key, partition_for_key(key, self._partition_count()))
 
     def _partition_count(self) -> int:
         if self.topic not in self.cluster.topics:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import source_offsets
 from klamm.mirror.model import ClusterAwayError
@@ -191,5 +192,5 @@ def _write(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:
     count = len(cluster.topics[topic].partitions)
     by_partition: dict[int, list[Record]] = {}
     for record in records:
-        by_partition.setdefault(source_offsets.partition_for_key(bytes(record.key or b""), count), []).append(record)
+        by_partition.setdefault(partition_for_key(bytes(record.key or b""), count), []).append(record)
     write_records(cluster, topic, by_partition, timeout_s=_TIMEOUT_S)

@@ -11,6 +11,7 @@ import pytest
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import TopicState
 from klamm.client.connection import ConnectionLostError
+from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import own_records, source_offsets
 from klamm.mirror.copy.partition import PartitionId
@@ -113,7 +114,7 @@ def test_positions_go_where_kafkas_producer_sends_their_keys_also_after_the_topi
         target.has(partitions)
         for number in range(20):
             key = source_offsets.key_bytes(SourcePartition("A", "orders", number))
-            expected = source_offsets.partition_for_key(key, partitions)
+            expected = partition_for_key(key, partitions)
             assert target.store.partition_of(PartitionId("orders", number, "A.orders")) == expected
             records = target.store.records({("orders", number): Position(5)})
             assert _content(records[expected]) == [(key, b'{"offset":4}')]

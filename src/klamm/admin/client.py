@@ -85,6 +85,11 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         """Close the connections."""
         self.close()
 
+    @property
+    def is_searching(self) -> bool:
+        """Whether the client is open and no broker of the cluster has answered yet."""
+        return self._pool.is_searching
+
     def close(self) -> None:
         """Close the connections; calls under way fail. Idempotent."""
         self._pool.close()

@@ -15,7 +15,7 @@ from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import Node
 from klamm.broker.garbage import GarbageSettings
 from klamm.broker.security.listeners import ANY_HOST, Address, Listener, own_host_name
-from klamm.broker.settings import BrokerSettings, parse_arguments, unknown_names
+from klamm.broker.settings import BrokerSettings, names_policy, parse_arguments, unknown_names, warn_of_unknown
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.storage.errors import DataDirectoryError
@@ -39,7 +39,10 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"klamm broker: {error}\n")
         return EXIT_USAGE
     for name in unknown_names(settings.static_configs):
-        logger.warning("%s is no broker config of Kafka or klamm and is passed over", name)
+        if names_policy(settings.static_configs):
+            logger.info("Config %s is unknown to the broker; only the configured policies can read it", name)
+        else:
+            logger.warning("%s", warn_of_unknown(name))
     stdout = sys.stdout
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what a policy prints: nobody need read on after the one line

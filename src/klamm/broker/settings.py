@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.security.listeners import Address, Listener, parse_listeners
 from klamm.configs.brokers import AUTHORIZER_CONFIGS, check_broker_settings
-from klamm.configs.definitions import METRICS_LISTEN, find_broker_config, parse_broker_settings
-from klamm.properties import SettingsError, read_properties
+from klamm.configs.definitions import METRICS_LISTEN, broker_configs, find_broker_config, parse_broker_settings
+from klamm.policy.kinds import KINDS
+from klamm.properties import SettingsError, did_you_mean, read_properties
 from klamm.protocol.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -159,5 +160,15 @@ def _check(configs: Mapping[str, str]) -> None:
 
 
 def unknown_names(configs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that are no config of Kafka's or ours: passed over, as Kafka does, and said in the log."""
+    """Return the names that are configs of neither Kafka nor klamm, sorted. The broker ignores them, as Kafka does."""
     return tuple(sorted(n for n in configs if find_broker_config(n) is None and n not in AUTHORIZER_CONFIGS))
+
+
+def warn_of_unknown(name: str) -> str:
+    """Return the warning about one of the ``unknown_names``, with the nearest config that exists."""
+    return f"unknown config {name} is ignored{did_you_mean(name, (*broker_configs(), *AUTHORIZER_CONFIGS))}"
+
+
+def names_policy(configs: Mapping[str, str]) -> bool:
+    """Return whether a policy is configured; unknown configs may then be the policy's own."""
+    return any(configs.get(key, "").strip() for kind in KINDS for key in kind.class_keys)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +17,13 @@ from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersi
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.admin import AdminClient
 
 EXIT_FAILED: Final = 1
+_SILENCE_S: Final = 3.0
+_PROBE_TIMEOUT_S: Final = 1.0
 
 _LOGIN = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _NAMES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
@@ -38,8 +42,11 @@ class RefusedError(Exception):
     """Something that was asked for cannot be done; the message is for the user."""
 
 
-def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> AdminClient:
-    """Return an admin client for ``--bootstrap-server`` with the settings of ``--command-config``.
+@contextmanager
+def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterator[AdminClient]:
+    """Provide an admin client for ``--bootstrap-server`` with the settings of ``--command-config``.
+
+    When no server has answered after some seconds, a line on stderr says what is being tried and why it fails.
 
     Raises:
         SettingsError: The properties cannot be read or used.
@@ -50,9 +57,37 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> AdminCl
     settings = {"timeout_ms": timeout_ms, **client_settings(properties)}
     addresses = _addresses(options.bootstrap_server)
     try:
-        return AdminClient(addresses, **settings)
+        admin = AdminClient(addresses, **settings)
     except ValueError as error:
         raise SettingsError(f"--bootstrap-server {options.bootstrap_server}: {error}") from error
+    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, settings["timeout_ms"] / 1000))
+    timer.daemon = True
+    timer.start()
+    try:
+        with admin:
+            yield admin
+    finally:
+        timer.cancel()
+
+
+def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float) -> None:
+    if not admin.is_searching:
+        return
+    tried = "; ".join(f"{address}: {_obstacle(address)}" for address in addresses)
+    if admin.is_searching:
+        complain(f"No answer yet, trying for {limit_s:g} s in all: {tried}")
+
+
+def _obstacle(address: str) -> str:
+    """Return why a server may not answer: found out by a connection of its own."""
+    try:
+        with socket.create_connection(split_address(address) or ("", 0), timeout=_PROBE_TIMEOUT_S):
+            return "connected, but no answer to a Kafka request (does security.protocol match the listener?)"
+    except TimeoutError:
+        return "no connection (is a firewall in between?)"
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        return (reason or str(error)).lower()
 
 
 def _addresses(text: str) -> list[str]:

@@ -109,6 +109,11 @@ class ConnectionPool:
         self._net.call_soon_threadsafe(run)
         return outcome
 
+    @property
+    def is_searching(self) -> bool:
+        """Whether the pool is open and no broker has answered yet."""
+        return not self._closed and not self._manager.bootstrapped
+
     def _forget(self, outcome: Future[Any]) -> None:
         with self._lock:
             self._open.discard(outcome)

@@ -11,6 +11,7 @@ import shutil
 import socket
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Final, Self
@@ -58,6 +59,10 @@ class Broker:
         start_timeout_s: how long the broker may take to answer after its start.
         ends_with_parent: False lets the broker run on when this process has ended without ``stop()``.
 
+    Warns:
+        UserWarning: ``config`` has a key that the broker does not know and therefore ignores. With a policy, such a key
+            may be a property of the policy, and no warning is issued.
+
     Raises:
         ValueError: ``brokers`` is less than one.
     """
@@ -76,6 +81,8 @@ class Broker:
             raise ValueError(f"brokers={brokers}: at least one is needed")
         self._brokers = brokers
         self._config = {**_FOR_TESTS, **(config or {})}
+        if config:
+            _warn_of_unknown({name: str(value) for name, value in config.items()})
         self._given_dir = None if data_dir is None else Path(data_dir)
         self._data_dir = self._given_dir
         scheme, separator, self._listen = listen.rpartition("://")
@@ -214,6 +221,14 @@ class Broker:
         if self._given_dir is None and self._data_dir is not None:
             shutil.rmtree(self._data_dir, ignore_errors=True)
             self._data_dir = None
+
+
+def _warn_of_unknown(config: Mapping[str, str]) -> None:
+    from klamm.broker.settings import names_policy, unknown_names, warn_of_unknown  # noqa: PLC0415  # start-up time
+
+    if not names_policy(config):
+        for name in unknown_names(config):
+            warnings.warn(f"klamm.Broker: {warn_of_unknown(name)}", stacklevel=3)
 
 
 def _free_addresses(host: str, count: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.broker.settings import parse_arguments
+from klamm.broker.settings import parse_arguments, unknown_names, warn_of_unknown
 from klamm.properties import SettingsError
 
 
@@ -33,3 +33,16 @@ def test_the_data_of_an_apache_kafka_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
     with pytest.raises(SettingsError, match="there are the data of an Apache Kafka"):
         parse_arguments(["--set", f"log.dirs={tmp_path}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        ("num.partitons", "unknown config num.partitons is ignored; did you mean num.partitions?"),
+        ("Log.Retention.MS", "unknown config Log.Retention.MS is ignored; did you mean log.retention.ms?"),
+        ("zzz", "unknown config zzz is ignored"),
+    ],
+)
+def test_an_unknown_config_is_warned_of_with_the_nearest_known_one(name: str, warning: str) -> None:
+    assert unknown_names({name: "1", "num.partitions": "1"}) == (name,)
+    assert warn_of_unknown(name) == warning

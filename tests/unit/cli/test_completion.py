@@ -34,6 +34,9 @@ def test_commands_are_completed() -> None:
     ("words", "offered"),
     [
         (("topics", "--cr"), ["--create"]),
+        (("configs", "--boot"), ["--bootstrap-server"]),
+        (("topics", "--boot"), ["--bootstrap-server"]),
+        (("topics", "--delete-"), []),
         (("configs", "--add-config-f"), ["--add-config-file"]),
         (("configs", "--prune"), ["--prune-configs"]),
         (("configs", "ap"), ["apply"]),

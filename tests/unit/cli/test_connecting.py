@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.cli import connecting
 from klamm.cli.connecting import client_settings, connect, explain, guarded
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
@@ -16,6 +19,8 @@ from tests.support.processes import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import klamm
 
 LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="al\\"ice" password="p w";'
 
@@ -93,8 +98,8 @@ def test_a_broker_that_is_too_old_is_told_apart() -> None:
     ],
 )
 def test_servers_that_cannot_be_are_refused_at_once(servers: str, complaint: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        connect(Namespace(bootstrap_server=servers, command_config=None))
+    with pytest.raises(SettingsError) as refused, connect(Namespace(bootstrap_server=servers, command_config=None)):
+        pass
     assert complaint in str(refused.value)
 
 
@@ -106,6 +111,37 @@ def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:
         failure = admin.describe_cluster().exception()
     assert isinstance(failure, TimeoutError)
     assert str(failure).startswith(f"No broker answers at {servers} within 300 ms")
+
+
+def test_silence_is_explained_while_servers_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given: nobody listens on the first port, and no Kafka on the second one
+    monkeypatch.setattr(connecting, "_SILENCE_S", 0.1)
+    (hasty := tmp_path / "hasty.properties").write_text("default.api.timeout.ms=1500\n")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        servers = (f"127.0.0.1:{free_port()}", f"127.0.0.1:{mute.getsockname()[1]}")
+        # when
+        options = Namespace(bootstrap_server=",".join(servers), command_config=str(hasty))
+        with connect(options) as admin:
+            assert isinstance(admin.describe_cluster().exception(), TimeoutError)
+    # then
+    assert capsys.readouterr().err == (
+        f"No answer yet, trying for 1.5 s in all: {servers[0]}: connection refused; {servers[1]}: connected, but no"
+        " answer to a Kafka request (does security.protocol match the listener?)\n"
+    )
+
+
+@pytest.mark.process
+def test_nothing_is_said_of_a_server_that_answers(
+    klamm_session_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connecting, "_SILENCE_S", 0.3)
+    options = Namespace(bootstrap_server=klamm_session_broker.bootstrap_servers, command_config=None)
+    with connect(options) as admin:
+        admin.describe_cluster().result()
+        time.sleep(0.5)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.process

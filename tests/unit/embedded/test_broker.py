@@ -281,7 +281,9 @@ def test_a_policy_may_print_as_much_as_it_likes(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_log_of_the_broker_can_be_read() -> None:
-    with klamm.Broker(config={"no.such.setting": 1}) as broker:
+    with pytest.warns(UserWarning, match="no.such.setting"):
+        unknown = klamm.Broker(config={"no.such.setting": 1})
+    with unknown as broker:
         assert "no.such.setting" in broker.log_text()
 
 
@@ -310,3 +312,14 @@ def test_pytest_gives_brokers_to_tests(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
     # then
     result.assert_outcomes(passed=3)
+
+
+def test_an_unknown_config_is_a_warning_with_the_nearest_known_one() -> None:
+    expected = r"^klamm\.Broker: unknown config num\.partitons is ignored; did you mean num\.partitions\?$"
+    with pytest.warns(UserWarning, match=expected) as issued:
+        klamm.Broker(config={"num.partitons": 3, "log.retention.ms": 5})
+    assert [warning.filename for warning in issued] == [__file__]
+
+
+def test_a_policy_may_have_configs_of_its_own() -> None:
+    klamm.Broker(config={"create.topic.policy.class.name": "house:Policy", "house.max.partitions": 12})

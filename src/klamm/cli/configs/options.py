@@ -61,7 +61,7 @@ def parser() -> ToolParser:
         epilog="Exit codes: 0 done, 1 the cluster or the tool refused, 2 flags that do not go together.",
     )
     add_common(found)
-    found.add_value("--bootstrap-controller", metavar="HOST:PORT", help="not served: klamm has no separate controllers")
+    found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # refused with a reason, so it is not offered
     found.add_switch("--alter", help="change configs")
     found.add_switch("--describe", help="show configs")
     found.add_switch("--all", help="show every config, not only those set for this entity")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import (
@@ -16,7 +17,6 @@ from klamm.cli.arguments import (
 from klamm.cli.output import complain, say
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
 ACTIONS: Final = ("alter", "create", "describe", "list", "delete")
@@ -61,7 +61,7 @@ def parser() -> ToolParser:
     found.add_argument(
         "--config", action="append", metavar="NAME=VALUE", help="a config of the topic to create; may be repeated"
     )
-    found.add_value("--delete-config", metavar="NAME", help="not supported since Kafka 4.0: klamm configs does it")
+    found.add_value("--delete-config", help=argparse.SUPPRESS)  # refused since Kafka 4.0, so it is not offered
     number = whole_number(INT32_MAX)
     found.add_value("--partitions", type=number, metavar="N", help="partitions of the new topic, or to grow to")
     found.add_value(

@@ -1,0 +1,45 @@
+"""The mirror's properties file of the README, run between two brokers of one node each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from klamm.admin import AdminClient
+from tests.support.klamm import KlammBroker
+from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, read
+
+if TYPE_CHECKING:
+    import pytest
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_the_file_of_the_readme_copies_between_two_single_brokers(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    # given
+    request.getfixturevalue("java")
+    found = re.search(r"^```\n(# mm2\.properties\n.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None
+    with KlammBroker() as source, KlammBroker() as target:
+        text = found[1]
+        for example, broker in (("a.example.org:9092", source), ("b.example.org:9092", target)):
+            assert example in text
+            text = text.replace(example, broker.bootstrap_servers)
+        for topic in ("orders", "payments.eu", "other"):
+            create_topic(source.bootstrap_servers, topic, 1)
+        produce(source.bootstrap_servers, "orders", [(0, Seen(b"k", b"v", (), 1_700_000_000_000))])
+        # when
+        with MirrorProcess(text, tmp_path, "--until-caught-up") as mirror:
+            code = mirror.wait()
+        # then
+        assert code == 0
+        (copied,) = read(target.bootstrap_servers, "A.orders", {0: 1})[0]
+        assert copied.value == b"v"
+        with AdminClient(target.bootstrap_servers) as admin:
+            assert {name for name in admin.list_topics().result() if name.startswith("A.")} >= {
+                "A.orders",
+                "A.payments.eu",
+            }

@@ -124,7 +124,8 @@ class GroupBroker:
     def ask(self, route: Route, request: Message, answer: type[Answer], version: int, *, node_id: int = 1) -> Answer:
         """Send a request to one of the brokers and return what a client reads."""
         assert route.api.serves(version)
-        services = SimpleNamespace(groups=self.groups, cluster=self.cluster, authorizer=AllowAll())
+        topics = SimpleNamespace(get=lambda name: name)  # the internal topics exist
+        services = SimpleNamespace(groups=self.groups, cluster=self.cluster, topics=topics, authorizer=AllowAll())
         context = RequestContext(
             services=cast("Any", services),
             session=Session(connection_id=1, node_id=node_id, client_host="10.0.0.1"),

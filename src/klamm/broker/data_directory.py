@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.configs.own_settings import max_history
 from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.configs.names import INTERNAL_TOPICS
 from klamm.storage.changes import PutSetting
 from klamm.storage.identity import (
     CLUSTER_ID_SETTING,
@@ -81,7 +82,7 @@ async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -
         [
             PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id),
             PutSetting(name=NEXT_PRODUCER_ID, value=str(next_producer_id)),
-            *topics_in(logs, node_ids=settings.node_ids, internal={REGISTRATIONS_TOPIC}),
+            *topics_in(logs, node_ids=settings.node_ids, internal=INTERNAL_TOPICS | {REGISTRATIONS_TOPIC}),
         ]
     )
     return cluster_id

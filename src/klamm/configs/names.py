@@ -10,6 +10,12 @@ from klamm.protocol.errors import InvalidRequestError, InvalidTopicError
 from klamm.protocol.types import ResourceType
 
 MAX_TOPIC_NAME_LENGTH = 249
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+CLUSTER_METADATA: Final = "__cluster_metadata"
+"""The log of Kafka's controllers; not a topic that clients see."""
+INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
+"""Topics that belong to the broker, by name (Kafka's ``Topic.INTERNAL_TOPICS``)."""
 
 _OF_BROKERS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

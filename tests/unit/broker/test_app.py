@@ -12,8 +12,10 @@ import pytest
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import Node
 from klamm.broker.settings import parse_arguments
+from klamm.broker.topics.internal import ensure_internal_topic
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC, registration
+from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.errors import StorageError
 from klamm.storage.metadata import MetadataStore
 from tests.support.failing_disk import Disk
@@ -37,9 +39,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @asynccontextmanager
-async def running(data_dir: Path) -> AsyncIterator[Services]:
+async def running(data_dir: Path, *more: str) -> AsyncIterator[Services]:
     """Run a broker that nobody can connect to."""
-    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir)])
+    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *more])
     node = Node(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
     app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
     try:
@@ -90,5 +92,51 @@ def test_registrations_stay_when_their_topic_could_not_be_deleted(tmp_path: Path
             with pytest.raises(StorageError):
                 await delete_topic(services, TOPIC)
             assert set(services.client_configs.registered) == {APP1, APP2}
+
+    run(main())
+
+
+def test_an_internal_topic_is_created_once_as_the_configs_describe_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs = "offsets.topic.num.partitions=7", "offsets.topic.segment.bytes=2000000"
+        async with running(tmp_path, *(part for config in configs for part in ("--set", config))) as services:
+            created = ensure_internal_topic(CONSUMER_OFFSETS, services)
+            assert created is not None
+            assert ensure_internal_topic(CONSUMER_OFFSETS, services) is created
+            assert (created.is_internal, created.partitions) == (True, ((1,),) * 7)
+            in_force = services.configs.topic_config(CONSUMER_OFFSETS)
+            assert (in_force["cleanup.policy"], in_force["segment.bytes"]) == (("compact",), 2_000_000)
+            assert ensure_internal_topic("__share_group_state", services) is None
+        async with running(tmp_path) as services:
+            assert services.topics.get(CONSUMER_OFFSETS) == created
+
+    run(main())
+
+
+def test_an_internal_topic_that_cannot_be_stored_is_created_again_later(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as services:
+            disk.failures = 1
+            assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
+            while services.topics.get(TRANSACTION_STATE) is not None:  # noqa: ASYNC110 -- no event says so
+                await asyncio.sleep(0.01)
+            assert "could not be stored and is created again later" in caplog.text
+            assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
+        async with running(tmp_path) as services:
+            assert services.topics.get(TRANSACTION_STATE) is not None
+
+    run(main())
+
+
+def test_an_ordinary_topic_of_an_internal_name_is_internal_from_the_next_start_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as services:
+            await services.topics.create(CONSUMER_OFFSETS, [[1]], configs={})
+        async with running(tmp_path) as services:
+            topic = services.topics.get(CONSUMER_OFFSETS)
+            assert topic is not None
+            assert topic.is_internal
 
     run(main())

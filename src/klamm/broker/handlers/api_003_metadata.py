@@ -16,7 +16,8 @@ from klamm.broker.route import Route
 from klamm.broker.security.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
 from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.creation import RESERVED_NAMES, TopicSpec, create_topic
-from klamm.configs.names import check_topic_name
+from klamm.broker.topics.internal import ensure_internal_topic
+from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -36,6 +37,8 @@ _OPERATIONS_SINCE: Final = 8
 _IDS_SINCE: Final = 12
 _CLUSTER_OPERATIONS: Final = range(8, 11)
 """The versions that tell what may be done to the cluster; later DescribeCluster does."""
+_NEVER_ON_DEMAND: Final = (RESERVED_NAMES - INTERNAL_TOPICS) | {CLUSTER_METADATA}
+"""Names that are reserved, and not created because a client asks for their metadata."""
 
 
 async def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -102,6 +105,9 @@ async def _answer(
     refusal = _refuse_creation(name, context, may_create=may_create)
     if refusal:
         return _failed(refusal, name=name)
+    if name in INTERNAL_TOPICS:
+        internal = ensure_internal_topic(name, context.services)
+        return _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name) if internal is None else _found(internal)
     return await _create(name, context)
 
 
@@ -120,7 +126,7 @@ def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) ->
         check_topic_name(name)
     except KafkaApiError as error:
         return error.error_code
-    may_create = may_create and name not in RESERVED_NAMES
+    may_create = may_create and name not in _NEVER_ON_DEMAND
     if not (may_create and context.services.configs.broker_value("auto.create.topics.enable")):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not (may_cluster(context, AclOperation.CREATE) or may_topic(context, AclOperation.CREATE, name)):
@@ -164,7 +170,9 @@ def _found(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
 def _failed(
     error_code: ErrorCode, *, name: str | None, topic_id: UUID = ZERO_UUID
 ) -> MetadataResponse.MetadataResponseTopic:
-    return MetadataResponse.MetadataResponseTopic(error_code=error_code, name=name, topic_id=topic_id)
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=error_code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+    )
 
 
 ROUTE: Final = Route(api=API, request=MetadataRequest, handle=handle)

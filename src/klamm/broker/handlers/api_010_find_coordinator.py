@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.groups.placement import coordinator_for
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_group, may_transactional_id
+from klamm.broker.topics.internal import ensure_internal_topic
+from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -24,6 +26,8 @@ API: Final = Api(key=ApiKey.FIND_COORDINATOR, min_version=0, max_version=6)
 FIRST_VERSION_WITH_KEYS: Final = 4
 GROUP: Final = 0
 TRANSACTION: Final = 1
+_TOPICS: Final = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
+"""The internal topic behind each type of key; as in Kafka it exists from the first question for a coordinator on."""
 NOWHERE: Final = ("", -1, -1)
 """Host, port and id where there is no coordinator."""
 
@@ -75,8 +79,9 @@ def _denied(key: str, key_type: int, context: RequestContext) -> ErrorCode:
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> Node | None:
-    if key_type not in {GROUP, TRANSACTION}:
+    if key_type not in _TOPICS:
         return None
+    ensure_internal_topic(_TOPICS[key_type], context.services)
     cluster = context.services.cluster
     return cluster.node(coordinator_for(key, cluster.node_ids), context.session.listener)
 

@@ -3,7 +3,8 @@
 Topics by name, or by id (v6). What is named twice, also once by name and once by its id, is answered with
 INVALID_REQUEST and stays. ``delete.topic.enable=false`` refuses all. A policy has its say last. Partitions count for
 ``controller_mutation_rate`` (KIP-599); from v5 on what is beyond it is refused.
-Not done here: internal topics are deleted like others, as in Kafka.
+Kafka's internal topics are refused, since the groups and transactions behind them do not live in them; Kafka deletes
+them, and all committed offsets with them. The topic of client registrations can be deleted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from klamm.broker.attempt import NONE, ApiError, attempt
 from klamm.broker.route import Route
 from klamm.broker.security.checks import TOPIC_DENIED, may_cluster, may_topic
 from klamm.broker.topics.catalog import Topic
+from klamm.configs.names import INTERNAL_TOPICS
 from klamm.policy.details import DeleteTopicDetails
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.protocol.api import Api, ApiKey
@@ -36,6 +38,10 @@ _STATES_SINCE: Final = 6
 _STRICT_SINCE: Final = 5
 _DISABLED_HAS_CODE_SINCE: Final = 3
 _UNKNOWN_NAME: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+_INTERNAL: Final = ApiError(
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    "An internal topic cannot be deleted; delete groups to remove their offsets.",
+)
 _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
 
 
@@ -89,6 +95,8 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
             answers.append(denied)
         elif topic is None:
             answers.append(_result(name, topic_id, _UNKNOWN_NAME if name is not None else _UNKNOWN_ID))
+        elif topic.name in INTERNAL_TOPICS:
+            answers.append(_result(topic.name, topic.topic_id, _INTERNAL))
         elif times[topic.topic_id] > 1:
             error = ApiError(
                 ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."

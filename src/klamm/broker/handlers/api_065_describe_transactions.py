@@ -13,6 +13,7 @@ from klamm.broker.attempt import attempt
 from klamm.broker.groups.placement import partition_for, require_coordinator
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_topic, may_transactional_id
+from klamm.configs.names import CONSUMER_OFFSETS
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import TransactionalIdAuthorizationError
 from klamm.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from klamm.broker.transactions.model import Transaction
 
 API: Final = Api(key=ApiKey.DESCRIBE_TRANSACTIONS, min_version=0, max_version=0)
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 TransactionState = DescribeTransactionsResponse.TransactionState
 
@@ -67,8 +67,8 @@ def _partitions(known: Transaction, context: RequestContext) -> dict[str, set[in
         topic = context.services.topics.by_id(item.topic_id)
         if topic is not None and may_topic(context, AclOperation.DESCRIBE, topic.name):
             found.setdefault(topic.name, set()).add(item.partition)
-    if known.groups and may_topic(context, AclOperation.DESCRIBE, OFFSETS_TOPIC):
-        found[OFFSETS_TOPIC] = {partition_for(group) for group in known.groups}
+    if known.groups and may_topic(context, AclOperation.DESCRIBE, CONSUMER_OFFSETS):
+        found[CONSUMER_OFFSETS] = {partition_for(group) for group in known.groups}
     return found
 
 

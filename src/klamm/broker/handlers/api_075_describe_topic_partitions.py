@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.broker.route import Route
 from klamm.broker.security.checks import authorized_operations, may_topic
 from klamm.broker.topics.catalog import LEADER_EPOCH
-from klamm.configs.names import check_topic_name
+from klamm.configs.names import INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_topic_partitions import (
@@ -49,7 +49,8 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
         if left == 0:
             return _page(answers, name, first)
         if topic is None:
-            answers.append(Answer(error_code=_missing(name), name=name, partitions=[]))
+            is_internal = name in INTERNAL_TOPICS
+            answers.append(Answer(error_code=_missing(name), name=name, is_internal=is_internal, partitions=[]))
             continue
         last = min(len(topic.partitions), first + left)
         answers.append(_describe(topic, first, last))

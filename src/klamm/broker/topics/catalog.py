@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 from klamm.broker.author import BROKER_ITSELF, Author
+from klamm.configs.names import INTERNAL_TOPICS
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.storage.changes import DropTopic, PutTopic
 
@@ -73,7 +74,10 @@ class TopicCatalog:
         self._by_folded_name.clear()
         for row in self._store.load_topics():
             topic = Topic(
-                name=row.name, topic_id=row.topic_id, is_internal=row.is_internal, partitions=tuple(row.partitions)
+                name=row.name,
+                topic_id=row.topic_id,
+                is_internal=row.is_internal or row.name in INTERNAL_TOPICS,
+                partitions=tuple(row.partitions),
             )
             self._remember(topic)
             self._open_logs(topic, range(len(topic.partitions)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.topics.catalog import Topic
 from klamm.broker.topics.placement import UNSET, Placement, check_request_size, place_new_topic
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
-from klamm.configs.names import check_topic_name
+from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
 from klamm.policy.details import TopicDetails
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.protocol.errors import (
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
     from klamm.broker.quotas.mutations import MutationQuota
 
-RESERVED_NAMES: Final = frozenset({REGISTRATIONS_TOPIC})
-"""Topics that only the broker itself makes, when it first writes to them."""
-
-_CLUSTER_METADATA: Final = "__cluster_metadata"  # the log of Kafka's controllers
+RESERVED_NAMES: Final = INTERNAL_TOPICS | {REGISTRATIONS_TOPIC}
+"""Topics that only the broker itself creates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +115,13 @@ def _default_num_partitions(context: RequestContext) -> int:
 
 def _decide(spec: TopicSpec, context: RequestContext) -> tuple[Placement, Mapping[str, str]]:
     services = context.services
-    if spec.name == _CLUSTER_METADATA:
-        raise InvalidRequestError(f"Creation of internal topic {_CLUSTER_METADATA} is prohibited.")
+    if spec.name == CLUSTER_METADATA:
+        raise InvalidRequestError(f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
     check_topic_name(spec.name)
-    if spec.name in RESERVED_NAMES:
-        raise InvalidTopicError(f"Topic '{spec.name}' is kept by the broker itself.")
     if services.topics.get(spec.name) is not None:
         raise TopicAlreadyExistsError(f"Topic '{spec.name}' already exists.")
+    if spec.name in RESERVED_NAMES:
+        raise InvalidTopicError(f"Topic '{spec.name}' is reserved: the broker creates it when it is needed.")
     colliding = services.topics.colliding(spec.name)
     if colliding is not None:
         raise InvalidTopicError(f"Topic '{spec.name}' collides with existing topic: {colliding}")

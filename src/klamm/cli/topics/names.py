@@ -11,12 +11,11 @@ from uuid import UUID
 
 from klamm.cli.arguments import INT32_MAX, whole_number
 from klamm.cli.connecting import RefusedError
+from klamm.configs.names import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka's tool knows them by name."""
 _UUID_BYTES: Final = 16
 _LONGEST_UUID: Final = 24
 

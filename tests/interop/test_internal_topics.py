@@ -1,0 +1,40 @@
+"""Kafka's internal topics: the same questions to real Kafka and to klamm, and the answers that differ on purpose."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import klamm
+from tests.support.internal_topics import OFFSETS, TRANSACTIONS, ask_everything
+from tests.support.kafka import KafkaCluster
+
+PROPERTIES: Final = {
+    "offsets.topic.num.partitions": "50",
+    "transaction.state.log.num.partitions": "50",
+    "transaction.state.log.min.isr": "1",
+}
+RESERVED: Final = "Topic '{}' is reserved: the broker creates it when it is needed."
+KEPT: Final = "An internal topic cannot be deleted; delete groups to remove their offsets."
+BOTH: Final = [(OFFSETS, True, 50), (TRANSACTIONS, True, 50)]
+
+DECIDED: Final[dict[str, tuple[Any, Any]]] = {
+    **{
+        f"create {name} before it exists": (("NONE", None), ("INVALID_TOPIC_EXCEPTION", RESERVED.format(name)))
+        for name in (OFFSETS, TRANSACTIONS)
+    },
+    **{f"delete {name}": (("NONE", None), ("INVALID_TOPIC_EXCEPTION", KEPT)) for name in (OFFSETS, TRANSACTIONS)},
+    "topics after the deletion": (None, BOTH),
+}
+"""By question: Kafka's answer, and klamm's. Kafka creates a topic again as soon as a coordinator is asked for."""
+
+
+def test_internal_topics_answer_as_those_of_kafka(java: None) -> None:
+    with KafkaCluster(1, PROPERTIES) as kafka:
+        theirs = dict(ask_everything(kafka.bootstrap_servers))
+    with klamm.Broker(config=PROPERTIES) as broker:
+        ours = dict(ask_everything(broker.bootstrap_servers))
+    assert list(theirs) == list(ours)
+    assert {q: ours[q] for q in ours if q not in DECIDED} == {q: theirs[q] for q in theirs if q not in DECIDED}
+    assert {q: ours[q] for q in DECIDED} == {q: answer for q, (_, answer) in DECIDED.items()}
+    expected = {q: answer for q, (answer, _) in DECIDED.items() if answer is not None}
+    assert {q: theirs[q] for q in expected} == expected

@@ -1,0 +1,181 @@
+"""Everything a client can ask of an internal topic, by name, with what a broker answers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.records import Record, encode_batch
+from tests.support.wire import RefusedError, WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+OFFSETS: Final = "__consumer_offsets"
+TRANSACTIONS: Final = "__transaction_state"
+CLUSTER_METADATA: Final = "__cluster_metadata"
+CONFIGS: Final = ("cleanup.policy", "compression.type", "segment.bytes", "min.insync.replicas", "retention.ms")
+GROUP, TRANSACTION = 0, 1
+
+Answer = tuple[str, Any]
+
+
+class InternalTopicsAsker:
+    """A client that asks one broker."""
+
+    def __init__(self, client: WireClient, admin: WireClient) -> None:
+        self.client = client
+        self.admin = admin
+        """A client that calls itself as Kafka's own tools once did."""
+
+    def listed(self) -> list[tuple[str | None, bool, int]]:
+        """Return the topics of a Metadata that asks for all: name, internal, partitions."""
+        answer = self.client.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse, 12)
+        return sorted((topic.name, topic.is_internal, len(topic.partitions)) for topic in answer.topics)
+
+    def metadata(self, name: str, *, creates: bool) -> tuple[str, bool, int]:
+        """Return code, internal and partitions of a Metadata for one topic."""
+        wanted = MetadataRequest.MetadataRequestTopic(name=name)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=creates)
+        (topic,) = self.client.ask(request, MetadataResponse, 12).topics
+        return ErrorCode(topic.error_code).name, topic.is_internal, len(topic.partitions)
+
+    def create(self, name: str) -> Answer:
+        """Return what a CreateTopics that only validates is answered."""
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=True)
+        (result,) = self.client.ask(request, CreateTopicsResponse, 7).topics
+        return ErrorCode(result.error_code).name, result.error_message
+
+    def delete(self, name: str) -> Answer:
+        """Return what a DeleteTopics is answered."""
+        wanted = DeleteTopicsRequest.DeleteTopicState(name=name)
+        (result,) = self.client.ask(
+            DeleteTopicsRequest(topics=[wanted], timeout_ms=10_000), DeleteTopicsResponse, 6
+        ).responses
+        return ErrorCode(result.error_code).name, result.error_message
+
+    def produce(self, name: str, *, as_admin: bool = False) -> str:
+        """Return the code of a Produce of one record."""
+        client = self.admin if as_admin else self.client
+        batch = encode_batch([Record(key=b"k", value=b"v", timestamp=1)])
+        return _code(lambda: client.produce(name, 0, batch))
+
+    def fetch(self, name: str) -> str:
+        """Return the code of a Fetch from the start."""
+        return _code(lambda: self.client.fetch(name, 0, 0))
+
+    def end_offset(self, name: str) -> str:
+        """Return the code of a ListOffsets for the end."""
+        return _code(lambda: self.client.end_offset(name, 0))
+
+    def delete_records(self, name: str) -> str:
+        """Return the code of a DeleteRecords."""
+        partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
+        topic = DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[partition])
+        answer = self.client.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=10_000), DeleteRecordsResponse, 2)
+        return ErrorCode(answer.topics[0].partitions[0].error_code).name
+
+    def grow(self, name: str, count: int) -> Answer:
+        """Return what a CreatePartitions that only validates is answered."""
+        topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=10_000, validate_only=True)
+        (result,) = self.client.ask(request, CreatePartitionsResponse, 3).results
+        return ErrorCode(result.error_code).name, result.error_message
+
+    def alter(self, name: str) -> str:
+        """Return the code of a changed config, which is taken back."""
+        return _code(lambda: self.client.alter_topic(name, [("flush.ms", 0, "1000")])) + _code(
+            lambda: self.client.alter_topic(name, [("flush.ms", 1, None)])
+        )
+
+    def configs(self, name: str) -> dict[str, str | None]:
+        """Return what some configs of a topic are."""
+        found = self.client.topic_configs(name)
+        return {key: found[key] for key in CONFIGS}
+
+    def use(self, key_type: int) -> str:
+        """Ask for a coordinator until there is one, as every client does; return the last code."""
+        for _ in range(200):
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["some"])
+            (found,) = self.client.ask(request, FindCoordinatorResponse, 4).coordinators
+            if found.error_code == ErrorCode.NONE:
+                break
+            time.sleep(0.1)
+        return ErrorCode(found.error_code).name
+
+    def producer_id(self) -> tuple[int, int]:
+        """Return a producer id of a transactional id."""
+        for _ in range(200):
+            request = InitProducerIdRequest(transactional_id="some", transaction_timeout_ms=60_000)
+            answer = self.client.ask(request, InitProducerIdResponse, 4)
+            if answer.error_code == ErrorCode.NONE:
+                break
+            time.sleep(0.1)
+        return answer.producer_id, answer.producer_epoch
+
+    def add_to_transaction(self, name: str) -> str:
+        """Return the code of an AddPartitionsToTxn."""
+        producer_id, epoch = self.producer_id()
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[0])
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="some",
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=[topic],
+        )
+        answer = self.client.ask(request, AddPartitionsToTxnResponse, 3)
+        return ErrorCode(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code).name
+
+
+def ask_everything(address: str) -> Iterator[tuple[str, Any]]:
+    """Yield question and answer, in an order in which each one can be asked of a broker that was just started."""
+    with WireClient(address) as client, WireClient(address, client_id="__admin_client") as admin:
+        asker = InternalTopicsAsker(client, admin)
+        yield "topics of a fresh broker", asker.listed()
+        for name in (OFFSETS, TRANSACTIONS, CLUSTER_METADATA):
+            yield f"create {name} before it exists", asker.create(name)
+            yield f"metadata of {name} before it exists", asker.metadata(name, creates=False)
+            yield f"produce to {name} before it exists", asker.produce(name)
+            yield f"delete {name} before it exists", asker.delete(name)
+            yield f"fetch from {name} before it exists", asker.fetch(name)
+        yield "metadata of the cluster's own that may create it", asker.metadata(CLUSTER_METADATA, creates=True)
+        yield "use of a group", asker.use(GROUP)
+        yield "topics after a group was used", asker.listed()
+        yield "use of a transaction", asker.use(TRANSACTION)
+        yield "topics after a transaction was used", asker.listed()
+        for name in (OFFSETS, TRANSACTIONS):
+            yield f"create {name}", asker.create(name)
+            yield f"metadata of {name}", asker.metadata(name, creates=True)
+            yield f"produce to {name}", asker.produce(name)
+            yield f"fetch from {name}", asker.fetch(name)
+            yield f"end of {name}", asker.end_offset(name)
+            yield f"delete records of {name}", asker.delete_records(name)
+            yield f"grow {name}", asker.grow(name, 100)
+            yield f"configs of {name}", asker.configs(name)
+            yield f"alter {name}", asker.alter(name)
+            yield f"add {name} to a transaction", asker.add_to_transaction(name)
+        for name in (OFFSETS, TRANSACTIONS):
+            yield f"delete {name}", asker.delete(name)
+        yield "topics after the deletion", asker.listed()
+
+
+def _code(step: Callable[[], object]) -> str:
+    try:
+        step()
+    except RefusedError as error:
+        return ErrorCode(error.error_code).name
+    except OSError:
+        return "closed"
+    return ErrorCode.NONE.name

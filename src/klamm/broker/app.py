@@ -38,8 +38,10 @@ from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
 from klamm.configs.values import format_value
 from klamm.protocol.types import ResourceType
+from klamm.storage.descriptors import SPARE, DescriptorShares, raise_limit
 from klamm.storage.lock import DataDirectoryLock
 from klamm.storage.log import HousekeepingSettings, LogManager
+from klamm.storage.log.files import FilePool
 
 if TYPE_CHECKING:
     import socket
@@ -81,6 +83,7 @@ class BrokerApp:
         endpoints: Mapping[str, Endpoint],
         tls: TlsRenewal | None = None,
         metrics: Metrics | None = None,
+        shares: DescriptorShares,
     ) -> None:
         self._metrics = metrics
         traffic = Traffic()
@@ -97,7 +100,7 @@ class BrokerApp:
             services=services,
             routes=ROUTES if metrics is None else metrics.routes,
             traffic=traffic,
-            limits=ConnectionLimits(value),
+            limits=ConnectionLimits(value, most=shares.connections),
             max_idle_ms=lambda: int(str(value("connections.max.idle.ms"))),
             max_frame_bytes=int(str(value("socket.request.max.bytes"))),
         )
@@ -157,7 +160,12 @@ class BrokerApp:
         if tls is not None:
             _follow(configs, tls)
         configs.subscribe(lambda change: policies.follow(change, configs.set_on_broker(change.resource_name)))
-        logs = _open_logs(settings, configs)
+        shares = DescriptorShares.of(raise_limit(), listeners=len(settings.listeners) * len(settings.node_ids))
+        logger.info(
+            "%d files may be open: %d of logs, %d connections", shares.limit, shares.log_files, shares.connections
+        )
+        SPARE.keep()
+        logs = _open_logs(settings, configs, FilePool(shares.log_files))
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
         configs.subscribe(lambda change: _tell_logs(change, logs=logs, topics=topics))
@@ -195,6 +203,7 @@ class BrokerApp:
             endpoints=endpoints,
             tls=tls,
             metrics=_metrics(settings),
+            shares=shares,
         )
 
     async def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
@@ -222,6 +231,7 @@ class BrokerApp:
             await self._reloader.stop()
         await self._services.policies.close()
         self._lock.release()
+        SPARE.release()
 
     def _on_failed_commit(self, error: StorageError) -> None:
         logger.error("Metadata could not be written, nothing of it is applied: %s", error)
@@ -310,11 +320,12 @@ async def _start_transactions(
     return transactions
 
 
-def _open_logs(settings: BrokerSettings, configs: ConfigService) -> LogManager:
+def _open_logs(settings: BrokerSettings, configs: ConfigService, pool: FilePool) -> LogManager:
     return LogManager(
         settings.data_dir / LOGS_DIRECTORY,
         configs_of=lambda topic: _in_force(configs, topic),
         now_ms=now_ms,
+        pool=pool,
         settings=lambda: _housekeeping(configs),
     )
 

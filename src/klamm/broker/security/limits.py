@@ -1,4 +1,7 @@
-"""How many connections there may be: ``max.connections``, of all and of a listener, and ``max.connections.per.ip``."""
+"""Limits of the number of connections: ``max.connections``, of all and of a listener, and ``max.connections.per.ip``.
+
+The file descriptors of the process are a further limit, so that connections never take those that the logs need.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ class ConnectionLimits:
 
     Args:
         broker_value: the setting in force, by name; asked anew for each connection, so that changes apply at once.
+        most: As many connections as there are descriptors for.
     """
 
-    def __init__(self, broker_value: Callable[[str], object]) -> None:
+    def __init__(self, broker_value: Callable[[str], object], *, most: int = 2**31 - 1) -> None:
+        self._most = most
         self._broker_value = broker_value
         self._by_address: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
@@ -24,7 +29,7 @@ class ConnectionLimits:
 
     def admit(self, address: str, listener: str) -> bool:
         """Count a connection, or refuse it."""
-        if self._total >= int(str(self._broker_value("max.connections"))):
+        if self._total >= min(int(str(self._broker_value("max.connections"))), self._most):
             return False
         own_limit = self._broker_value(f"listener.name.{listener.lower()}.max.connections")
         if own_limit is not None and self._by_listener[listener] >= int(str(own_limit)):

@@ -7,6 +7,8 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.storage.descriptors import EXHAUSTED, SPARE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -37,6 +39,29 @@ class FilePool:
     def open_count(self) -> int:
         """Descriptors that are open now."""
         return sum(file.is_open for file in self._open)
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file; when the process has no descriptor left, others of the pool are closed for it.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        while True:
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+            if not self._close_one():
+                return SPARE.open(path, flags)
+
+    def _close_one(self) -> bool:
+        while self._open:
+            oldest = self._open.popleft()
+            if oldest.is_open:
+                oldest.close()
+                return True
+        return False
 
     def opened(self, file: LogFile) -> None:
         """Take note of a new descriptor; close another one when there are too many."""
@@ -90,7 +115,7 @@ class LogFile:
         if self._descriptor == _CLOSED:
             if self._is_gone:
                 raise FileNotFoundError(errno.ENOENT, "The file was given up", str(self.path))
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+            self._descriptor = self._pool.open(self.path, os.O_RDWR | flags)
             self._pool.opened(self)
         self.used = True
         return self._descriptor
@@ -159,7 +184,7 @@ class LogFile:
     def close(self) -> None:
         """Give the descriptor back; the next use opens the file again."""
         if self._descriptor != _CLOSED:
-            os.close(self._descriptor)
+            SPARE.close(self._descriptor)
             self._descriptor = _CLOSED
 
     def give_up(self) -> None:
@@ -206,23 +231,26 @@ def fsync_path(path: Path) -> None:
         FsyncError: The disk has failed.
         OSError: The file cannot be opened; what was written to it is as it was.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = SPARE.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
         raise FsyncError(error.errno, error.strerror, str(path)) from error
     finally:
-        os.close(descriptor)
+        SPARE.close(descriptor)
 
 
 def write_atomically(path: Path, text: str, *, durable: bool) -> None:
     """Replace a small file as a whole: a crash leaves the old or the new one."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    descriptor = SPARE.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+            file.write(text)
         if durable:
-            file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
+    finally:
+        SPARE.close(descriptor)
     temporary.replace(path)
     if durable:
         fsync_path(path.parent)

@@ -39,3 +39,10 @@ def test_a_listener_may_have_a_limit_of_its_own_besides() -> None:
     assert [counted.admit("10.0.0.1", listener) for listener in ("INNER", "INNER", "MAIN")] == [True, False, True]
     counted.release("10.0.0.1", "INNER")
     assert counted.admit("10.0.0.1", "INNER")
+
+
+def test_there_are_no_more_connections_than_descriptors_for_them() -> None:
+    counted = ConnectionLimits({"max.connections": 10, "max.connections.per.ip": 10}.get, most=2)
+    assert [counted.admit("10.0.0.1", "MAIN") for _ in range(3)] == [True, True, False]
+    counted.release("10.0.0.1", "MAIN")
+    assert counted.admit("10.0.0.1", "MAIN")

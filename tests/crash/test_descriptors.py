@@ -1,0 +1,139 @@
+"""Few file descriptors, and strangers who use them up: partitions are written and read all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import resource
+import socket
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from klamm.protocol.records import Record, encode_batch
+from tests.support.klamm import KlammBroker
+from tests.support.processes import free_port
+from tests.support.security import Certificates
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BATCH = encode_batch([Record(None, b"v", (), int(time.time() * 1000))])
+
+
+@contextmanager
+def limited(hard: int) -> Iterator[None]:
+    """Let processes that are started have so many descriptors, and half of them without asking for more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    patch = pytest.MonkeyPatch()
+    command = KlammBroker.command
+
+    def with_limit(self: KlammBroker) -> list[str | Path]:
+        return ["prlimit", f"--nofile={hard // 2}:{hard}", *command(self)]
+
+    patch.setattr(KlammBroker, "command", with_limit)
+    try:
+        yield
+    finally:
+        patch.undo()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+def strangers(port: int, count: int) -> list[socket.socket]:
+    """Open connections and say nothing; those that are refused do not count."""
+    peers = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            peers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+    return peers
+
+
+def close_all(peers: list[socket.socket]) -> None:
+    for peer in peers:
+        peer.close()
+
+
+def fill(client: WireClient, topic: str, partitions: int) -> None:
+    """Create a topic, write to each partition and read it back."""
+    client.create_topic(topic, partitions=partitions)
+    for _ in range(2):
+        for partition in range(partitions):
+            client.produce(topic, partition, BATCH)
+    for partition in range(partitions):
+        assert sum(1 for _ in client.read_to_end(topic, partition)) == 2
+
+
+def test_hundreds_of_partitions_work_with_256_descriptors() -> None:
+    """The default of macOS. Before: the 235th partition failed for good."""
+    with limited(256), KlammBroker() as broker:
+        assert psutil.Process(broker.pid).rlimit(psutil.RLIMIT_NOFILE) == (256, 256)
+        with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
+            fill(client, "many", 400)
+        assert psutil.Process(broker.pid).num_fds() < 160
+        broker.restart(kill=True)
+        with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
+            assert sum(1 for _ in client.read_to_end("many", 399)) == 2
+        assert "Too many open files" not in broker.log_path.read_text()
+
+
+def test_idle_connections_of_strangers_leave_storage_what_it_needs() -> None:
+    with limited(1_024), KlammBroker() as broker, WireClient(broker.bootstrap_servers, timeout_s=60) as client:
+        peers = strangers(broker.ports[0], 1_400)
+        try:
+            fill(client, "beside", 300)
+            client.alter_topic("beside", [("flush.messages", 0, "1")])
+            for partition in range(0, 300, 10):
+                client.produce("beside", partition, BATCH)
+        finally:
+            close_all(peers)
+        log = broker.log_path.read_text()
+        assert "Too many open files" not in log
+        assert "too many connections" in log
+        with WireClient(broker.bootstrap_servers) as again:
+            assert again.end_offset("beside", 0) == 3
+
+
+def test_handshakes_that_go_no_further_leave_storage_what_it_needs(tmp_path: Path) -> None:
+    """They count as connections only when they are through, so they may take all descriptors but the spare ones."""
+    port = free_port()
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(Certificates.create(tmp_path).issue("broker", "/CN=broker")),
+    }
+    with limited(512), TlsBroker(settings, port) as broker:
+        with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
+            client.create_topic("beside", partitions=200)
+            client.alter_topic("beside", [("flush.messages", 0, "1")])
+            peers = strangers(port, 900)
+            try:
+                for partition in range(200):
+                    client.produce("beside", partition, BATCH)
+            finally:
+                close_all(peers)
+        time.sleep(1)
+        for at in (broker.ports[0], port):
+            with socket.create_connection(("127.0.0.1", at), timeout=5):
+                pass
+        assert not re.search("offline|Too many open files", broker.log_path.read_text())
+        with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
+            assert client.end_offset("beside", 199) == 1
+
+
+class TlsBroker(KlammBroker):
+    """A broker with an encrypted listener besides the plain one."""
+
+    def __init__(self, settings: dict[str, str], port: int) -> None:
+        super().__init__(settings)
+        self._port = port
+
+    def command(self) -> list[str | Path]:
+        command = super().command()
+        where = command.index("--listen")
+        del command[where : where + 2]
+        listeners = f"PLAINTEXT://127.0.0.1:{self.ports[0]},SSL://127.0.0.1:{self._port}"
+        return [*command, "--set", f"listeners={listeners}"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from klamm.broker.topics.placement import place
-from klamm.protocol.errors import StorageError
+from klamm.protocol.errors import KafkaApiError, StorageError
 from klamm.protocol.records import Record, decode_records, encode_batch, iter_batches
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from klamm.broker.cluster import ClusterInfo
     from klamm.broker.topics.catalog import Topic, TopicCatalog
     from klamm.storage.log import LogManager, PartitionLog
+
+logger = logging.getLogger(__name__)
 
 PARTITION = 0
 MAX_REPLICAS = 3
@@ -44,19 +47,31 @@ class InternalRecords:
         self._now_ms = now_ms
 
     def read_all(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield key and value of every record, oldest first; nothing when the topic does not exist yet."""
+        """Yield key and value of every record, oldest first; nothing when the topic does not exist yet.
+
+        Records that cannot be read because the log is damaged are logged and left out.
+        """
         topic = self._topics.get(self._name)
         if topic is None:
             return
-        log = self._log(topic)
-        offset = log.log_start_offset
+        try:
+            log = self._log(topic)
+        except StorageError as error:
+            logger.error("Records of %s cannot be read: %s", self._name, error)  # noqa: TRY400 -- the message has all there is
+            return
+        offset, is_damaged = log.log_start_offset, False
         while offset < log.end_offset:
             last = offset
-            for batch in iter_batches(log.read(offset, READ_BYTES)):
-                for record in decode_records(batch):
-                    if record.offset >= offset:
-                        yield record.key, record.value
-                last = batch.last_offset + 1
+            try:
+                for batch in iter_batches(log.read(offset, READ_BYTES)):
+                    for record in decode_records(batch):
+                        if record.offset >= offset:
+                            yield record.key, record.value
+                    last = batch.last_offset + 1
+            except KafkaApiError as error:
+                if not is_damaged:
+                    logger.error("Some records of %s cannot be read: %s", self._name, error)  # noqa: TRY400 -- the message has all there is
+                is_damaged = True
             offset = max(last, offset + 1)
 
     async def append(self, key: bytes, value: bytes) -> None:

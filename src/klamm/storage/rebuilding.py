@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from klamm.protocol.errors import CorruptBatchError
 from klamm.storage.changes import PutConfig, PutTopic
 from klamm.storage.identity import partition_directories
 from klamm.storage.log.checkpoints import read_topic_id
@@ -69,5 +71,7 @@ def _producer_ids(directory: Path) -> Iterator[int]:
     for path in directory.glob("*.log"):
         if path.stem.isdigit():
             segment = LogSegment(pool=pool, directory=directory, base_offset=int(path.stem), created_ms=0)
-            yield max((head.producer_id for head in segment.walk(0)), default=-1)
+            with suppress(CorruptBatchError):  # what lies behind the damage cannot be read by clients either
+                for head in segment.walk(0):
+                    yield head.producer_id
             segment.close()

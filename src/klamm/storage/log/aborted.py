@@ -16,7 +16,7 @@ from klamm.storage.log.files import FsyncError, fsync_path
 from klamm.storage.log.producers import NO_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from klamm.storage.log.files import LogFile
     from klamm.storage.log.segment import LogSegment
@@ -56,6 +56,29 @@ class AbortedIndex:
             self._written = self._durable = len(self._entries)
         return self._entries
 
+    def is_sound(self, up_to: int, *, is_closed: bool) -> bool:
+        """Return whether the entries whose markers lie below ``up_to`` can be trusted.
+
+        Args:
+            up_to: What lies behind this offset is not looked at.
+            is_closed: The whole segment lies below ``up_to``, so that the file must end in a whole entry.
+        """
+        if is_closed and self.file.size() % _ENTRY.size:
+            return False
+        newest = -1
+        for entry, version in zip(self.entries, self._versions(), strict=False):
+            if version != _VERSION or not 0 <= entry.first_offset < entry.last_offset or entry.last_offset <= newest:
+                return False
+            newest = entry.last_offset
+            if newest >= up_to:
+                return not is_closed
+        return True
+
+    def _versions(self) -> Iterator[int]:
+        size = len(self.entries) * _ENTRY.size
+        data = self.file.read(size, 0) if size else b""
+        return (fields[0] for fields in _ENTRY.iter_unpack(data))
+
     def append(self, entry: AbortedTransaction) -> None:
         """Add a transaction whose marker lies behind all others. A disk that refuses is tried again by ``flush``."""
         self.entries.append(entry)
@@ -90,7 +113,8 @@ class AbortedIndex:
 
     def keep_below(self, offset: int) -> None:
         """Forget transactions whose marker is at or behind ``offset``, and a last entry that is not whole."""
-        kept = bisect_left(self.entries, offset, key=lambda entry: entry.last_offset)
+        entries = self.entries
+        kept = next((index for index, entry in enumerate(entries) if entry.last_offset >= offset), len(entries))
         del self.entries[kept:]
         self._written, self._durable = min(self._written, kept), min(self._durable, kept)
         if self.file.size() > self._written * _ENTRY.size:

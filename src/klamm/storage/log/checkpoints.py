@@ -60,14 +60,18 @@ def write_offsets(path: Path, offsets: Mapping[str, int]) -> None:
 
 
 def read_epochs(path: Path) -> list[EpochStart]:
-    """Read a leader-epoch checkpoint; a missing file is empty."""
-    epochs = []
+    """Read a leader-epoch checkpoint; a missing file is empty, and so is a damaged one, which is logged."""
+    epochs: list[EpochStart] = []
     for line in _read_lines(path):
         epoch, _, offset = line.partition(" ")
         try:
-            epochs.append(EpochStart(int(epoch), int(offset)))
+            entry = EpochStart(int(epoch), int(offset))
         except ValueError:
-            logger.warning("Unreadable line in %s is passed over: %r", path, line)
+            entry = EpochStart(-1, -1)
+        if entry.epoch < 0 or entry.start_offset < 0 or (epochs and entry <= epochs[-1]):
+            logger.warning("%s is damaged and not used, because of the line %r", path, line)
+            return []
+        epochs.append(entry)
     return epochs
 
 

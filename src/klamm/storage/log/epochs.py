@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from klamm.protocol.errors import CorruptBatchError
 from klamm.storage.log.checkpoints import LEADER_EPOCHS, EpochStart, read_epochs, write_epochs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from klamm.storage.log.segment import LogSegment
 
 UNDEFINED: Final = EpochStart(-1, -1)
 
@@ -24,9 +29,20 @@ class LeaderEpochs:
         """The newest epoch, -1 without any."""
         return self._entries[-1].epoch if self._entries else -1
 
-    def load(self) -> None:
-        """Read the file."""
+    def load(self, segments: Sequence[LogSegment]) -> None:
+        """Read the file; when it is lost or damaged, take the epochs from the batches of the log.
+
+        Raises:
+            OSError: The disk refuses.
+        """
         self._entries = read_epochs(self._directory / LEADER_EPOCHS)
+        if not self._entries and any(segment.size for segment in segments):
+            for segment in segments:
+                with suppress(CorruptBatchError):
+                    for head in segment.walk(0):
+                        if head.partition_leader_epoch > self.latest:
+                            self._entries.append(EpochStart(head.partition_leader_epoch, head.base_offset))
+            write_epochs(self._directory / LEADER_EPOCHS, self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Begin an epoch at an offset; an older or known one changes nothing.

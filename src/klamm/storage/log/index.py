@@ -96,10 +96,10 @@ class OffsetIndex(_Index):
 
     _FORMAT = struct.Struct(">ii")
 
-    def position_below(self, position: int) -> int:
-        """Return the largest indexed position that is at most ``position``, or 0."""
+    def entry_below(self, position: int) -> IndexEntry | None:
+        """Return the entry with the largest position that is at most ``position``."""
         count = bisect_right(range(len(self)), position, key=lambda index: self.entry(index).value)
-        return self.entry(count - 1).value if count else 0
+        return self.entry(count - 1) if count else None
 
 
 class TimeIndex(_Index):

@@ -9,6 +9,7 @@ import logging
 import shutil
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.storage.log.checkpoints import (
@@ -384,6 +385,7 @@ class LogManager:
             OSError: The disk refuses.
         """
         async with self._checkpointing:
+            moved: list[_RecoveryState] = []
             for index, log in enumerate(self.loaded()):
                 if index % _SLICE == _SLICE - 1:
                     await asyncio.sleep(0)
@@ -391,24 +393,26 @@ class LogManager:
                     continue
                 if log.compacted_up_to:
                     self._compacted[log.name] = log.compacted_up_to
-                self._take_recovery_point(log)
-                if log.log_start_offset > log.segments[0].base_offset:
+                self._save_recovery_state(log, moved)
+                if log.log_start_offset > 0:
                     self._start_offsets[log.name] = log.log_start_offset
-                else:
-                    self._start_offsets.pop(log.name, None)
+            await _to_the_end(_fsync_states, moved)
+            for state in moved:
+                if state.error is not None:
+                    self._reports.report(state.log.name, "cannot save its indexes and producers", state.error)
+                elif not state.log.is_deleted:
+                    self._recovery_points[state.log.name] = state.recovery_point
             outdated = frozenset(self._outdated)
             await _to_the_end(self._checkpoint_files.write, self._snapshot())
             self._outdated -= outdated
 
-    def _take_recovery_point(self, log: PartitionLog) -> None:
-        if log.recovery_point > self._recovery_points.get(log.name, 0):
+    def _save_recovery_state(self, log: PartitionLog, moved: list[_RecoveryState]) -> None:
+        recorded = self._recovery_points.get(log.name, 0)
+        if log.recovery_point > recorded:
             try:
-                # Producers below the recovery point are not looked for in the log any more.
-                log.save_producers()
+                moved.append(_RecoveryState(log, log.recovery_point, log.save_recovery_state(recorded)))
             except OSError as error:
-                self._reports.report(log.name, "cannot save its producers", error)
-            else:
-                self._recovery_points[log.name] = log.recovery_point
+                self._reports.report(log.name, "cannot save its indexes and producers", error)
 
     @property
     def offline_count(self) -> int:
@@ -444,6 +448,17 @@ class LogManager:
                 due += log.take_retired(now_ms)
         if due:
             await asyncio.to_thread(_remove_all, due)
+
+
+@dataclass(slots=True)
+class _RecoveryState:
+    """A recovery point, and the files that must be durable before it is recorded."""
+
+    log: PartitionLog
+    recovery_point: int
+    files: tuple[Path, ...]
+    error: OSError | None = None
+    """Why the files are not durable; None when they are, or before that was tried."""
 
 
 class _Checkpoints(NamedTuple):
@@ -514,3 +529,11 @@ def _fsync_all(paths: Sequence[Path]) -> None:
             fsync_path(path)
         except FileNotFoundError:
             continue  # deleted by retention or with its topic meanwhile
+
+
+def _fsync_states(states: Sequence[_RecoveryState]) -> None:
+    for state in states:
+        try:
+            _fsync_all(state.files)
+        except OSError as error:
+            state.error = error

@@ -20,7 +20,7 @@ from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWa
 from klamm.storage.log.checkpoints import OFFLINE, EpochStart, write_topic_id
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.positions import Positions
-from klamm.storage.log.producers import NO_OFFSET
+from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT
 from klamm.storage.log.ranges import LogRange
 from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment, RetiredFile
 from klamm.storage.log.validation import check_fits_segment, only_batch, recompressed, stamped_attributes, validate
@@ -301,6 +301,7 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is not in the log.
+            CorruptBatchError: The log is damaged there.
             StorageError: The disk refuses.
         """
         self.check_online()
@@ -321,6 +322,7 @@ class PartitionLog:
         if located is None:
             return None
         segment, position = located
+        segment.check_batch_at(position, offset)
         if segment.size - position <= max_bytes:
             end, end_offset = segment.size, self._end_of(segment)
         else:
@@ -447,6 +449,25 @@ class PartitionLog:
         for segment in self.segments[max(self.segment_index(self.recovery_point), 0) :]:
             segment.aborted.sync()
         self.producers.save(self.directory, self.end_offset)
+
+    def save_recovery_state(self, since: int) -> tuple[Path, ...]:
+        """Write what a recovery from the recovery point needs; return the files to fsync before that point is recorded.
+
+        A recovery trusts the indexes and the producers below the recovery point and does not read the log there.
+
+        Args:
+            since: The recovery point that is recorded at present.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        self.save_producers()
+        indexes = []
+        for segment in self.segments[max(self.segment_index(since), 0) :]:
+            for index in (segment.offset_index, segment.time_index):
+                index.flush()
+                indexes.append(index.file.path)
+        return (*indexes, self.directory / SNAPSHOT, self.directory)
 
     def close(self) -> None:
         """Give back descriptors for good and let waiters go."""

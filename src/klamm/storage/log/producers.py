@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from klamm.protocol.errors import (
     InvalidProducerEpochError,
@@ -37,6 +38,11 @@ NO_COORDINATOR: Final = -1
 _MAX_SEQUENCE: Final = 2**31 - 1
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
+
+
+_CRC_PREFIX: Final = '{{"crc":"{:08x}",'
+"""The file begins with this; the checksum covers the text behind it. Version 2 had none."""
+_CRC_PREFIX_SIZE: Final = len(_CRC_PREFIX.format(0))
 
 
 class AppendedBatch(NamedTuple):
@@ -301,8 +307,8 @@ class ProducerStates:
             ]
             for producer_id, state in self._states.items()
         ]
-        text = json.dumps({"version": 2, "offset": offset, "producers": producers}, separators=(",", ":"))
-        write_atomically(path, text, durable=False)
+        text = json.dumps({"version": 3, "offset": offset, "producers": producers}, separators=(",", ":"))[1:]
+        write_atomically(path, _CRC_PREFIX.format(crc32(text.encode())) + text, durable=False)
 
     def load(self, directory: Path, end_offset: int) -> int | None:
         """Read what ``save`` wrote.
@@ -313,7 +319,7 @@ class ProducerStates:
         """
         path = directory / SNAPSHOT
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
+            stored = _checked(path.read_text(encoding="utf-8"))
             offset = int(stored["offset"])
             for producer_id, epoch, last_used_ms, batches, *of_transactions in stored["producers"]:
                 state = self._states[producer_id] = ProducerState(epoch, last_used_ms)
@@ -336,3 +342,16 @@ class ProducerStates:
             self.clear()
             return -1
         return offset
+
+
+def _checked(text: str) -> Any:
+    """Parse a file that ``save`` wrote.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    if text.startswith('{"crc":') and text[:_CRC_PREFIX_SIZE] != _CRC_PREFIX.format(
+        crc32(text[_CRC_PREFIX_SIZE:].encode())
+    ):
+        raise ValueError("wrong checksum")
+    return json.loads(text)

@@ -68,8 +68,15 @@ def open_partition(
         for segment in segments:
             segment.file.forget_cached()
     end_offset = _recover(name, segments, recovery_point) if segments else 0
-    first_offset = segments[0].base_offset if segments else 0
-    log_start_offset = min(max(log_start_offset, first_offset), end_offset)
+    if log_start_offset > end_offset:
+        # The rest of the log was lost. Its offsets must not be used again for other records.
+        if segments:
+            logger.warning("%s ends at %d, below its log start offset %d", name, end_offset, log_start_offset)
+        for segment in segments:
+            segment.remove()
+        segments.clear()
+        end_offset = log_start_offset
+    log_start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
     recovery_point = min(max(recovery_point, log_start_offset), end_offset)
     producers = ProducerStates(name)
     epochs = LeaderEpochs(directory)
@@ -83,7 +90,7 @@ def open_partition(
             end_offset=end_offset,
             now_ms=now_ms(),
         )
-        epochs.load()
+        epochs.load(segments)
         epochs.truncate_end(end_offset)
         offline_mark.unlink(missing_ok=True)
     return PartitionLog(
@@ -133,7 +140,7 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int) -> int:
     for index, segment in enumerate(segments):
         is_last = index == len(segments) - 1
         if not is_last and segments[index + 1].base_offset <= recovery_point:
-            _complete_indexes(segment)
+            segment.complete_indexes(_INDEX_INTERVAL, _END)
             continue
         end_offset, cut = _recover_segment(segment, recovery_point)
         if cut is None:
@@ -154,32 +161,21 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int) -> int:
     return end_offset
 
 
-def _complete_indexes(segment: LogSegment) -> None:
-    """Build the indexes of a sound segment anew if it has none: a compaction was interrupted."""
-    if segment.size and not len(segment.time_index):
-        for head in segment.walk(segment.trust_up_to(-1)):
-            segment.account(head.position, head.size, head.last_offset, head.max_timestamp, _INDEX_INTERVAL)
-        segment.seal()
-
-
 def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tuple[int, str] | None]:
     """Walk to the end of a segment; returns the offset behind it, and how many bytes were cut why."""
-    end_offset = segment.base_offset
+    end_offset, reason = segment.base_offset, None
     position = segment.trust_up_to(recovery_point)
-    reason = "the last batch is not complete"
-    for head in segment.walk(position):
-        if head.base_offset < end_offset or head.last_offset < head.base_offset:
-            reason = "a batch with wrong offsets"
-            break
-        if head.position + head.size > segment.size:
-            break
-        if head.last_offset >= recovery_point and not _is_sound(segment, head.position):
-            reason = "a batch with a wrong checksum"
-            break
-        segment.account(head.position, head.size, head.last_offset, head.max_timestamp, _INDEX_INTERVAL)
-        end_offset = head.last_offset + 1
-        position = head.position + head.size
-    if position == segment.size:
+    try:
+        for head in segment.walk(position):
+            if head.last_offset >= recovery_point and not _is_sound(segment, head.position):
+                reason = "a batch with a wrong checksum"
+                break
+            segment.account(head.position, head.size, head.last_offset, head.max_timestamp, _INDEX_INTERVAL)
+            end_offset = head.last_offset + 1
+            position = head.position + head.size
+    except CorruptBatchError as error:
+        reason = str(error)
+    if reason is None:
         return end_offset, None
     cut = segment.size - position
     segment.truncate(position)
@@ -188,6 +184,7 @@ def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tup
 
 _INDEX_INTERVAL: Final = 4096
 """Bytes between index entries that are built anew; the topic's own interval does not matter for finding things."""
+_END: Final = 2**63 - 1
 
 
 def _is_sound(segment: LogSegment, position: int) -> bool:
@@ -215,15 +212,32 @@ def _replay_producers(
     """
     saved = producers.load(directory, end_offset)
     start = recovery_point if saved is None else max(saved, log_start_offset)
-    for index, segment in enumerate(segments):
-        if index + 1 < len(segments) and segments[index + 1].base_offset <= start:
+    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+    damaged = [
+        segment
+        for segment, end in zip(segments, ends, strict=True)
+        if segment.base_offset < start
+        and not segment.aborted.is_sound(min(start, end), is_closed=end <= start and segment is not segments[-1])
+    ]
+    if damaged:
+        logger.warning(
+            "%s is damaged and built again, as all others of the partition are", damaged[0].aborted.file.path
+        )
+        producers.clear()
+        start = log_start_offset
+    for segment, end in zip(segments, ends, strict=True):
+        if end <= start and segment is not segments[-1]:
             continue
-        segment.aborted.keep_below(start)
+        segment.aborted.keep_below(segment.base_offset if damaged else start)
         if start >= end_offset:
             continue
-        for head in segment.walk(segment.position_of(start) or 0):
-            if head.base_offset >= start:
-                _replay(producers, segment, head, now_ms)
+        try:
+            for head in segment.walk(segment.position_of(start) or 0):
+                if head.base_offset >= start:
+                    _replay(producers, segment, head, now_ms)
+        except CorruptBatchError as error:
+            segment.is_damaged = True
+            logger.error("Producers of a damaged part of %s are not known: %s", directory.name, error)  # noqa: TRY400 -- the message has all there is
 
 
 def _replay(producers: ProducerStates, segment: LogSegment, head: BatchHead, now_ms: int) -> None:

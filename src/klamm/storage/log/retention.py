@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
+from klamm.storage.log.files import fsync_path
 
 if TYPE_CHECKING:
     from klamm.storage.log.partition import PartitionLog
@@ -50,6 +51,8 @@ def _is_old(log: PartitionLog, segment: LogSegment, now_ms: int) -> bool:
     if log.config.retention_ms < 0:
         return False
     written_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+    if segment.is_damaged:  # newer records may lie in the part that cannot be read
+        written_ms = max(written_ms, segment.created_ms)
     return now_ms - written_ms > log.config.retention_ms
 
 
@@ -60,6 +63,9 @@ def _is_surplus(log: PartitionLog, segment: LogSegment, size: int) -> bool:
 def _remove_first(log: PartitionLog, count: int) -> None:
     if count == len(log.segments):
         log.roll()  # the empty segment's name keeps the end offset
+    if log.recovery_point <= log.segments[-1].base_offset:
+        # The newest file must not be lost in a power cut when the others are gone: its name keeps the end offset.
+        fsync_path(log.directory)
     doomed, log.segments[:] = log.segments[:count], log.segments[count:]
     log.forget_positions()
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)

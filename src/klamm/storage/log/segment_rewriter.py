@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.protocol.records import Codec, decode_records, encode_batch, iter_batches
+from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records import Codec, decode_records, encode_batch, iter_batches, verify_crc
 from klamm.storage.log.files import FilePool
 from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from klamm.storage.log.transaction_cleaning import TransactionSweep
@@ -234,7 +235,10 @@ def _batches(path: Path) -> Iterator[RecordBatch]:
         return
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    yield from iter_batches(memoryview(mapped))  # the mapping ends with the last view of it
+    for batch in iter_batches(memoryview(mapped)):  # the mapping ends with the last view of it
+        if not verify_crc(batch):  # a new checksum would make damaged records look sound
+            raise CorruptBatchError(f"The batch at offset {batch.base_offset} of {path} has a wrong checksum")
+        yield batch
 
 
 def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | bytearray | None:

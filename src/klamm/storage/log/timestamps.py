@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.protocol.errors import StorageError
-from klamm.protocol.records import decode_records
+from klamm.protocol.errors import CorruptBatchError, StorageError
+from klamm.protocol.records import decode_records, verify_crc
 
 if TYPE_CHECKING:
     from klamm.storage.log.partition import PartitionLog
@@ -36,6 +36,7 @@ def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: boo
     records (``is_committed``) the log ends at the last stable offset.
 
     Raises:
+        CorruptBatchError: The batch that holds the record is damaged.
         StorageError: The disk refuses.
     """
     end_offset = log.last_stable_offset if is_committed else log.end_offset
@@ -75,13 +76,16 @@ def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
 def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
     """Go through the headers from where the indexes point to, and decode the one batch that holds the record."""
     before = segment.time_index.floor(timestamp)
-    entry = segment.offset_index.floor(before.value) if before is not None else None
-    for head in segment.walk(entry.value if entry is not None else 0):
+    start = segment.position_of(segment.base_offset + before.value) if before is not None else 0
+    newest = segment.head_at(start) if before is not None and start is not None else None
+    if before is not None and (newest is None or newest.max_timestamp != before.key):
+        start = 0  # a damaged entry: without the index nothing is skipped
+    for head in segment.walk(start or 0):
         if head.max_timestamp < timestamp or head.last_offset < log.log_start_offset:
             continue
         batch = segment.batch_at(head.position)
-        if batch is None:
-            break
+        if batch is None or not verify_crc(batch):
+            raise CorruptBatchError(f"The batch at offset {head.base_offset} of {log.name} is damaged")
         for record in decode_records(batch):
             if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
                 return TimestampOffset(record.timestamp, record.offset, head.partition_leader_epoch)

@@ -1,0 +1,288 @@
+"""Damaged files of a log: the broker starts without help, keeps every sound record, and logs what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.protocol.errors import CorruptBatchError, OutOfOrderSequenceError
+from klamm.protocol.records import ControlType
+from klamm.storage.log import append_marker, offset_for_timestamp
+from klamm.storage.log.aborted import overlapping
+from klamm.storage.log.checkpoints import EpochStart, write_offsets
+from klamm.storage.log.compaction import compact
+from klamm.storage.log.retention import apply_retention
+from tests.support.logs import NOON_MS, LogHouse, batch, read_all, records_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from klamm.storage.log.segment import LogSegment
+
+COUNT = 120
+HOUR_MS = 3_600_000
+
+
+def filled(data_dir: Path, **configs: str) -> LogHouse:
+    """A log of several closed segments with one record per batch, a second apart."""
+    house = LogHouse(data_dir, segment_bytes="4000", index_interval_bytes="200", **configs)
+    for number in range(COUNT):
+        house.log.append(batch(f"{number:040d}", at=NOON_MS + number * 1000, key=b"%d" % number))
+    assert len(house.log.segments) > 2
+    return house
+
+
+def stop(house: LogHouse, *, clean: bool) -> None:
+    if clean:
+        asyncio.run(house.manager.close())
+    else:
+        house.log.save_state()
+        house.log.flush_now()
+        asyncio.run(house.manager.checkpoint())
+
+
+def offsets(house: LogHouse) -> list[int]:
+    return [record.offset for record in read_all(house.log)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe\x00", b"0\n1\nt 0 \xb2\n", bytes(40), b"0\n1\nt 0 9\n0 9\n"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+        "t-0/leader-epoch-checkpoint",
+        "t-0/partition.metadata",
+        "t-0/klamm-producers.json",
+    ],
+)
+def test_a_small_file_that_is_damaged_is_not_used_and_no_record_is_lost(
+    tmp_path: Path, name: str, damage: bytes, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    house = filled(tmp_path)
+    house.log.append(batch("last", producer_id=9, producer_epoch=0, base_sequence=0))
+    stop(house, clean=clean)
+    assert (tmp_path / name).exists()
+    (tmp_path / name).write_bytes(damage)
+    # when
+    house.open().recover()
+    # then
+    assert offsets(house) == list(range(COUNT + 1))
+    assert house.log.epochs.latest == 0
+    assert house.log.end_offset_for_epoch(0) == EpochStart(0, COUNT + 1)
+    assert house.log.append(batch("last", producer_id=9, producer_epoch=0, base_sequence=0)).base_offset == COUNT
+    assert name.rpartition("/")[2] in caplog.text or "t-0 has no readable topic id" in caplog.text
+
+
+def test_leader_epochs_are_taken_from_the_batches_when_their_file_is_lost(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("a"))
+    house.log.leader_epoch = 3
+    house.log.append(batch("b"))
+    house.log.append(batch("c"))
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
+
+    house.open()
+
+    assert house.log.end_offset_for_epoch(1) == EpochStart(0, 1)
+    assert house.log.epochs.latest == 3
+
+
+def test_a_changed_digit_in_the_producers_is_noticed(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("a", producer_id=9, producer_epoch=0, base_sequence=0))
+    house.log.save_state()
+    path = tmp_path / "t-0" / "klamm-producers.json"
+    path.write_text(path.read_text().replace("[[0,0,0,0]]", "[[7,7,0,0]]"))
+
+    house.open()
+
+    with pytest.raises(OutOfOrderSequenceError):
+        house.log.append(batch("b", producer_id=9, producer_epoch=0, base_sequence=8))
+    assert house.log.append(batch("b", producer_id=9, producer_epoch=0, base_sequence=1)).base_offset == 1
+
+
+# -- indexes
+
+
+def _zero_last_entry(data: bytes, size: int) -> bytes:
+    return data[:-size] + bytes(size)
+
+
+DAMAGES: dict[str, Callable[[bytes, int], bytes]] = {
+    "zeroed last entry": _zero_last_entry,
+    "all 0xff": lambda data, _: b"\xff" * len(data),
+    "all zero": lambda data, _: bytes(len(data)),
+    "0xff in the middle": lambda data, size: data[: 2 * size] + b"\xff" * (2 * size) + data[4 * size :],
+    "zeros in the middle": lambda data, size: data[: 2 * size] + bytes(2 * size) + data[4 * size :],
+    "cut in an entry": lambda data, size: data[: -size - 3],
+    "one entry too few": lambda data, size: data[:-size],
+    "empty": lambda _, __: b"",
+    "too long": lambda data, _: data + bytes(7),
+    "other places": lambda data, size: b"".join(
+        struct.pack(">ii" if size == 8 else ">qi", *(n + 1 for n in entry))
+        for entry in struct.iter_unpack(">ii" if size == 8 else ">qi", data)
+    ),
+}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_index_loses_no_record_and_misleads_nobody(
+    tmp_path: Path, damage: Callable[[bytes, int], bytes], suffix: str, clean: bool
+) -> None:
+    # given
+    house = filled(tmp_path, retention_ms=str(HOUR_MS))
+    stop(house, clean=clean)
+    for path in (tmp_path / "t-0").glob(f"*{suffix}"):
+        path.write_bytes(damage(path.read_bytes(), 8 if suffix == ".index" else 12))
+    # when
+    house.open().recover()
+    # then
+    assert offsets(house) == list(range(COUNT))
+    for offset in range(COUNT):
+        first = records_in(house.log.read(offset, 500))[0]
+        assert first.offset == offset
+        assert offset_for_timestamp(house.log, NOON_MS + offset * 1000).offset == offset
+    ends = [segment.base_offset for segment in house.log.segments[1:]]
+    for segment, end in zip(house.log.segments, [*ends, COUNT], strict=True):
+        assert segment.max_timestamp == NOON_MS + (end - 1) * 1000
+    assert apply_retention(house.log, NOON_MS + HOUR_MS) == 0
+    assert house.log.append(batch("next")).base_offset == COUNT
+
+
+@pytest.mark.parametrize("damage", [b"\xff" * 34, bytes(34), bytes(5)], ids=["0xff", "zeros", "half an entry"])
+def test_a_damaged_index_of_aborted_transactions_is_built_again(tmp_path: Path, damage: bytes) -> None:
+    # given
+    house = LogHouse(tmp_path, segment_bytes="300")
+    for sequence in range(3):
+        record = batch("x" * 50, producer_id=9, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+        house.log.append(record, is_verified=True)
+    append_marker(house.log, ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=0, now_ms=NOON_MS)
+    for _ in range(8):
+        house.log.append(batch("y" * 50))
+    found = overlapping(house.log.segments, 0, house.log.end_offset)
+    assert found
+    stop(house, clean=True)
+    # when
+    (path,) = (tmp_path / "t-0").glob("*.txnindex")
+    path.write_bytes(damage)
+    house.open()
+    # then
+    assert overlapping(house.log.segments, 0, house.log.end_offset) == found
+
+
+# -- batches
+
+
+def _overwrite(segment: LogSegment, offset: int, data: Callable[[int], bytes]) -> None:
+    position = segment.position_of(offset)
+    assert position is not None
+    head = segment.head_at(position)
+    assert head is not None
+    with segment.file.path.open("r+b") as file:
+        file.seek(position)
+        file.write(data(head.size))
+
+
+@pytest.mark.parametrize("damage", [bytes, lambda size: b"\xff" * size, lambda size: b"x" * size])
+def test_a_damaged_place_in_a_closed_segment_is_an_error_and_the_rest_is_served(
+    tmp_path: Path, damage: Callable[[int], bytes]
+) -> None:
+    # given
+    house = filled(tmp_path)
+    stop(house, clean=True)
+    house.open()
+    closed = house.log.segments[1]
+    bad = closed.base_offset + 10
+    _overwrite(closed, bad, damage)
+    # when
+    house.open().recover()
+    # then
+    with pytest.raises(CorruptBatchError):
+        house.log.read(bad, 1 << 20)
+    found = set()
+    for offset in range(COUNT):
+        with suppress(CorruptBatchError):
+            found.add(records_in(house.log.read(offset, 1))[0].offset)
+    assert found >= {*range(bad), *range(house.log.segments[2].base_offset, COUNT)}
+    assert bad not in found
+    assert apply_retention(house.log, NOON_MS) == 0
+    assert house.log.append(batch("next")).base_offset == COUNT
+
+
+def test_a_damaged_segment_without_its_index_keeps_what_lies_behind_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = filled(tmp_path)
+    stop(house, clean=True)
+    house.open()
+    closed = house.log.segments[1]
+    bad = closed.base_offset + 1
+    _overwrite(closed, bad, bytes)
+    closed.offset_index.file.path.unlink()
+
+    house.open().recover()
+
+    assert f"{closed.file.path} is damaged" in caplog.text
+    with pytest.raises(CorruptBatchError):
+        house.log.read(bad, 1 << 20)
+    assert (
+        records_in(house.log.read(house.log.segments[2].base_offset, 1))[0].offset == house.log.segments[2].base_offset
+    )
+    # The newest record of the damaged segment is not known, so the age of the file counts.
+    assert apply_retention(house.log, NOON_MS + 604_800_000 + 5 * HOUR_MS) == 1
+
+
+def test_a_lookup_by_timestamp_does_not_believe_a_batch_with_a_wrong_checksum(tmp_path: Path) -> None:
+    house = filled(tmp_path)
+    _overwrite_last_byte(house.log.segments[0], 5)
+
+    with pytest.raises(CorruptBatchError):
+        offset_for_timestamp(house.log, NOON_MS + 5000)
+    assert offset_for_timestamp(house.log, NOON_MS + 6000).offset == 6
+
+
+def test_a_compaction_does_not_give_damaged_records_a_right_checksum(tmp_path: Path) -> None:
+    house = filled(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    segment = house.log.segments[0]
+    _overwrite_last_byte(segment, 5)
+    before = segment.file.path.read_bytes()
+
+    assert asyncio.run(compact(house.log, house.clock.now_ms)) == 0
+
+    assert house.log.is_uncleanable
+    assert segment.file.path.read_bytes() == before
+
+
+def _overwrite_last_byte(segment: LogSegment, offset: int) -> None:
+    position = segment.position_of(offset)
+    assert position is not None
+    head = segment.head_at(position)
+    assert head is not None
+    with segment.file.path.open("r+b") as file:
+        file.seek(position + head.size - 1)
+        file.write(b"\x55")
+
+
+def test_offsets_below_the_log_start_are_not_used_again_when_the_log_was_lost(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("x"))
+    write_offsets(tmp_path / "log-start-offset-checkpoint", {"t-0": 50})
+
+    house.open()
+
+    assert (house.log.log_start_offset, house.log.end_offset) == (50, 50)
+    assert house.log.append(batch("y")).base_offset == 50
+    assert offsets(house) == [50]
+    house.open()
+    assert offsets(house) == [50]

@@ -60,7 +60,6 @@ from klamm.admin.types import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
     ConfigSynonym,
     CreatedTopic,
     GroupDescription,
@@ -74,14 +73,13 @@ from klamm.admin.types import (
     OffsetSpec,
     OpType,
     PartitionDescription,
-    ResourceType,
     TopicDescription,
     TopicListing,
-    TopicPartition,
 )
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.filters import EntityFilter, FilterComponent, MatchType
 from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError
+from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 from klamm.security.acls import Acl, AclFilter, AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.security.scram import ScramMechanism
 

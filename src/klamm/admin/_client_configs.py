@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.admin._topics import supported_features
 from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
@@ -11,6 +11,7 @@ from klamm.connections.errors import api_error, raise_for_code
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from klamm.client_configs.filters import EntityFilter
     from klamm.connections.pool import ConnectionPool, Deadline
 
-FEATURE: Final = "client.configs"
 """The feature in ApiVersions without which keys 50 and 51 mean SCRAM and nothing else."""
 
 
@@ -142,5 +142,5 @@ def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:
 
 async def _require_feature(pool: ConnectionPool, deadline: Deadline) -> None:
     """Ask before sending: to a broker without the feature the same bytes are a SCRAM request."""
-    if FEATURE not in await supported_features(pool, deadline):
-        raise UnsupportedVersionError(f"The broker does not announce the feature {FEATURE} (KIP-649)")
+    if CLIENT_CONFIGS_FEATURE not in await supported_features(pool, deadline):
+        raise UnsupportedVersionError(f"The broker does not announce the feature {CLIENT_CONFIGS_FEATURE} (KIP-649)")

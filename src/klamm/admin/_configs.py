@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from klamm.admin.types import (
-    AlterConfigOp,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ConfigSynonym,
-    ResourceType,
-)
+from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSynonym
 from klamm.connections.errors import api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -21,6 +14,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from klamm.protocol.types import ConfigSource, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin._coordinators import MOVED, ask_coordinators
 from klamm.admin.results import settle
-from klamm.admin.types import OffsetAndMetadata, TopicPartition, by_topic
+from klamm.admin.types import OffsetAndMetadata, by_topic
 from klamm.connections.errors import api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

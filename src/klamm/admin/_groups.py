@@ -32,11 +32,12 @@ from klamm.admin import _group_offsets
 from klamm.admin._calls import AdminCalls
 from klamm.admin._coordinators import MOVED, ask_coordinators
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult, settle
-from klamm.admin.types import GroupDescription, GroupMember, TopicPartition
+from klamm.admin.types import GroupDescription, GroupMember
 from klamm.connections.errors import api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import _topics
-from klamm.admin.types import GroupListing, PartitionDescription, ResourceType, TopicDescription
+from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
 from klamm.connections.errors import BrokerUnavailableError, api_error, raise_for_code
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_topic_partitions import (
@@ -14,6 +14,7 @@ from klamm.protocol.messages.describe_topic_partitions import (
 )
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Collection

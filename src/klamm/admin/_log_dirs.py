@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
-from klamm.admin.types import TopicPartition
 from klamm.connections.errors import api_error
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult, settle
-from klamm.admin.types import TopicPartition, by_topic
+from klamm.admin.types import by_topic
 from klamm.connections.errors import raise_for_code
 from klamm.connections.pool import CONTROLLER
 from klamm.protocol.messages.alter_partition_reassignments import (
@@ -22,6 +22,7 @@ from klamm.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -17,7 +17,6 @@ from klamm.admin.types import (
     PartitionDescription,
     TopicDescription,
     TopicListing,
-    TopicPartition,
 )
 from klamm.connections.errors import BrokerUnavailableError, api_error, raise_for_code
 from klamm.connections.pool import CONTROLLER
@@ -28,6 +27,7 @@ from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTop
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

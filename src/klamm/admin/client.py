@@ -41,12 +41,11 @@ if TYPE_CHECKING:
         GroupListing,
         NewPartitions,
         NewTopic,
-        ResourceType,
         TopicListing,
-        TopicPartition,
     )
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.filters import EntityFilter
+    from klamm.protocol.types import ResourceType, TopicPartition
     from klamm.security.acls import Acl, AclFilter
 
 DEFAULT_API_TIMEOUT_MS = 60_000

@@ -16,10 +16,10 @@ from klamm.admin.types import (
     ListedOffset,
     OffsetAndMetadata,
     TopicDescription,
-    TopicPartition,
 )
 from klamm.connections.errors import api_error
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,38 +7,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
-
-
-class ResourceType(IntEnum):
-    """Wire values of ``resource_type`` (Kafka's ``ConfigResource.Type``)."""
-
-    UNKNOWN = 0
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class ConfigSource(IntEnum):
-    """Wire values of ``config_source`` (Kafka's ``ConfigEntry.ConfigSource``)."""
-
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    CLIENT_METRICS_CONFIG = 7
-    GROUP_CONFIG = 8
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConfigSource:
-        return cls.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -225,14 +198,6 @@ class ClusterDescription:
     nodes: tuple[Node, ...]
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Supported features of the broker that was asked, lowest and highest version (KIP-584)."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of a topic."""
-
-    topic: str
-    partition: int
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:

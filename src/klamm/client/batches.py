@@ -6,7 +6,6 @@ Headers only are read here; records stay where they lie, unless a batch has to b
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from klamm.protocol.records import Record
+    from klamm.protocol.types import AbortedTransaction
 
 _OPEN_OFFSET: Final = bytes(BATCH_LENGTH_AT)
 _OPEN_LEADER_EPOCH: Final = INT32.pack(-1)
@@ -67,15 +67,7 @@ class FetchedBatch(NamedTuple):
     """The source offset after the batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedTransaction:
-    """A transaction of the source that was aborted, from a fetch under read_committed."""
-
-    producer_id: int
-    first_offset: int
-
-
-class ProducerIdentity(NamedTuple):
+class ProducerStamp(NamedTuple):
     """What InitProducerId gave."""
 
     producer_id: int

@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.connection import Connection, ConnectionLostError
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from klamm.client.buffers import BufferPool
     from klamm.client.transport import ConnectionSettings
+    from klamm.protocol.types import CoordinatorType, PartitionTuple
 
 logger = logging.getLogger(__name__)
 
@@ -34,18 +34,9 @@ LATEST: Final = -1
 _TIMEOUT_S: Final = 10.0
 _DENIED: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 
-TopicPartition = tuple[str, int]
-
 
 class DeniedError(ConnectionLostError):
     """A right is missing: asking again helps when somebody has given it."""
-
-
-class CoordinatorKind(IntEnum):
-    """What FindCoordinator is asked for."""
-
-    GROUP = 0
-    TRANSACTIONAL_ID = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +183,8 @@ class Cluster:
         return [connection for connection in self._connections.values() if not connection.closed]
 
     def list_offsets(
-        self, partitions: Sequence[TopicPartition], timestamp: int, *, read_committed: bool = False
-    ) -> dict[TopicPartition, int]:
+        self, partitions: Sequence[PartitionTuple], timestamp: int, *, read_committed: bool = False
+    ) -> dict[PartitionTuple, int]:
         """Return the earliest or latest offsets. Partitions without a leader that answers are missing.
 
         One node that is away does not fail the call: the partitions of the others need not wait for it.
@@ -207,7 +198,7 @@ class Cluster:
         for topic, partition in partitions:
             if (leader := self.leader(topic, partition)) is not None:
                 by_leader.setdefault(leader, {}).setdefault(topic, []).append(partition)
-        found: dict[TopicPartition, int] = {}
+        found: dict[PartitionTuple, int] = {}
         for leader, topics in by_leader.items():
             request = ListOffsetsRequest(
                 replica_id=-1,
@@ -234,7 +225,7 @@ class Cluster:
                         found[topic_answer.name, answer.partition_index] = answer.offset
         return found
 
-    def coordinator(self, key: str, kind: CoordinatorKind) -> int:
+    def coordinator(self, key: str, kind: CoordinatorType) -> int:
         """Return the node that coordinates a group or the transactions of an id; ``connection`` reaches it.
 
         Raises:

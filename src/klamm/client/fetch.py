@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client.batches import AbortedTransaction
 from klamm.protocol.messages.fetch import FetchRequest
+from klamm.protocol.types import AbortedTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

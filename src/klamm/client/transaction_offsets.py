@@ -8,19 +8,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client.cluster import CoordinatorKind, DeniedError
+from klamm.client.cluster import DeniedError
 from klamm.client.connection import ConnectionLostError
 from klamm.client.transactions import TransactionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from klamm.protocol.types import CoordinatorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.client.batches import ProducerIdentity
-    from klamm.client.cluster import Cluster, TopicPartition
+    from klamm.client.batches import ProducerStamp
+    from klamm.client.cluster import Cluster
+    from klamm.protocol.types import PartitionTuple
 
 _TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 30.0
@@ -70,9 +72,9 @@ class TransactionOffsets:
         self._group = group
         self._node: int | None = None
 
-    def read(self) -> dict[TopicPartition, GroupOffset]:
+    def read(self) -> dict[PartitionTuple, GroupOffset]:
         """Return what is committed, after what is pending in open transactions was decided."""
-        found: dict[TopicPartition, GroupOffset] = {}
+        found: dict[PartitionTuple, GroupOffset] = {}
         request = OffsetFetchRequest(group_id=self._group, topics=None, require_stable=True)
 
         def ask() -> set[int]:
@@ -90,7 +92,7 @@ class TransactionOffsets:
         self._until_answered(ask, "OffsetFetch")
         return found
 
-    def add(self, identity: ProducerIdentity) -> None:
+    def add(self, identity: ProducerStamp) -> None:
         """Make the group's offsets a part of the open transaction.
 
         Raises:
@@ -105,14 +107,14 @@ class TransactionOffsets:
 
         def ask() -> set[int]:
             connection = self._cluster.connection(
-                self._cluster.coordinator(self._transactional_id, CoordinatorKind.TRANSACTIONAL_ID)
+                self._cluster.coordinator(self._transactional_id, CoordinatorType.TRANSACTION)
             )
             version = connection.version_of(AddOffsetsToTxnRequest, at_most=_LAST_ADD)
             return {connection.call(request, AddOffsetsToTxnResponse, version=version, timeout_s=_TIMEOUT_S).error_code}
 
         self._until_answered(ask, "AddOffsetsToTxn")
 
-    def commit(self, identity: ProducerIdentity, where: TopicPartition, offset: GroupOffset) -> None:
+    def commit(self, identity: ProducerStamp, where: PartitionTuple, offset: GroupOffset) -> None:
         """Write an offset that counts when the transaction is committed.
 
         Raises:
@@ -140,7 +142,7 @@ class TransactionOffsets:
 
     def _coordinator(self) -> int:
         if self._node is None:
-            self._node = self._cluster.coordinator(self._group, CoordinatorKind.GROUP)
+            self._node = self._cluster.coordinator(self._group, CoordinatorType.GROUP)
         return self._node
 
     def _until_answered(self, ask: Callable[[], set[int]], what: str) -> None:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.batches import ProducerIdentity
-from klamm.client.cluster import CoordinatorKind, DeniedError
+from klamm.client.batches import ProducerStamp
+from klamm.client.cluster import DeniedError
 from klamm.client.connection import ConnectionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.types import CoordinatorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from klamm.client.cluster import Cluster, TopicPartition
+    from klamm.client.cluster import Cluster
+    from klamm.protocol.types import PartitionTuple
 
 _TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 3.0
@@ -55,7 +57,7 @@ class TransactionCoordinator:
         self._transactional_id = transactional_id
         self._node: int | None = None
 
-    def init(self, *, timeout_ms: int) -> ProducerIdentity:
+    def init(self, *, timeout_ms: int) -> ProducerStamp:
         """Get a new epoch: whoever wrote with this id before can not any more, and what it left open is decided.
 
         Args:
@@ -72,9 +74,9 @@ class TransactionCoordinator:
             return answer.error_code
 
         self._until_answered(ask, "InitProducerId")
-        return ProducerIdentity(answers[-1].producer_id, answers[-1].producer_epoch, is_transactional=True)
+        return ProducerStamp(answers[-1].producer_id, answers[-1].producer_epoch, is_transactional=True)
 
-    def add(self, identity: ProducerIdentity, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def add(self, identity: ProducerStamp, partitions: Iterable[PartitionTuple]) -> dict[PartitionTuple, int]:
         """Add partitions to the open transaction, which opens one when none is.
 
         Returns:
@@ -93,7 +95,7 @@ class TransactionCoordinator:
             v3_and_below_producer_epoch=identity.producer_epoch,
             v3_and_below_topics=[topic_class(name=name, partitions=numbers) for name, numbers in by_topic.items()],
         )
-        refused: dict[TopicPartition, int] = {}
+        refused: dict[PartitionTuple, int] = {}
 
         def ask(node: int) -> int:
             connection = self._cluster.connection(node)
@@ -106,7 +108,7 @@ class TransactionCoordinator:
         self._until_answered(ask, "AddPartitionsToTxn")
         return refused
 
-    def commit(self, identity: ProducerIdentity) -> None:
+    def commit(self, identity: ProducerStamp) -> None:
         """Commit the open transaction. Repeated after a lost answer it does no harm.
 
         Raises:
@@ -145,7 +147,7 @@ class TransactionCoordinator:
 
     def _ask_once(self, ask: Callable[[int], int]) -> int:
         if self._node is None:
-            self._node = self._cluster.coordinator(self._transactional_id, CoordinatorKind.TRANSACTIONAL_ID)
+            self._node = self._cluster.coordinator(self._transactional_id, CoordinatorType.TRANSACTION)
         try:
             return ask(self._node)
         except ConnectionLostError:
@@ -153,7 +155,7 @@ class TransactionCoordinator:
             raise
 
 
-def _refused(answer: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
+def _refused(answer: AddPartitionsToTxnResponse) -> dict[PartitionTuple, int]:
     return {
         (topic.name, partition.partition_index): partition.partition_error_code
         for topic in answer.results_by_topic_v3_and_below

@@ -18,13 +18,13 @@ from klamm.client_configs.entities import EntityType
 from klamm.client_configs.filters import MatchType
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 logger = logging.getLogger(__name__)
 
-FEATURE: Final = "client.configs"
 """Announced in ApiVersions by brokers that understand the request; the others would take it for SCRAM."""
 
 Values: TypeAlias = "Mapping[str, str]"
@@ -127,10 +127,10 @@ class DynamicConfigs:
 
     def on_features(self, features: Mapping[str, tuple[int, int]]) -> bool:
         """Take what a broker announces; returns whether it may be asked. A broker that may not ends the matter."""
-        lowest, highest = features.get(FEATURE, (0, -1))
+        lowest, highest = features.get(CLIENT_CONFIGS_FEATURE, (0, -1))
         if lowest <= 1 <= highest:
             return True
-        self._disable(f"the broker does not announce the feature {FEATURE}")
+        self._disable(f"the broker does not announce the feature {CLIENT_CONFIGS_FEATURE}")
         return False
 
     def on_not_sent(self, now: float) -> None:

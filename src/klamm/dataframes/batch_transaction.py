@@ -19,10 +19,10 @@ from klamm.protocol.errors import ErrorCode, error_name
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from klamm.client.batches import ProducerIdentity
-    from klamm.client.cluster import TopicPartition
+    from klamm.client.batches import ProducerStamp
     from klamm.dataframes.write_options import WriteOptions
     from klamm.dataframes.writer import TargetCluster
+    from klamm.protocol.types import PartitionTuple
 
 
 class BatchTransaction:
@@ -46,11 +46,11 @@ class BatchTransaction:
         self._batch_id = batch_id
         self._coordinator = TransactionCoordinator(target.wire, self.transactional_id)
         self._offsets = TransactionOffsets(target.wire, self.transactional_id, self.transactional_id)
-        self._identity: ProducerIdentity | None = None
+        self._identity: ProducerStamp | None = None
         self._written: int | None = None
 
     @property
-    def identity(self) -> ProducerIdentity:
+    def identity(self) -> ProducerStamp:
         """Who we are for the brokers.
 
         Raises:
@@ -83,7 +83,7 @@ class BatchTransaction:
         if newest.offset == self._batch_id + 1:
             self._written = _count(newest.metadata)
 
-    def add(self, partitions: Collection[TopicPartition]) -> None:
+    def add(self, partitions: Collection[PartitionTuple]) -> None:
         """Add partitions to the transaction.
 
         Raises:
@@ -91,7 +91,7 @@ class BatchTransaction:
         """
         self._target.insist(lambda: self._try_to_add(partitions))
 
-    def _try_to_add(self, partitions: Collection[TopicPartition]) -> None:
+    def _try_to_add(self, partitions: Collection[PartitionTuple]) -> None:
         refused = self._coordinator.add(self.identity, partitions)
         for (topic, _), code in refused.items():
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -99,7 +99,7 @@ class BatchTransaction:
         if refused:
             raise ConnectionLostError(f"No transaction for {sorted(refused)}: {error_name(max(refused.values()))}")
 
-    def commit(self, where: TopicPartition, records: int) -> None:
+    def commit(self, where: PartitionTuple, records: int) -> None:
         """Commit the records together with the batch id.
 
         Args:

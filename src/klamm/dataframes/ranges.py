@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TopicPartition = tuple[str, int]
+    from klamm.protocol.types import PartitionTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class OffsetRange:
 
 
 def split(
-    bounds: Mapping[TopicPartition, tuple[int, int]], *, records_per_range: int | None = None
+    bounds: Mapping[PartitionTuple, tuple[int, int]], *, records_per_range: int | None = None
 ) -> tuple[OffsetRange, ...]:
     """Cut each partition into ranges of at most ``records_per_range`` offsets, nearly equal in size.
 
@@ -45,8 +45,8 @@ def split(
 
 
 def limited(
-    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int
-) -> dict[TopicPartition, int]:
+    start: Mapping[PartitionTuple, int], end: Mapping[PartitionTuple, int], most: int
+) -> dict[PartitionTuple, int]:
     """Return how far to read so that about ``most`` records come, each partition by its share of what waits.
 
     Every partition with anything new goes on by one record at least, so none is left behind for ever.

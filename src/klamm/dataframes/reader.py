@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from klamm.client.buffers import FrameBuffer
     from klamm.client.connection import Connection
     from klamm.dataframes.options import Positions, ReadOptions
-    from klamm.dataframes.ranges import OffsetRange, TopicPartition
+    from klamm.dataframes.ranges import OffsetRange
     from klamm.protocol.records import RecordBatch
+    from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class TopicReader:
         """Close the connections."""
         self._cluster.close()
 
-    def partitions(self) -> list[TopicPartition]:
+    def partitions(self) -> list[PartitionTuple]:
         """Return the partitions of all topics, in order.
 
         Raises:
@@ -75,7 +76,7 @@ class TopicReader:
     def _servers(self) -> str:
         return ",".join(self._options.connection.bootstrap_servers)
 
-    def offsets(self, partitions: Sequence[TopicPartition], where: int) -> dict[TopicPartition, int]:
+    def offsets(self, partitions: Sequence[PartitionTuple], where: int) -> dict[PartitionTuple, int]:
         """Return the first (``EARLIEST``) or the end offset (``LATEST``) of partitions; waits for their leaders.
 
         Raises:
@@ -99,7 +100,7 @@ class TopicReader:
             with contextlib.suppress(ConnectionLostError):
                 self._cluster.refresh(self._options.topics)
 
-    def resolve(self, positions: Positions, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def resolve(self, positions: Positions, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
         """Return offsets for positions as they were asked for.
 
         Raises:
@@ -116,8 +117,8 @@ class TopicReader:
         return asked
 
     def checked(
-        self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, tuple[int, int]]:
+        self, start: Mapping[PartitionTuple, int], end: Mapping[PartitionTuple, int]
+    ) -> dict[PartitionTuple, tuple[int, int]]:
         """Return start and end by partition, after looking whether records between them are still there.
 
         Raises:
@@ -303,7 +304,7 @@ class _Fetch:
             self._asked = None
 
 
-def as_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def as_json(offsets: Mapping[PartitionTuple, int]) -> dict[str, dict[str, int]]:
     """Return offsets in the form of Spark's checkpoints: by topic and by partition as text."""
     out: dict[str, dict[str, int]] = {}
     for (topic, partition), at in sorted(offsets.items()):
@@ -311,6 +312,6 @@ def as_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     return out
 
 
-def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[PartitionTuple, int]:
     """Return offsets out of a checkpoint."""
     return {(topic, int(partition)): int(at) for topic, by in document.items() for partition, at in by.items()}

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from klamm.client.batches import ProducerIdentity
+from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster, DeniedError
 from klamm.client.connection import ApiMissingError, ConnectionLostError
@@ -16,14 +16,15 @@ from klamm.client.transactions import TransactionLostError
 from klamm.dataframes.errors import WritingError
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.records import encode_batch
+from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.client.cluster import TopicPartition
     from klamm.dataframes.rows import Outgoing
     from klamm.dataframes.write_options import WriteOptions
     from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
 
 Value = TypeVar("Value")
 
@@ -33,7 +34,6 @@ _HELD_BYTES: Final = 16 * 1024 * 1024
 _RECORD_OVERHEAD: Final = 32
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.2
-_MAX_SEQUENCE: Final = 0x7FFFFFFF
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _PASSING: Final = frozenset(
     {
@@ -66,11 +66,11 @@ class Transaction(Protocol):
     transactional_id: str
 
     @property
-    def identity(self) -> ProducerIdentity:
+    def identity(self) -> ProducerStamp:
         """Who writes, for the brokers."""
         ...
 
-    def add(self, partitions: Collection[TopicPartition]) -> None:
+    def add(self, partitions: Collection[PartitionTuple]) -> None:
         """Add partitions before the first record of each is sent."""
         ...
 
@@ -150,12 +150,12 @@ class RecordWriter:
         self._transaction = transaction
         self._identity = transaction.identity if transaction is not None else None
         self._spread = spread
-        self._pending: dict[TopicPartition, _Pending] = {}
+        self._pending: dict[PartitionTuple, _Pending] = {}
         self._held_bytes = 0
-        self._sequences: dict[TopicPartition, int] = {}
-        self._added: set[TopicPartition] = set()
+        self._sequences: dict[PartitionTuple, int] = {}
+        self._added: set[PartitionTuple] = set()
 
-    def write(self, outgoing: Outgoing) -> TopicPartition:
+    def write(self, outgoing: Outgoing) -> PartitionTuple:
         """Take a record; returns where it goes.
 
         Raises:
@@ -202,8 +202,8 @@ class RecordWriter:
         for topic, records in by_topic.items():
             self._send_together(topic, records)
 
-    def _ask_for_identity(self) -> ProducerIdentity:
-        return ProducerIdentity(*self._target.wire.init_producer_id())
+    def _ask_for_identity(self) -> ProducerStamp:
+        return ProducerStamp(*self._target.wire.init_producer_id())
 
     def _send_together(self, topic: str, records: Mapping[int, Sequence[Record]]) -> None:
         """Send a batch for each partition; where one is too large, one after the other and in parts."""
@@ -252,7 +252,7 @@ class RecordWriter:
         )
         for partition, some in records.items():
             before = self._sequences.get((topic, partition), 0)
-            self._sequences[topic, partition] = before + len(some) & _MAX_SEQUENCE
+            self._sequences[topic, partition] = before + len(some) & MAX_SEQUENCE
 
     def _refused(self, topic: str, error: RecordsRefusedError) -> WritingError:
         parts = []

@@ -17,8 +17,9 @@ from klamm.protocol.records import encode_batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.client.cluster import Cluster, TopicPartition
+    from klamm.client.cluster import Cluster
     from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
 
 _BATCH_BYTES: Final = 256 * 1024
 """A quarter of what topics take unless somebody has set ``max.message.bytes``."""
@@ -170,7 +171,7 @@ def read_newest(cluster: Cluster, topic: str, *, attempts: int) -> Newest:
 
 
 def _read_partition(
-    cluster: Cluster, key: TopicPartition, offsets: range, attempts: int, newest: dict[bytes, Record]
+    cluster: Cluster, key: PartitionTuple, offsets: range, attempts: int, newest: dict[bytes, Record]
 ) -> bool:
     """Read offsets of a partition; False: something hides the rest."""
     at, left = offsets.start, attempts

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from klamm.storage.errors import DataDirectoryError
+from klamm.storage.metadata import METADATA_FILE_NAME
 from klamm.storage.schema import APPLICATION_ID, BUSY_TIMEOUT_MS
 from klamm.storage.statements import read_history
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from klamm.storage.changes import PutHistory
 
-METADATA_FILE: Final = "metadata.sqlite"
 HIDDEN: Final = "[hidden]"
 """What the history holds in place of a secret."""
 SCRAM_RESOURCE: Final = "SCRAM"
@@ -57,9 +57,9 @@ def read_config_history(data_dir: Path, *, resource: str | None = None, limit: i
     Raises:
         DataDirectoryError: There is no such directory, or it is no broker's.
     """
-    path = data_dir / METADATA_FILE
+    path = data_dir / METADATA_FILE_NAME
     if not path.is_file():
-        raise DataDirectoryError(f"{data_dir} is no data directory of a klamm broker: it has no {METADATA_FILE}")
+        raise DataDirectoryError(f"{data_dir} is no data directory of a klamm broker: it has no {METADATA_FILE_NAME}")
     try:
         uri = f"file:{quote(str(path.resolve()))}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None)) as database:

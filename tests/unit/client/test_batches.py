@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.client.batches import AbortedTransaction, Treatment, rebuild, split, stamp, walk
+from klamm.client.batches import Treatment, rebuild, split, stamp, walk
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import (
     Codec,
@@ -18,6 +18,7 @@ from klamm.protocol.records import (
     iter_batches,
     verify_crc,
 )
+from klamm.protocol.types import AbortedTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

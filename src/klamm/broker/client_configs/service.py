@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from klamm.storage.changes import Change
     from klamm.storage.metadata import MetadataStore
 
-FEATURE: Final = "client.configs"
 """The name under which ApiVersions announces that keys 50 and 51 also speak KIP-649."""
 FEATURE_VERSIONS: Final = (1, 1)
 

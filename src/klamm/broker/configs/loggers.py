@@ -6,12 +6,13 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.configs.logger_levels import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.configs.operations import ConfigChange
 
-ROOT: Final = "root"
 _NUMBERS: Final = MappingProxyType(
     {
         "TRACE": 5,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.route import Piece
     from klamm.protocol.messages.fetch import FetchResponse
-    from klamm.storage.log import AbortedTransaction, LogRange
+    from klamm.storage.log import AbortedTxn, LogRange
 
 FLEXIBLE_SINCE: Final = 12
 _LOG_START_OFFSET_SINCE: Final = 5
@@ -41,7 +41,7 @@ class FetchedPartition:
     log_start_offset: int = -1
     records: bytes | LogRange = b""
     """Never null: librdkafka cannot read that. A range is read from disk when the connection can send it."""
-    aborted: Sequence[AbortedTransaction] = ()
+    aborted: Sequence[AbortedTxn] = ()
     """Of a reader of committed records: what it has to leave out."""
     current_leader: tuple[int, int] | None = None
     """Id and epoch of the leader when it is not the broker that was asked (KIP-951)."""

@@ -17,6 +17,7 @@ from klamm.broker.route import Route
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
 
 API: Final = Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=4)
-CLIENT_CONFIGS_FEATURE: Final = "client.configs"
 TRANSACTION_FEATURE: Final = "transaction.version"
 _FEATURES: Final = ((CLIENT_CONFIGS_FEATURE, 1, 1), (TRANSACTION_FEATURE, 0, 2))
 """Name, least and largest level that is supported; the largest is in force."""

@@ -14,7 +14,6 @@ from klamm.broker.attempt import attempt
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_transactional_id, may_write_somewhere
-from klamm.broker.transactions.model import ProducerIdentity
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
@@ -23,6 +22,7 @@ from klamm.protocol.errors import (
     TransactionalIdAuthorizationError,
 )
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.types import ProducerIdentity
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:

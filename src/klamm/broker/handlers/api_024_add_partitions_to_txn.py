@@ -14,10 +14,11 @@ from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic, may_transactional_id
 from klamm.broker.transactions.errors import TransactionAbortableError
-from klamm.broker.transactions.model import ProducerIdentity, TransactionPartition
+from klamm.broker.transactions.model import TransactionPartition
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from klamm.protocol.types import ProducerIdentity
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:

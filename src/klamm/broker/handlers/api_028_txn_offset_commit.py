@@ -16,10 +16,10 @@ from klamm.broker.groups.requested_offsets import commit_permitted, requested_of
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id, require_group
 from klamm.broker.transactions.admission import ClientAbility, CoordinatorLoadInProgressError
-from klamm.broker.transactions.model import ProducerIdentity
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, TransactionalIdAuthorizationError
 from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from klamm.protocol.types import ProducerIdentity
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:

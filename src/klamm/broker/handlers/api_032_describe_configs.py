@@ -20,7 +20,6 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _Found: TypeAlias = "dict[tuple[int, str, tuple[str, ...]], tuple[DescribedConfi
 
 API: Final = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4)
 
-_TYPES: Final = frozenset(ResourceType)
+_TYPES: Final = frozenset(RESOURCE_TYPES)
 _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 API: Final = Api(key=ApiKey.LIST_CONFIG_RESOURCES, min_version=0, max_version=1)
 
-_ALL: Final = tuple(ResourceType)
+_ALL: Final = RESOURCE_TYPES
 
 
 async def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:

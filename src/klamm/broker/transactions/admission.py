@@ -15,10 +15,11 @@ from klamm.broker.transactions.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from klamm.broker.transactions.model import ProducerIdentity, TransactionPartition
+from klamm.broker.transactions.model import TransactionPartition
 from klamm.protocol.errors import ErrorCode, InvalidProducerEpochError, InvalidTxnStateError, KafkaApiError
 from klamm.protocol.records import BATCH_OVERHEAD
 from klamm.protocol.records.layout import FLAGS_AT, PRODUCER, PRODUCER_AT, TRANSACTIONAL
+from klamm.protocol.types import ProducerIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

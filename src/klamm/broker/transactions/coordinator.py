@@ -17,12 +17,7 @@ from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
 from klamm.broker.transactions.markers import Logs, end_decided, end_hanging, write_markers
-from klamm.broker.transactions.model import (
-    ProducerIdentity,
-    Transaction,
-    TransactionPartition,
-    TransactionState,
-)
+from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
 from klamm.broker.transactions.settings import TransactionSettings
 from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import InvalidProducerIdMappingError, StorageError
@@ -34,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
+    from klamm.protocol.types import ProducerIdentity
     from klamm.storage.changes import Change
 
 logger = logging.getLogger(__name__)

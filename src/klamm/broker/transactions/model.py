@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from klamm.protocol.types import ProducerIdentity
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -43,13 +44,6 @@ class TransactionPartition(NamedTuple):
 
     topic_id: UUID
     partition: int
-
-
-class ProducerIdentity(NamedTuple):
-    """Producer id and epoch, as a client names itself."""
-
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,7 @@ from klamm.broker.transactions.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from klamm.broker.transactions.model import (
-    MAX_EPOCH,
-    NO_TIME,
-    ProducerIdentity,
-    Transaction,
-    TransactionPartition,
-    TransactionState,
-)
+from klamm.broker.transactions.model import MAX_EPOCH, NO_TIME, Transaction, TransactionPartition, TransactionState
 from klamm.protocol.errors import (
     InvalidProducerIdMappingError,
     InvalidRequestError,
@@ -33,6 +26,8 @@ from klamm.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
+
+    from klamm.protocol.types import ProducerIdentity
 
 MAX_GROUPS = 1_000
 """A client that only ever adds groups cannot fill the disk."""

@@ -41,7 +41,9 @@ _SHORT_FLAGS: Final = {
     "group": "groups",
     "client-metrics": "client-metrics",
 }
-_KINDS: Final = {kind.name: kind for kind in ResourceType if kind is not ResourceType.BROKER_LOGGER}
+_KINDS: Final = {
+    kind.name: kind for kind in ResourceType if kind not in {ResourceType.UNKNOWN, ResourceType.BROKER_LOGGER}
+}
 
 
 def parser(action: str) -> ToolParser:

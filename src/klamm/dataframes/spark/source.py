@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from klamm.dataframes.options import ReadOptions
-    from klamm.dataframes.ranges import OffsetRange, TopicPartition
+    from klamm.dataframes.ranges import OffsetRange
+    from klamm.protocol.types import PartitionTuple
 
 FORMAT: Final = "klamm-kafka"
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -169,7 +170,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._planning: TopicReader | None = None
-        self._last: dict[TopicPartition, int] | None = None
+        self._last: dict[PartitionTuple, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the connections behind when the reader travels to a task."""
@@ -180,7 +181,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planning = TopicReader(self._options)
         return self._planning
 
-    def _end(self) -> dict[TopicPartition, int]:
+    def _end(self) -> dict[PartitionTuple, int]:
         return self._last or self._reader().offsets(self._reader().partitions(), LATEST)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.client import batches
-from klamm.client.batches import FetchedBatch, ProducerIdentity, Treatment
+from klamm.client.batches import FetchedBatch, ProducerStamp, Treatment
 from klamm.client.joining import in_groups, joined
+from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from klamm.client.batches import AbortedTransaction
     from klamm.client.buffers import FrameBuffer
+    from klamm.protocol.types import AbortedTransaction
 
-SEQUENCE_MASK: Final = 0x7FFFFFFF
 MAX_IN_FLIGHT: Final = 5
 """A broker remembers the last five batches of a producer in a partition; with more a retry could be taken twice."""
 
@@ -39,14 +39,14 @@ class Outgoing:
     first_timestamp: int = -1
     """Of its first record; -1: not known."""
     base_sequence: int = -1
-    producer: ProducerIdentity | None = None
+    producer: ProducerStamp | None = None
     """None until it is stamped."""
     offsets: Sequence[int] = ()
     """Source offsets of the records of a batch that was rebuilt; empty: they end with ``last_offset``, without gaps."""
     leader_epoch: int = -1
     """Leader epoch of the source's batch; -1 when it has none."""
 
-    def stamp(self, producer: ProducerIdentity, base_sequence: int) -> None:
+    def stamp(self, producer: ProducerStamp, base_sequence: int) -> None:
         """Make the batch one of a producer's, in place."""
         self.producer, self.base_sequence = producer, base_sequence
         batches.stamp(
@@ -79,7 +79,7 @@ class Outgoing:
         second = replace(self, view=second_view, record_count=rest, memory=None, offsets=self.offsets[count:])
         if self.producer is not None:
             first.stamp(self.producer, self.base_sequence)
-            second.stamp(self.producer, (self.base_sequence + count) & SEQUENCE_MASK)
+            second.stamp(self.producer, (self.base_sequence + count) & MAX_SEQUENCE)
         return first, second
 
     def release(self) -> None:

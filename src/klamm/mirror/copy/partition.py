@@ -8,16 +8,18 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.mirror.copy.batch import MAX_IN_FLIGHT, SEQUENCE_MASK, Outgoing, outgoing_of
+from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.copy.epochs import FetchedEpochs
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.source_offsets import Position
+from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.client.batches import AbortedTransaction, ProducerIdentity
+    from klamm.client.batches import ProducerStamp
     from klamm.client.buffers import FrameBuffer
+    from klamm.protocol.types import AbortedTransaction
 
 _NEVER: Final = float("-inf")
 _SMOOTHING: Final = 8
@@ -105,7 +107,7 @@ class PartitionCopy:
         self.batch_bytes = 0
         """Of the last batches on the average; 0: there was none."""
         self.pending_bytes = 0
-        self.producer: ProducerIdentity | None = None
+        self.producer: ProducerStamp | None = None
         self.sequence = 0
         self._proven_at_ms = _NEVER
         """When the target last acknowledged a batch of this producer: it knows then which sequence is due."""
@@ -231,7 +233,7 @@ class PartitionCopy:
         """
         return MAX_IN_FLIGHT if _now_ms() - self._proven_at_ms < _KNOWN_FOR_MS else 1
 
-    def next_batch(self, fresh: ProducerIdentity) -> Outgoing:
+    def next_batch(self, fresh: ProducerStamp) -> Outgoing:
         """Return the next batch, stamped and counted as in flight.
 
         Args:
@@ -248,7 +250,7 @@ class PartitionCopy:
         self.pending_bytes -= size
         if outgoing.producer != self.producer:
             outgoing.stamp(self.producer, self.sequence)
-            self.sequence = (self.sequence + outgoing.record_count) & SEQUENCE_MASK
+            self.sequence = (self.sequence + outgoing.record_count) & MAX_SEQUENCE
         self.in_flight.append(outgoing)
         return outgoing
 

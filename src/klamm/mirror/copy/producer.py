@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.batches import ProducerIdentity
+from klamm.client.batches import ProducerStamp
 from klamm.client.connection import ConnectionLostError
 from klamm.client.produce import (
     LAST_IN_TRANSACTION,
@@ -126,7 +126,7 @@ class Producer:
         self._clock = clock
         self._on_acknowledged = on_acknowledged
         self._in_flight: dict[_Lane, tuple[Connection, deque[_Sent]]] = {}
-        self._fresh: ProducerIdentity | None = None
+        self._fresh: ProducerStamp | None = None
         self._turn = 0
         self.refresh_at = 0.0
 
@@ -230,11 +230,11 @@ class Producer:
 
         connection.submit(ProduceRequest, version, body, ProduceResponse, on_response)
 
-    def _identity(self) -> ProducerIdentity:
+    def _identity(self) -> ProducerStamp:
         if self._transactions is not None:
             return self._transactions.identity
         if self._fresh is None:
-            self._fresh = ProducerIdentity(*self._target.init_producer_id())
+            self._fresh = ProducerStamp(*self._target.init_producer_id())
         return self._fresh
 
     def _records(self, copy: PartitionCopy, outgoing: Outgoing) -> PartitionRecords:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.client.buffers import BufferPool
-    from klamm.client.cluster import TopicPartition
     from klamm.client.transport import ConnectionSettings
     from klamm.mirror.copy.partition import PartitionId
+    from klamm.protocol.types import PartitionTuple
 
 Value = TypeVar("Value")
 
 _TIMEOUT_S: Final = 15.0
-_NONE: Final[Mapping[TopicPartition, UUID]] = MappingProxyType({})
+_NONE: Final[Mapping[PartitionTuple, UUID]] = MappingProxyType({})
 _ATTEMPTS: Final = 40
 """How often a partition is asked before we say that an open transaction hides what it holds; about two seconds."""
 
@@ -36,11 +36,11 @@ _ATTEMPTS: Final = 40
 class StoredPositions:
     """What the topic says about one source, by source topic and partition."""
 
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    offsets: dict[PartitionTuple, int] = field(default_factory=dict)
     """The last mirrored ones."""
-    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
+    leader_epochs: dict[PartitionTuple, int] = field(default_factory=dict)
     """The leader epochs of these offsets; -1 when MirrorMaker 2 has written them, or the source has none."""
-    topic_ids: dict[TopicPartition, UUID] = field(default_factory=dict)
+    topic_ids: dict[PartitionTuple, UUID] = field(default_factory=dict)
     """The topic that an offset belongs to; missing when MirrorMaker 2 has written it, or the source tells no ids."""
     shard_plan: ShardPlan | None = None
 
@@ -63,7 +63,7 @@ class PositionStore:
         self._source_alias = source_alias
         self._placed_for = 0
         """For how many partitions of the topic ``_places`` were found."""
-        self._places: dict[TopicPartition, _Place] = {}
+        self._places: dict[PartitionTuple, _Place] = {}
         """Those of positions: to find them costs more than all else that is done to write a position."""
 
     def read(self) -> StoredPositions:
@@ -105,7 +105,7 @@ class PositionStore:
             case _:
                 pass
 
-    def write(self, moved: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, UUID] = _NONE) -> None:
+    def write(self, moved: Mapping[PartitionTuple, Position], topic_ids: Mapping[PartitionTuple, UUID] = _NONE) -> None:
         """Write positions and wait until they are acknowledged; the ids only after them.
 
         Args:
@@ -121,7 +121,7 @@ class PositionStore:
                 write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
 
     def records(
-        self, moved: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, UUID] = _NONE
+        self, moved: Mapping[PartitionTuple, Position], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
     ) -> dict[int, list[Record]]:
         """Return the records of positions and topic ids, by partition of the topic; see ``write``."""
         placed = [
@@ -142,7 +142,7 @@ class PositionStore:
         """Return the partition of the topic that holds a position."""
         return self._place((partition_id.topic, partition_id.partition)).partition
 
-    def _place(self, key: TopicPartition) -> _Place:
+    def _place(self, key: PartitionTuple) -> _Place:
         """Return where the position of a partition goes."""
         if (count := self._partition_count()) != self._placed_for:
             self._places, self._placed_for = {}, count
@@ -172,7 +172,7 @@ def _by_partition(placed: Iterable[tuple[_Place, bytes]]) -> dict[int, list[Reco
     return out
 
 
-def _put(found: dict[TopicPartition, Value], key: TopicPartition, value: Value | None) -> None:
+def _put(found: dict[PartitionTuple, Value], key: PartitionTuple, value: Value | None) -> None:
     if value is None:
         found.pop(key, None)
     else:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from klamm.client.cluster import Cluster, TopicPartition
+    from klamm.client.cluster import Cluster
     from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.source_offset_store import PositionStore, StoredPositions
     from klamm.mirror.copy.transactions import ShardTransactions
+    from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
 
@@ -157,9 +158,9 @@ class Start:
         self._remember({_key(partition_id): Position(offset) for partition_id, offset in begin.items()}, list(begin))
         return [PartitionCopy(partition_id, start_offset=at, committed=True) for partition_id, at in begin.items()]
 
-    def _remember(self, begin: Mapping[TopicPartition, Position], partitions: Sequence[PartitionId]) -> None:
+    def _remember(self, begin: Mapping[PartitionTuple, Position], partitions: Sequence[PartitionId]) -> None:
         """Write positions, and the topics of the source that partitions belong to."""
-        ids: dict[TopicPartition, UUID] = {_key(p): self._source.topic_id(p.topic) for p in partitions}
+        ids: dict[PartitionTuple, UUID] = {_key(p): self._source.topic_id(p.topic) for p in partitions}
         ids = {key: topic_id for key, topic_id in ids.items() if topic_id != ZERO_UUID}
         if self._transactions is None:
             self._store.write(begin, ids)
@@ -180,5 +181,5 @@ def _created_again(partition_id: PartitionId) -> str:
     )
 
 
-def _key(partition_id: PartitionId) -> TopicPartition:
+def _key(partition_id: PartitionId) -> PartitionTuple:
     return partition_id.topic, partition_id.partition

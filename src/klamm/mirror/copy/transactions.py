@@ -22,17 +22,18 @@ from klamm.mirror.own_records import OwnRecords
 from klamm.mirror.source_offsets import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.records import encode_batch
+from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from klamm.client.batches import ProducerIdentity
-    from klamm.client.cluster import TopicPartition
+    from klamm.client.batches import ProducerStamp
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.source_offset_store import PositionStore
     from klamm.mirror.source_offsets import Position
     from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
 
     Acknowledged = Callable[[PartitionId, Outgoing, int], None]
 
@@ -123,20 +124,20 @@ class ShardTransactions:
         self._on_acknowledged = on_acknowledged
         self._positions_interval_s = positions_interval_s
         self._coordinator = TransactionCoordinator(store.cluster, settings.transactional_id)
-        self._identity: ProducerIdentity | None = None
+        self._identity: ProducerStamp | None = None
         self._phase = _Phase.IDLE
-        self._added: set[TopicPartition] = set()
-        self._begun: set[TopicPartition] = set()
+        self._added: set[PartitionTuple] = set()
+        self._begun: set[PartitionTuple] = set()
         """Of which the target has a batch in the open transaction."""
         self._sequences: dict[int, int] = {}
         self._close_at = self._close_from = 0.0
         self._overhead = Overhead(clock)
         self._positions_due = 0.0
-        self._touched: dict[TopicPartition, PartitionCopy] = {}
+        self._touched: dict[PartitionTuple, PartitionCopy] = {}
         """Those whose positions may have moved since the last commit: it costs what they are, not what there are."""
         self._behind: PartitionCopy | None = None
         """Who was behind when it was asked last; while it is, nobody else is looked at."""
-        self._moved: dict[TopicPartition, Position] = {}
+        self._moved: dict[PartitionTuple, Position] = {}
         self._records = OwnRecords({})
         """Positions, or what else is to be written before the open transaction is committed."""
         self._acknowledged: list[tuple[PartitionId, Outgoing, int]] = []
@@ -147,7 +148,7 @@ class ShardTransactions:
         return self._settings.transactional_id
 
     @property
-    def identity(self) -> ProducerIdentity:
+    def identity(self) -> ProducerStamp:
         """Who we are for the target's brokers.
 
         Raises:
@@ -303,12 +304,12 @@ class ShardTransactions:
                 reason = f"the target takes no transaction for {key[0]}-{key[1]}: {error_name(code)}"
                 new[key].wait(reason, retry_at=now + _RETRY_S)
 
-    def _add(self, partitions: set[TopicPartition]) -> None:
+    def _add(self, partitions: set[PartitionTuple]) -> None:
         if partitions and (refused := self._try_to_add(partitions)):
             names = ", ".join(sorted({error_name(code) for code in refused.values()}))
             raise ConnectionLostError(f"{self._store.topic} can not be added to a transaction: {names}")
 
-    def _try_to_add(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+    def _try_to_add(self, partitions: set[PartitionTuple]) -> dict[PartitionTuple, int]:
         refused = self._coordinator.add(self.identity, sorted(partitions))
         if not refused:
             self._added |= partitions
@@ -338,7 +339,7 @@ class ShardTransactions:
             )
 
         def count(number: int, taken: int) -> None:
-            self._sequences[number] = self._sequences.get(number, 0) + taken & 0x7FFFFFFF
+            self._sequences[number] = self._sequences.get(number, 0) + taken & MAX_SEQUENCE
 
         return OwnRecords(records, encode, count)
 
@@ -370,11 +371,11 @@ class ShardTransactions:
         self._phase = _Phase.IDLE
 
 
-def _remote(copy: PartitionCopy) -> TopicPartition:
+def _remote(copy: PartitionCopy) -> PartitionTuple:
     return copy.partition_id.remote_topic, copy.partition_id.partition
 
 
-def _source(copy: PartitionCopy) -> TopicPartition:
+def _source(copy: PartitionCopy) -> PartitionTuple:
     return copy.partition_id.topic, copy.partition_id.partition
 
 

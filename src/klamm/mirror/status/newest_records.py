@@ -18,8 +18,9 @@ from klamm.protocol.records import iter_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.client.cluster import Cluster, TopicPartition
+    from klamm.client.cluster import Cluster
     from klamm.client.fetch import FetchedPartition
+    from klamm.protocol.types import PartitionTuple
 
 _MIB: Final = 1024 * 1024
 _LIMITS: Final = FetchLimits(max_bytes=16 * _MIB, partition_max_bytes=128 * 1024, min_bytes=1, max_wait_ms=0)
@@ -34,7 +35,7 @@ _LAST_STEP: Final = 10_000
 
 def newest_timestamps(
     cluster: Cluster,
-    ends: Mapping[TopicPartition, int],
+    ends: Mapping[PartitionTuple, int],
     *,
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
@@ -83,9 +84,9 @@ def _is_over(answer: FetchedPartition, timestamp: int | None, step: int, *, is_f
 
 
 def _requests(
-    cluster: Cluster, partitions: Mapping[TopicPartition, int]
-) -> Iterator[tuple[int, Sequence[TopicPartition]]]:
-    by_leader: dict[int, list[TopicPartition]] = {}
+    cluster: Cluster, partitions: Mapping[PartitionTuple, int]
+) -> Iterator[tuple[int, Sequence[PartitionTuple]]]:
+    by_leader: dict[int, list[PartitionTuple]] = {}
     for where in partitions:
         by_leader.setdefault(cluster.leader(*where) or 0, []).append(where)
     for leader, some in by_leader.items():
@@ -93,7 +94,7 @@ def _requests(
             yield leader, some[at : at + _TOGETHER]
 
 
-def _fetch(cluster: Cluster, leader: int, starts: Mapping[TopicPartition, int]) -> list[FetchedPartition]:
+def _fetch(cluster: Cluster, leader: int, starts: Mapping[PartitionTuple, int]) -> list[FetchedPartition]:
     wanted = [WantedRecords(topic, cluster.topic_id(topic), one, at) for (topic, one), at in starts.items()]
     connection = cluster.connection(leader)
     return list(fetch_once(connection, wanted, _LIMITS, read_committed=False, timeout_s=_TIMEOUT_S))

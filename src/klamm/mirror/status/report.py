@@ -20,10 +20,10 @@ from klamm.mirror.status.model import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.client.cluster import TopicPartition
     from klamm.mirror.formats import Checkpoint, Heartbeat, OffsetSync
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.source_offsets import ShardPlan
+    from klamm.protocol.types import PartitionTuple
 
 
 class Position(NamedTuple):
@@ -39,7 +39,7 @@ class Found:
 
     topics: Mapping[str, int]
     """All topics of the target, and how many partitions they have."""
-    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+    positions: dict[PartitionTuple, Position] = field(default_factory=dict)
     """By topic and partition of the source."""
     plan: ShardPlan | None = None
     heartbeats: list[Heartbeat] = field(default_factory=list)
@@ -48,10 +48,10 @@ class Found:
     """With the times they were written at, as ``syncs``; None: there is no topic of them."""
     syncs_topic: str | None = None
     syncs: list[tuple[OffsetSync, int]] = field(default_factory=list)
-    target_ends: dict[TopicPartition, int] = field(default_factory=dict)
+    target_ends: dict[PartitionTuple, int] = field(default_factory=dict)
     newest_records: dict[str, int] = field(default_factory=dict)
     """The largest timestamp by remote topic."""
-    source_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    source_ends: Mapping[PartitionTuple, int] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
     def remote_topics(self, flow: FlowSettings) -> dict[str, str]:

@@ -26,11 +26,11 @@ from klamm.mirror.topics.plans import selected_topics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.client.cluster import TopicPartition
     from klamm.mirror.model import TopicDescription
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.status.model import FlowSight
     from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
 
 _ADMIN_TIMEOUT_MS: Final = 10_000
 _BUDGET_S: Final = 0.4
@@ -44,7 +44,7 @@ _CHECKPOINTS: Final = re.compile(r"(?P<alias>.+)\.checkpoints\.internal")
 class Source(NamedTuple):
     """What the source tells."""
 
-    ends: Mapping[TopicPartition, int]
+    ends: Mapping[PartitionTuple, int]
     selected: frozenset[str]
     """The topics that the flow is to mirror; empty when nobody knows."""
 
@@ -230,7 +230,7 @@ class _Looking:
                 if (sync.topic, sync.partition) in self._found.positions and sync.topic != HEARTBEATS_TOPIC:
                     yield sync, record.timestamp
 
-    def _ends(self, partitions: Sequence[TopicPartition]) -> None:
+    def _ends(self, partitions: Sequence[PartitionTuple]) -> None:
         self._cluster.refresh(sorted({topic for topic, _ in partitions}))
         self._found.target_ends.update(self._cluster.list_offsets(partitions, clusters.LATEST))
 

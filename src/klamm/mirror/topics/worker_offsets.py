@@ -27,9 +27,9 @@ from klamm.protocol.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from klamm.client.cluster import TopicPartition
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.records import Record
+    from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def carry_positions(flow: FlowSettings) -> None:
         _carry(flow, cluster, flow.worker_positions_topic)
 
 
-def mirrored_offsets(flow: FlowSettings) -> dict[TopicPartition, int]:
+def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
     """Return the offsets mirrored last by source topic and partition, as a flow finds them that begins now.
 
     Writes nothing: what a flow's own topic lacks is read where it would be carried from.

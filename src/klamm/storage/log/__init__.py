@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.storage.log.aborted import AbortedTransaction
+from klamm.storage.log.aborted import AbortedTxn
 from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.config import HousekeepingSettings, LogConfig
 from klamm.storage.log.manager import LogManager
@@ -16,7 +16,7 @@ from klamm.storage.log.validation import InvalidRecordsError, InvalidTimestampsE
 
 __all__ = [
     "WAITING_ENDS",
-    "AbortedTransaction",
+    "AbortedTxn",
     "AppendResult",
     "AppendWaiter",
     "HousekeepingSettings",

@@ -26,7 +26,7 @@ _ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedTxn(NamedTuple):
     """A transaction that was aborted in one partition."""
 
     producer_id: int
@@ -43,16 +43,16 @@ class AbortedIndex:
 
     def __init__(self, file: LogFile) -> None:
         self.file = file
-        self._entries: list[AbortedTransaction] | None = None
+        self._entries: list[AbortedTxn] | None = None
         self._written = self._durable = 0
 
     @property
-    def entries(self) -> list[AbortedTransaction]:
+    def entries(self) -> list[AbortedTxn]:
         """All of them, ascending by marker. Not to be changed."""
         if self._entries is None:
             whole = self.file.size() // _ENTRY.size * _ENTRY.size
             data = self.file.read(whole, 0) if whole else b""
-            self._entries = [AbortedTransaction(*fields[1:]) for fields in _ENTRY.iter_unpack(data)]
+            self._entries = [AbortedTxn(*fields[1:]) for fields in _ENTRY.iter_unpack(data)]
             self._written = self._durable = len(self._entries)
         return self._entries
 
@@ -79,7 +79,7 @@ class AbortedIndex:
         data = self.file.read(size, 0) if size else b""
         return (fields[0] for fields in _ENTRY.iter_unpack(data))
 
-    def append(self, entry: AbortedTransaction) -> None:
+    def append(self, entry: AbortedTxn) -> None:
         """Add a transaction whose marker lies behind all others. A disk that refuses is tried again by ``flush``."""
         self.entries.append(entry)
         with suppress(OSError):
@@ -121,7 +121,7 @@ class AbortedIndex:
             self.file.truncate(self._written * _ENTRY.size)
 
 
-def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[AbortedTransaction]:
+def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[AbortedTxn]:
     """Return the aborted transactions with records from ``start`` up to ``end``, given the segments from ``start`` on.
 
     They come in the order of their markers.
@@ -140,7 +140,7 @@ def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[Ab
     return found
 
 
-def entry_for(producer_id: int, first_offset: int, marker_offset: int, first_open: int) -> AbortedTransaction:
+def entry_for(producer_id: int, first_offset: int, marker_offset: int, first_open: int) -> AbortedTxn:
     """Describe a transaction that a marker has just ended; ``first_open`` is ``NO_OFFSET`` when no other is open."""
     stable = marker_offset + 1 if first_open == NO_OFFSET else first_open
-    return AbortedTransaction(producer_id, first_offset, marker_offset, stable)
+    return AbortedTxn(producer_id, first_offset, marker_offset, stable)

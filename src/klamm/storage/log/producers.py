@@ -19,6 +19,7 @@ from klamm.protocol.errors import (
     TransactionCoordinatorFencedError,
 )
 from klamm.protocol.records import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from klamm.protocol.types import MAX_SEQUENCE
 from klamm.storage.log.files import write_atomically
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ WINDOW: Final = 5
 SNAPSHOT: Final = "klamm-producers.json"
 NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
-_MAX_SEQUENCE: Final = 2**31 - 1
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 
@@ -208,7 +208,7 @@ class ProducerStates:
             for known in state.batches:
                 if known.base_sequence == batch.base_sequence and known.last_sequence == last_sequence:
                     return known
-            expected = 0 if state.last_sequence == _MAX_SEQUENCE else state.last_sequence + 1
+            expected = 0 if state.last_sequence == MAX_SEQUENCE else state.last_sequence + 1
         elif batch.producer_epoch < state.epoch:
             raise self._stale_epoch(batch.producer_id, batch.producer_epoch, state)
         else:
@@ -259,7 +259,7 @@ class ProducerStates:
                 now_ms=now_ms,
             )
         if head.base_sequence >= 0:
-            last_sequence = (head.base_sequence + head.last_offset - head.base_offset) & _MAX_SEQUENCE
+            last_sequence = (head.base_sequence + head.last_offset - head.base_offset) & MAX_SEQUENCE
             entry = AppendedBatch(head.base_sequence, last_sequence, head.base_offset, head.last_offset)
             state = self._remember(head.producer_id, head.producer_epoch, entry, now_ms)
             state.last_timestamp = head.max_timestamp

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from klamm.protocol.records import RecordBatch
-    from klamm.storage.log.aborted import AbortedTransaction
+    from klamm.storage.log.aborted import AbortedTxn
 
 
 class TransactionSweep:
     """Told of every batch of a log in order, it says which are aborted and which markers are not needed."""
 
-    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+    def __init__(self, aborted: Iterable[AbortedTxn] = ()) -> None:
         self._coming = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
-        self._open: dict[int, AbortedTransaction] = {}
+        self._open: dict[int, AbortedTxn] = {}
         self._has_batches: set[int] = set()
         """Producers of whose transaction, however it ended, a batch was met."""
 
@@ -34,7 +34,7 @@ class TransactionSweep:
         self._has_batches.add(batch.producer_id)
         return batch.producer_id in self._open
 
-    def end(self, batch: RecordBatch) -> tuple[bool, AbortedTransaction | None]:
+    def end(self, batch: RecordBatch) -> tuple[bool, AbortedTxn | None]:
         """Take a marker; tells whether nothing of its transaction is left, and what of the index stays with it.
 
         Raises:

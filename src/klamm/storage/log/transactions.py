@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import ControlType, RecordBatch, encode_marker
-from klamm.storage.log.aborted import AbortedTransaction, entry_for, overlapping
+from klamm.storage.log.aborted import AbortedTxn, entry_for, overlapping
 from klamm.storage.log.append_result import WAITING_ENDS
 from klamm.storage.log.producers import NO_OFFSET
 
@@ -71,7 +71,7 @@ def find_committed(log: PartitionLog, offset: int, max_bytes: int, *, min_one_ba
     return found if position is None else found.cut(position, stable) or None
 
 
-def aborted_in(log: PartitionLog, offset: int, found: LogRange | None) -> list[AbortedTransaction]:
+def aborted_in(log: PartitionLog, offset: int, found: LogRange | None) -> list[AbortedTxn]:
     """Return the aborted transactions that a reader has to leave out of ``found``, which begins with ``offset``.
 
     Raises:

@@ -14,8 +14,9 @@ import pytest
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, ProducerFencedError
-from klamm.broker.transactions.model import ProducerIdentity, TransactionPartition, TransactionState
+from klamm.broker.transactions.model import TransactionPartition, TransactionState
 from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError
+from klamm.protocol.types import ProducerIdentity
 from klamm.storage.metadata import MetadataStore
 from tests.support.data_path import TRANSACTION_CONFIG, NoOffsets, ProducerIds
 from tests.support.logs import TOPIC_ID, FailingPool, LogHouse

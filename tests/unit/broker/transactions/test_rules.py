@@ -16,13 +16,7 @@ from klamm.broker.transactions.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from klamm.broker.transactions.model import (
-    MAX_EPOCH,
-    ProducerIdentity,
-    Transaction,
-    TransactionPartition,
-    TransactionState,
-)
+from klamm.broker.transactions.model import MAX_EPOCH, Transaction, TransactionPartition, TransactionState
 from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import (
     InvalidProducerIdMappingError,
@@ -30,6 +24,7 @@ from klamm.protocol.errors import (
     InvalidTxnStateError,
     KafkaApiError,
 )
+from klamm.protocol.types import ProducerIdentity
 
 NOON_MS = 1_600_000_000_000
 PARTITION = TransactionPartition(UUID(int=1), 0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.client.batches import ProducerIdentity
+from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT
 from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
@@ -11,7 +11,7 @@ from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, e
 if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing
 
-OURS = ProducerIdentity(7, 0)
+OURS = ProducerStamp(7, 0)
 SIZE = 1 << 20
 
 
@@ -84,7 +84,7 @@ def test_the_first_batch_of_a_producer_goes_alone() -> None:
     assert copy.can_send(0.0)
     copy.acknowledge(copy.in_flight[0])
     copy.renew_producer()
-    copy.next_batch(ProducerIdentity(8, 0))
+    copy.next_batch(ProducerStamp(8, 0))
     fetch(copy, 1)
     assert not copy.can_send(0.0), "the new one is not known either"
 
@@ -142,7 +142,7 @@ def test_a_lost_producer_gives_new_sequences_to_what_is_left() -> None:
     for batch in send(copy, 2):
         copy.put_back(batch, "unknown producer", retry_at=0.0)
     copy.renew_producer()
-    fresh = [copy.next_batch(ProducerIdentity(8, 0)) for _ in range(2)]
+    fresh = [copy.next_batch(ProducerStamp(8, 0)) for _ in range(2)]
     assert sequences(fresh) == [0, 2]
     assert [RecordBatch(batch.view).producer_id for batch in fresh] == [8, 8]
 

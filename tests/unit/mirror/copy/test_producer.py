@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client.batches import ProducerIdentity
+from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.producer import Producer
@@ -104,7 +104,7 @@ class Transaction:
     """Stands for ``ShardTransactions``: one is open, and every partition was added to it."""
 
     transactional_id = "A-mm2-klamm-A-4-1"
-    identity = ProducerIdentity(7, 1, is_transactional=True)
+    identity = ProducerStamp(7, 1, is_transactional=True)
 
     def __init__(self) -> None:
         self.begun: set[int] = set()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.client.batches import ProducerIdentity
+from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import TopicState
 from klamm.client.connection import ConnectionLostError
@@ -81,19 +81,19 @@ class Coordinator:
     def __init__(self, _: object, transactional_id: str) -> None:
         self._id = transactional_id
 
-    def init(self, *, timeout_ms: int) -> ProducerIdentity:
+    def init(self, *, timeout_ms: int) -> ProducerStamp:
         assert timeout_ms == 60_000
         self.target.asked.append(f"init {self._id}")
-        return ProducerIdentity(7, 1, is_transactional=True)
+        return ProducerStamp(7, 1, is_transactional=True)
 
-    def add(self, identity: ProducerIdentity, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def add(self, identity: ProducerStamp, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         assert identity.is_transactional
         data = [f"{topic}-{partition}" for topic, partition in partitions if topic != TOPIC]
         self.target.asked.append(" ".join(["add", *data]))
         self.target.fail()
         return dict(self.target.refused)
 
-    def commit(self, _: ProducerIdentity) -> None:
+    def commit(self, _: ProducerStamp) -> None:
         self.target.asked.append("commit")
         self.target.fail()
 

@@ -111,6 +111,12 @@ class AbortedIndex:
                 raise
             self._durable = len(self._entries)
 
+    def clear(self) -> None:
+        """Forget all transactions: the file is damaged."""
+        self._entries, self._written, self._durable = [], 0, 0
+        if self.file.size():
+            self.file.truncate(0)
+
     def keep_below(self, offset: int) -> None:
         """Forget transactions whose marker is at or behind ``offset``, and a last entry that is not whole."""
         entries = self.entries

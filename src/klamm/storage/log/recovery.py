@@ -228,7 +228,9 @@ def _replay_producers(
     for segment, end in zip(segments, ends, strict=True):
         if end <= start and segment is not segments[-1]:
             continue
-        segment.aborted.keep_below(segment.base_offset if damaged else start)
+        if damaged:
+            segment.aborted.clear()
+        segment.aborted.keep_below(start)
         if start >= end_offset:
             continue
         try:

@@ -1,29 +1,148 @@
-"""Ctrl-C at a terminal."""
+"""Signals to a running mirror, and a JVM that dies under it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
+
+import psutil  # type: ignore[import-untyped]
+import pytest
 
 from tests.support.klamm import KlammBroker
-from tests.support.mirror import MirrorProcess, create_topic, properties
+from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, read
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+_MOST_S: Final = 5.0
+_MORE: Final = "emit.checkpoints.enabled = false\nemit.heartbeats.enabled = false\n"
 
-def test_ctrl_c_ends_a_mirror_in_order(tmp_path: Path) -> None:
-    """Spark's own handler would cancel the tasks: what they have in flight would come twice."""
-    # given
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[KlammBroker, KlammBroker]]:
     with KlammBroker() as source, KlammBroker() as target:
         create_topic(source.bootstrap_servers, "t")
-        file = properties(source.bootstrap_servers, target.bootstrap_servers, topics="t")
-        with MirrorProcess(file, tmp_path) as mirror:
-            mirror.wait_for("lag 0")
-            # when
-            mirror.process.send_signal(signal.SIGINT)
-            code = mirror.wait()
-            # then
-            assert code == 0, mirror.text()[-4000:]
-            assert mirror.text().rstrip().rpartition("\n")[2].startswith("A->B STOPPED")
-            assert "did not end" not in mirror.text()
+        yield source, target
+
+
+@pytest.fixture
+def mirror(brokers: tuple[KlammBroker, KlammBroker], tmp_path: Path) -> Iterator[MirrorProcess]:
+    source, target = brokers
+    file = properties(source.bootstrap_servers, target.bootstrap_servers, _MORE, topics="t")
+    with MirrorProcess(file, tmp_path, as_users_run_it=True) as mirror:
+        yield mirror
+
+
+def family(mirror: MirrorProcess) -> list[psutil.Process]:
+    """The mirror's process and all that it has started."""
+    driver = psutil.Process(mirror.process.pid)
+    return [*driver.children(recursive=True), driver]
+
+
+def assert_ended_in_order(mirror: MirrorProcess, since: float, processes: list[psutil.Process]) -> None:
+    """Expect exit code 0 within five seconds, no process left, and a log without a trace of Python or Java."""
+    code, took_s = mirror.wait(30), time.monotonic() - since
+    assert code == 0, mirror.text()[-4000:]
+    assert took_s < _MOST_S
+    assert psutil.wait_procs(processes, timeout=5)[1] == []
+    assert_readable(mirror)
+
+
+def assert_readable(mirror: MirrorProcess) -> None:
+    text = mirror.text()
+    assert "Traceback" not in text
+    assert "\tat " not in text
+    assert "did not end" not in text
+
+
+@pytest.mark.parametrize("to", ["the process group", "every process", "the terminal"])
+def test_however_the_signal_comes_a_mirror_ends_in_order(mirror: MirrorProcess, to: str) -> None:
+    """systemd signals every process of a service, a shell script the process group, a terminal sends Ctrl-C.
+
+    The log holds a line with its time where something changed, and nothing of what Spark writes while it starts.
+    """
+    # given
+    mirror.wait_for("lag 0")
+    time.sleep(1.5)
+    processes = family(mirror)
+    # when
+    since = time.monotonic()
+    for _ in range(2):
+        if to == "every process":
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGTERM)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(mirror.process.pid, signal.SIGINT if to == "the terminal" else signal.SIGTERM)
+        time.sleep(0.3)
+    # then
+    assert_ended_in_order(mirror, since, processes)
+    lines = mirror.text().splitlines()
+    assert "A->B STOPPED" in lines[-1]
+    assert [line for line in lines if not line.startswith("20") or "Spark" in line] == []
+    assert len([line for line in lines if " A->B RUNNING" in line]) <= 2
+
+
+@pytest.mark.parametrize("after_s", [0.3, 2.0])
+def test_a_signal_while_spark_starts_ends_a_mirror_at_once(mirror: MirrorProcess, after_s: float) -> None:
+    # given
+    time.sleep(after_s)
+    processes = family(mirror)
+    # when
+    since = time.monotonic()
+    os.killpg(mirror.process.pid, signal.SIGINT)
+    # then
+    assert_ended_in_order(mirror, since, processes)
+
+
+def test_a_mirror_ends_in_time_while_the_target_does_not_answer(
+    mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]
+) -> None:
+    # given
+    source, target = brokers
+    mirror.wait_for("lag 0")
+    processes = family(mirror)
+    os.kill(target.pid, signal.SIGSTOP)
+    try:
+        produce(source.bootstrap_servers, "t", [(0, Seen(None, b"in flight", (), 1_700_000_000_000))])
+        time.sleep(1)
+        # when
+        since = time.monotonic()
+        mirror.process.terminate()
+        code, took_s = mirror.wait(30), time.monotonic() - since
+    finally:
+        os.kill(target.pid, signal.SIGCONT)
+    # then
+    assert code == 0
+    assert took_s < _MOST_S + 2, "three seconds for the tasks, and some for Spark"
+    assert "Tasks did not end within 3 s; what they had in flight is copied again" in mirror.text()
+    assert "Traceback" not in mirror.text()
+    assert psutil.wait_procs(processes, timeout=5)[1] == []
+
+
+def test_when_the_jvm_dies_one_line_says_so_and_a_new_one_goes_on(
+    mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]
+) -> None:
+    # given
+    source, target = brokers
+    mirror.wait_for("lag 0")
+    jvm = mirror.jvm()
+    before = len(read(target.bootstrap_servers, "A.t", {0: 0})[0])
+    # when
+    jvm.kill()
+    mirror.wait_for("Spark's JVM")
+    produce(source.bootstrap_servers, "t", [(0, Seen(None, b"after", (), 1_700_000_000_000))])
+    arrived = read(target.bootstrap_servers, "A.t", {0: before + 1}, timeout_s=60)[0]
+    processes = family(mirror)
+    since = time.monotonic()
+    mirror.process.terminate()
+    # then
+    assert_ended_in_order(mirror, since, processes)
+    assert [record.value for record in arrived].count(b"after") == 1
+    [line] = [line for line in mirror.text().splitlines() if "Spark" in line and "WARNING" in line]
+    assert f"Spark's JVM (pid {jvm.pid}) was killed by SIGKILL; a new session is started" in line

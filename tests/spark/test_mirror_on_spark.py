@@ -258,7 +258,7 @@ def test_a_remote_topic_of_unknown_origin_stops_loudly(
         code = mirror.wait()
     # then
     assert code == 1
-    assert "1 partitions stopped" in mirror.text()
+    assert "1 partition stopped" in mirror.text()
     assert ends(target.bootstrap_servers, "A.strange", 1) == [10]
 
 
@@ -278,7 +278,7 @@ def test_a_source_topic_that_was_created_again_stops_loudly(
         create_topic(source.bootstrap_servers, "again", 1, FOREVER)
         produce(source.bootstrap_servers, "again", numbered(50, 1, first=100))
         # then
-        mirror.wait_for("1 partitions stopped")
+        mirror.wait_for("1 partition stopped")
         assert mirror.stop() == 1
     assert "again-0 stopped: again was deleted and created again on the source" in mirror.text()
     assert read(target.bootstrap_servers, "A.again", {0: 20}) == {0: of(records, 0)}

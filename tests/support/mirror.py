@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
@@ -47,26 +47,47 @@ class Seen(NamedTuple):
     timestamp: int
 
 
-class MirrorProcess:
-    """``klamm mirror`` with a properties file, in a session of its own."""
+_TALKATIVE: Final = """
+import sys, logging
+from pathlib import Path
+from klamm.mirror.run import run
+from klamm.mirror.progress import describe
+logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s %(message)s')
+logging.getLogger('py4j').setLevel(logging.CRITICAL)
+written = {}
+def write(flows):
+    for flow in flows:
+        if (line := describe(flow)) != written.get(flow.flow):
+            sys.stderr.write(line + '\\n')
+            written[flow.flow] = line
+sys.exit(run(Path(sys.argv[1]), plan='--plan' in sys.argv, until_caught_up='--until-caught-up' in sys.argv,
+             on_progress=write))
+"""
+"""A mirror that writes a line for every change of its figures, for tests that wait for them."""
 
-    def __init__(self, properties: str, directory: Path, *options: str) -> None:
+
+class MirrorProcess:
+    """A mirror with a properties file, in a session of its own.
+
+    Args:
+        properties: The file.
+        directory: Where the file and the log are written.
+        options: Of the command line.
+        as_users_run_it: ``klamm mirror`` with the log that a user sees, instead of a line for every change of figures.
+    """
+
+    def __init__(self, properties: str, directory: Path, *options: str, as_users_run_it: bool = False) -> None:
         self.log = directory / "mirror.log"
         self._file = directory / "mm2.properties"
         self._file.write_text(properties)
         self._options = options
+        self._as_users_run_it = as_users_run_it
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        code = (
-            "import sys, logging; from pathlib import Path; from klamm.mirror.run import run\n"
-            "logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s %(message)s')\n"
-            "logging.getLogger('py4j').setLevel(logging.WARNING)\n"
-            "sys.exit(run(Path(sys.argv[1]), plan='--plan' in sys.argv,"
-            " until_caught_up='--until-caught-up' in sys.argv))\n"
-        )
-        command: list[str | Path] = [sys.executable, "-c", code, self._file, *self._options]
-        self._process = start_process(command, log=self.log)
+        program = ("-m", "klamm.cli", "mirror") if self._as_users_run_it else ("-c", _TALKATIVE)
+        command: list[str | Path] = [sys.executable, *program, self._file, *self._options]
+        self._process = start_process(command, log=self.log, new_session=True)
         return self
 
     def __exit__(
@@ -107,13 +128,21 @@ class MirrorProcess:
         self.process.terminate()
         return self.wait(60)
 
+    def jvm(self) -> psutil.Process:
+        """Spark's JVM."""
+        wait_until(lambda: bool(self._java()), timeout_s=60, what="a JVM", interval_s=0.1, alive=self._check_alive)
+        return self._java()[0]
+
+    def _java(self) -> list[psutil.Process]:
+        return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.name() == "java"]
+
     def workers(self, port: int) -> list[psutil.Process]:
         """Spark's Python workers that are connected to a broker's port."""
         out = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 remote = {connection.raddr.port for connection in child.net_connections("tcp") if connection.raddr}
-                if port in remote and "pyspark.daemon" in child.cmdline():
+                if port in remote and "pyspark.worker" in child.cmdline():
                     out.append(child)
         return out
 

@@ -60,7 +60,9 @@ class FakeCluster(MirrorAdmin):
             for topic in topics
         }
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
         outcomes: dict[str, AdminRefusedError | None] = {}
         for topic in topics:
             outcomes[topic.name] = self.refuses.get(topic.name)
@@ -68,24 +70,28 @@ class FakeCluster(MirrorAdmin):
                 outcomes[topic.name] = AdminRefusedError("INVALID_CONFIG", "Unknown topic config name")
             elif topic.name in self.topics:
                 outcomes[topic.name] = AdminRefusedError("TOPIC_ALREADY_EXISTS", "")
-            elif topic.name not in self.refuses:
+            elif topic.name not in self.refuses and not validate_only:
                 self.created.append(topic)
                 self.topics[topic.name] = topic.partition_count
                 self.configs[topic.name] = dict(topic.configs)
         return outcomes
 
-    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
-        self.topics |= counts
-        return dict.fromkeys(counts)
+    def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
+        grown = {name: count for name, count in counts.items() if name not in self.refuses}
+        self.topics |= {} if validate_only else grown
+        return {name: self.refuses.get(name) for name in counts}
 
     def check_incremental_alter_configs(self, topic: str) -> None:
         if self.incompatible:
             raise AdminIncompatibleError("not offered")
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]]
+        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        return dict.fromkeys(operations)
+        _ = validate_only
+        return {name: self.refuses.get(name) for name in operations}
 
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
         raise NotImplementedError

@@ -54,6 +54,7 @@ def start_process(
     stdout: int | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    new_session: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process that the kernel kills when the calling *thread* ends (Linux), so call it from the main thread.
 
@@ -64,6 +65,7 @@ def start_process(
         stdout: As in ``subprocess``; None: to ``log``.
         env: Whole environment; None: inherited.
         cwd: Working directory; None: inherited.
+        new_session: Whether it leads a session and a process group of its own.
     """
     sink: IO[bytes] | int = log.open("ab") if log is not None else subprocess.DEVNULL
     try:
@@ -74,6 +76,7 @@ def start_process(
             stderr=sink,
             env=dict(env) if env is not None else None,
             cwd=cwd,
+            start_new_session=new_session,
             preexec_fn=die_with_this_thread(),  # noqa: PLW1509 - two system calls
         )
     finally:

@@ -11,7 +11,6 @@ import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -116,6 +115,8 @@ def write_nothing_more() -> None:
 
 def version_line() -> str:
     """Return which klamm this is, and whether it is the compiled one: the same records take it a third of the time."""
+    from importlib.metadata import version  # noqa: PLC0415 - takes a while to import, and few commands need it
+
     from klamm.protocol.records import is_compiled  # noqa: PLC0415 - loads the codecs, which few commands need
 
     return f"klamm {version('klamm')}{' (compiled)' if is_compiled() else ''}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from klamm.admin import (
@@ -23,7 +22,11 @@ from klamm.admin import (
 )
 from klamm.admin import ConfigEntry as AdminConfigEntry
 from klamm.admin import NewTopic as AdminNewTopic
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.connection import ApiMissingError, ConnectionLostError
 from klamm.client.security import Security
+from klamm.client.transport import ConnectionSettings
 from klamm.mirror.model import (
     UNKNOWN_COUNT,
     AdminIncompatibleError,
@@ -37,7 +40,7 @@ from klamm.mirror.model import (
     Partition,
     TopicDescription,
 )
-from klamm.properties import split_address
+from klamm.mirror.progress import needs_person
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -63,7 +66,6 @@ _PASSING: Final = frozenset(
 
 
 _OF_CONSUMERS: Final = ("consumer", "")
-_CONNECT_TIMEOUT_S: Final = 5.0
 _DEAD: Final = "Dead"
 _MOST_RECORDS: Final = 2_000
 """Far below what is refused, so that the controller serves others in between."""
@@ -82,15 +84,24 @@ _TOPIC_ACLS: Final = AclFilter(
 class KafkaAdmin:
     """A ``MirrorAdmin`` on the wire. Thread-safe."""
 
-    def __init__(self, bootstrap_servers: Sequence[str], properties: Mapping[str, str], *, timeout_ms: int) -> None:
+    def __init__(
+        self, bootstrap_servers: Sequence[str], properties: Mapping[str, str], *, timeout_ms: int, alias: str = ""
+    ) -> None:
         """Prepare the connections.
+
+        Args:
+            bootstrap_servers: ``host:port`` each.
+            properties: of the client.
+            timeout_ms: of each call.
+            alias: names the cluster in messages.
 
         Raises:
             SettingsError: security settings that can not be honoured.
         """
         settings = Security.of(properties).admin_settings()
-        self._servers = tuple(bootstrap_servers)
+        self._cluster = f"cluster {alias}" if alias else "the cluster"
         client_id = properties.get("client.id", "klamm-mirror-admin")
+        self._connection = ConnectionSettings.of(tuple(bootstrap_servers), properties, client_id)
         self._admin = AdminClient(list(bootstrap_servers), timeout_ms=timeout_ms, client_id=client_id, **settings)
 
     @classmethod
@@ -108,23 +119,25 @@ class KafkaAdmin:
         cluster = flow.source if side == "source" else flow.target
         if timeout_ms is None:
             timeout_ms = int(flow.admin_timeout.total_seconds() * 1000)
-        return cls(cluster.bootstrap_servers, flow.clients[f"{side}.admin"], timeout_ms=timeout_ms)
+        properties = flow.clients[f"{side}.admin"]
+        return cls(cluster.bootstrap_servers, properties, timeout_ms=timeout_ms, alias=cluster.alias)
 
     def check_reachable(self) -> None:
-        """Find out whether anybody listens, at once: the calls themselves try for as long as they may.
+        """Log in once and ask for nothing, to find out at once whether and why the cluster lets no calls through.
+
+        The calls themselves try for as long as they may, and then report no more than that nobody answered.
 
         Raises:
-            ClusterAwayError: nobody does.
+            ClusterAwayError: no broker answers, or each refuses the login or the certificate.
         """
-        reasons = []
-        for host, port in filter(None, map(split_address, self._servers)):
-            try:
-                socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
-            except OSError as error:
-                reasons.append(f"{host}:{port}: {error.strerror or error}")
-            else:
-                return
-        raise ClusterAwayError(f"No broker of {','.join(self._servers)} answers: {'; '.join(reasons)}")
+        cluster = Cluster(self._connection, BufferPool(max_free_bytes=0))
+        try:
+            cluster.refresh(())
+        except (ApiMissingError, ConnectionLostError, ProtocolError) as error:
+            verb = "refuses this client" if needs_person(str(error)) else "does not answer"
+            raise ClusterAwayError(f"{self._cluster} {verb}: {error}") from error
+        finally:
+            cluster.close()
 
     def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics of the cluster, internal ones too."""
@@ -149,8 +162,10 @@ class KafkaAdmin:
             for resource, entries in described.items()
         }
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
-        """Create topics, each for itself."""
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
+        """Create topics, each for itself, or only ask whether they may be created."""
         asked = [
             AdminNewTopic(
                 name=topic.name,
@@ -163,16 +178,20 @@ class KafkaAdmin:
         return _in_portions(
             asked,
             lambda topic: 1 + topic.num_partitions + len(topic.configs),
-            lambda some: _refusals(self._admin.create_topics(some)),
+            lambda some: _refusals(self._admin.create_topics(some, validate_only=validate_only)),
         )
 
-    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
-        """Grow topics to a number of partitions."""
+    def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
+        """Grow topics to a number of partitions, or only ask whether they may grow."""
         asked = {name: NewPartitions(total_count=count) for name, count in counts.items()}
         return _in_portions(
             asked,
             lambda name: counts[name],
-            lambda some: _refusals(self._admin.create_partitions({name: asked[name] for name in some})),
+            lambda some: _refusals(
+                self._admin.create_partitions({name: asked[name] for name in some}, validate_only=validate_only)
+            ),
         )
 
     def check_incremental_alter_configs(self, topic: str) -> None:
@@ -185,9 +204,9 @@ class KafkaAdmin:
         _by_name(self._admin.incremental_alter_configs({_topic(topic): []}, AlterConfigsOptions(validate_only=True)))
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]]
+        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Apply operations (IncrementalAlterConfigs).
+        """Apply operations (IncrementalAlterConfigs), or only ask whether they may be applied.
 
         Raises:
             AdminIncompatibleError: the cluster lacks the API.
@@ -203,7 +222,11 @@ class KafkaAdmin:
         return _in_portions(
             asked,
             lambda topic: len(asked[topic]),
-            lambda some: _by_name(self._admin.incremental_alter_configs({topic: asked[topic] for topic in some})),
+            lambda some: _by_name(
+                self._admin.incremental_alter_configs(
+                    {topic: asked[topic] for topic in some}, AlterConfigsOptions(validate_only=validate_only)
+                )
+            ),
         )
 
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:

@@ -27,5 +27,9 @@ class FlowFailedError(MirrorError):
     """A flow can not go on until somebody changes something; its state becomes FAILED with this text."""
 
 
+class SparkFailedError(MirrorError):
+    """Spark fails again and again, or is gone and cannot be started by this process."""
+
+
 class PartitionStoppedError(MirrorError):
     """One partition can not be mirrored further without losing or doubling records; the others go on."""

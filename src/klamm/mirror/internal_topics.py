@@ -27,22 +27,31 @@ def create_internal_topic(
 ) -> AdminRefusedError | None:
     """Create a compacted topic; returns why it is not there, None when it is taken to be.
 
-    A topic that exists is fine as it is. Without the right to create it, or where the cluster can not, somebody else
-    is taken to have done so (Kafka's ``MirrorUtils.createCompactedTopic``).
+    A topic that exists is fine as it is, also without the right to create it. Where the cluster cannot create topics,
+    somebody else is taken to have done so (Kafka's ``MirrorUtils.createCompactedTopic``).
 
     Raises:
         ClusterAwayError: the cluster does not answer.
     """
-    topic = NewTopic(
+    topic = internal_topic(
+        name, replication_factor=replication_factor, partition_count=partition_count, configs=configs
+    )
+    try:
+        refused = admin.create_topics([topic]).get(name)
+        if refused is None or refused.error_name == EXISTS or (refused.is_denial and name in admin.list_topics()):
+            return None
+    except AdminIncompatibleError:
+        return None
+    return refused
+
+
+def internal_topic(
+    name: str, *, replication_factor: int, partition_count: int = 1, configs: Mapping[str, str] = MappingProxyType({})
+) -> NewTopic:
+    """Describe a compacted topic of the mirror's own."""
+    return NewTopic(
         name=name,
         partition_count=partition_count,
         replication_factor=replication_factor,
         configs={**configs, "cleanup.policy": "compact"},
     )
-    try:
-        refused = admin.create_topics([topic]).get(name)
-    except AdminIncompatibleError:
-        return None
-    if refused is None or refused.error_name == EXISTS or refused.is_denial:
-        return None
-    return refused

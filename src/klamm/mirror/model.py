@@ -183,7 +183,11 @@ class MirrorAdmin(AclAdmin, Protocol):
     """
 
     def check_reachable(self) -> None:
-        """Find out whether anybody listens, at once: the calls themselves try for as long as they may."""
+        """Find out at once whether the cluster answers and lets this client in.
+
+        Raises:
+            ClusterAwayError: it does not.
+        """
         ...
 
     def list_topics(self) -> Mapping[str, TopicDescription]:
@@ -196,12 +200,16 @@ class MirrorAdmin(AclAdmin, Protocol):
         """Return all configs of topics, defaults too."""
         ...
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
-        """Create topics, each for itself."""
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
+        """Create topics, each for itself, or only ask whether they may be created."""
         ...
 
-    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
-        """Grow topics to a number of partitions."""
+    def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
+        """Grow topics to a number of partitions, or only ask whether they may grow."""
         ...
 
     def check_incremental_alter_configs(self, topic: str) -> None:
@@ -213,9 +221,9 @@ class MirrorAdmin(AclAdmin, Protocol):
         ...
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]]
+        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Apply operations (IncrementalAlterConfigs).
+        """Apply operations (IncrementalAlterConfigs), or only ask whether they may be applied.
 
         Raises:
             AdminIncompatibleError: the cluster lacks the API.

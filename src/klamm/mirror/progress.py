@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -24,6 +25,12 @@ RATE_WINDOW_S: Final = 5.0
 _MEGABYTE: Final = 1_000_000
 _STOPPED: Final = "STOPPED"
 _WAITING: Final = "WAITING"
+_MENDED_BY_PEOPLE: Final = re.compile(
+    r"\b(\w+_AUTHORIZATION_FAILED|\w*AUTHENTICATION_FAILED|INVALID_REPLICATION_FACTOR|POLICY_VIOLATION|INVALID_CONFIG"
+    r"|SECURITY_DISABLED)\b|Login as .* failed|certificate (verify failed|has expired|expired|unknown|required)",
+    re.IGNORECASE,
+)
+"""In reasons, which quote Kafka's name of an error: asking again helps only after somebody has changed something."""
 _STARTING: Final = "starting"
 """The reason of partitions that a task has just begun with."""
 
@@ -74,6 +81,11 @@ class PartitionStatus:
         return self.state == _WAITING and self.next_offset >= 0 and self.reason != _STARTING
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for something that only a person can change, such as a missing ACL."""
+        return self.state == _WAITING and needs_person(self.reason)
+
+    @property
     def lag(self) -> int | None:
         """Offsets that the target is behind; None: not known yet."""
         return None if self.end_offset < 0 or self.next_offset < 0 else max(0, self.end_offset - self.next_offset)
@@ -110,11 +122,21 @@ class FlowProgress:
     """Remote topics that the target did not create or grow in the last round, and why."""
     progressed_at: float | None = None
     """When a position moved last, seconds since the epoch; None: not in this run."""
+    is_blocked: bool = False
+    """Whether the flow, or each partition that is not done, waits for something that only a person can change."""
 
     @property
     def stopped(self) -> tuple[PartitionStatus, ...]:
         """Partitions that need somebody."""
         return tuple(partition for partition in self.partitions if partition.state == _STOPPED)
+
+    @property
+    def what_blocks(self) -> str:
+        """What a person has to change for the flow to go on, or for the first of its partitions."""
+        if self.state is FlowState.WAITING and needs_person(self.reason):
+            return self.reason
+        blocked = [partition for partition in self.partitions if partition.is_blocked]
+        return f"{blocked[0].topic}-{blocked[0].partition}: {blocked[0].reason}" if blocked else ""
 
     @property
     def caught_up(self) -> bool:
@@ -153,6 +175,8 @@ class _Totals:
     """Expected partitions that are not done."""
     waiting: int = 0
     """Expected partitions that wait for something that is away."""
+    blocked: int = 0
+    """Expected partitions that are not done and wait for a person."""
 
     def add(self, partition: PartitionStatus | None, *, expected: bool, sign: int = 1) -> None:
         """Count a partition, None for one without news; or do not count it any more."""
@@ -166,6 +190,7 @@ class _Totals:
             self.unknown += sign * (lag is None)
             self.unfinished += sign * (not _is_done(partition))
             self.waiting += sign * (partition is not None and partition.is_waiting)
+            self.blocked += sign * (partition is not None and partition.is_blocked and not _is_done(partition))
 
 
 @dataclass(slots=True)
@@ -350,7 +375,14 @@ class MirrorStatus:
             refused=flow.refused,
             progressed_at=flow.progressed_at,
             is_done=flow.expected is not None and not totals.unfinished,
+            is_blocked=(state is FlowState.WAITING and needs_person(reason))
+            or (flow.expected is not None and 0 < totals.unfinished == totals.blocked),
         )
+
+
+def needs_person(reason: str) -> bool:
+    """Return whether a reason to wait is a refusal that only a person can end, such as a missing ACL."""
+    return _MENDED_BY_PEOPLE.search(reason) is not None
 
 
 def _ages(figures: Sequence[float] | None) -> Ages | None:
@@ -367,7 +399,7 @@ def describe(progress: FlowProgress) -> str:
     share = f"{progress.copied:,}/{progress.total:,}"
     lag = "unknown" if progress.lag is None else f"{progress.lag:,}"
     eta = "" if not progress.eta_s else f", done in {progress.eta_s:.0f} s"
-    stopped = f", {len(progress.stopped)} partitions stopped" if progress.stopped else ""
+    stopped = f", {_partitions(len(progress.stopped))} stopped" if progress.stopped else ""
     waiting = _waiting(progress) if progress.state is FlowState.RUNNING else ""
     refused = "".join(f", topic {name} refused: {reason}" for name, reason in progress.refused)
     return (
@@ -382,4 +414,9 @@ def _waiting(progress: FlowProgress) -> str:
     if not waiting:
         return ""
     first = waiting[0]
-    return f", {len(waiting)} partitions wait: {first.topic}-{first.partition}: {first.reason}"
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return f", {_partitions(len(waiting))} {verb}: {first.topic}-{first.partition}: {first.reason}"
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count:,} partitions"

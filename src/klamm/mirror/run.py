@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import sys
 import tempfile
-import threading
 import time
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.errors import SparkFailedError
 from klamm.mirror.progress import FlowProgress, FlowState, describe
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.mirror.settings.providers import resolve
+from klamm.mirror.signals import signals_as_event
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
-
-    from klamm.mirror.spark.driver import ControlLoops
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +28,8 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
-_TURN_S: Final = 0.1
-_REPORT_EVERY_S: Final = 1.0
-_REPEATED_EVERY_S: Final = 60.0
-"""A log is to show that a mirror lives, and not fill up while one waits for a cluster over a weekend."""
+_AT_MOST_EVERY_S: Final = 60.0
+"""How often figures are logged that change all the time."""
 
 
 def run(
@@ -54,13 +49,13 @@ def run(
         clusters: only flows to these clusters; empty means all.
         plan: show what the next round would change, and change nothing.
         until_caught_up: end when no flow lags.
-        on_progress: called about once a second; None means: lines on stderr.
+        on_progress: called about once a second, and at the end; None means: log records when something changed.
         stop: ends the mirror when set; None means: SIGINT and SIGTERM do.
         overrides: keys that win over those of the file.
 
     Returns:
-        0 done, 1 a flow failed, a partition stopped or a topic was refused, 2 the file asks for something that cannot
-        be.
+        0 done, 1 a flow failed, a partition stopped, a topic was refused, or a flow gave up because only a person can
+        change what it waits for (``until_caught_up``), 2 the file asks for something that cannot be.
     """
     try:
         properties = resolve({**read_properties(properties_path), **(overrides or {})})
@@ -69,38 +64,51 @@ def run(
         settings.tell(logger)
         if plan:
             return print_plan(settings, sys.stdout)
-        return _mirror(settings, until_caught_up=until_caught_up, on_progress=on_progress or ProgressLines(), stop=stop)
+        return _mirror(settings, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)
     except SettingsError as error:
         sys.stderr.write(f"{properties_path}: {error}\n")
         return EXIT_USAGE
+    except SparkFailedError as error:
+        logger.error("%s", error)  # noqa: TRY400 - the text says it all
+        return EXIT_FAILED
 
 
 def _mirror(
     settings: MirrorSettings,
     *,
     until_caught_up: bool,
-    on_progress: Callable[[tuple[FlowProgress, ...]], None],
+    on_progress: Callable[[tuple[FlowProgress, ...]], None] | None,
     stop: threading.Event | None,
 ) -> int:
     """Run from the main thread when signals are to end it, and return the exit code."""
     from klamm.mirror.spark.driver import ControlLoops  # noqa: PLC0415 - the data path is loaded on demand
+    from klamm.mirror.spark.running import SparkRun  # noqa: PLC0415
 
     loops = ControlLoops(settings)
+    lines = ProgressLines()
+    gave_up = False
     with (
-        _signals() if stop is None else contextlib.nullcontext(stop) as stopping,
+        signals_as_event() if stop is None else contextlib.nullcontext(stop) as stopping,
         tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True) as directory,
         # Spark takes a while to import and to start: topics are created and configs synced meanwhile.
         loops,
     ):
         if settings.flows:
-            _run_spark(
-                settings, loops, stopping, Path(directory), until_caught_up=until_caught_up, on_progress=on_progress
+            on_spark = SparkRun(
+                settings,
+                loops,
+                stopping,
+                Path(directory),
+                until_caught_up=until_caught_up,
+                on_progress=on_progress or lines,
             )
+            on_spark.run()
+            gave_up = bool(on_spark.gave_up)
         elif not until_caught_up:
             stopping.wait()
     final = loops.status.snapshot()
-    on_progress(final)
-    return exit_code(final)
+    (on_progress or lines.finish)(final)
+    return EXIT_FAILED if gave_up else exit_code(final)
 
 
 def exit_code(flows: Sequence[FlowProgress]) -> int:
@@ -109,82 +117,45 @@ def exit_code(flows: Sequence[FlowProgress]) -> int:
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _run_spark(
-    settings: MirrorSettings,
-    loops: ControlLoops,
-    stopping: threading.Event,
-    directory: Path,
-    *,
-    until_caught_up: bool,
-    on_progress: Callable[[tuple[FlowProgress, ...]], None],
-) -> None:
-    with warnings.catch_warnings():
-        # pyspark warns about every new pandas, which the mirror does not use.
-        warnings.simplefilter("ignore", FutureWarning)
-        from klamm.mirror.spark.session import start_session  # noqa: PLC0415 - takes a second to import
-        from klamm.mirror.spark.stream import MirrorStream  # noqa: PLC0415
-
-        spark = start_session(settings.spark, directory)
-    with contextlib.ExitStack() as ending:
-        ending.callback(spark.stop)
-        checkpoint = settings.checkpoint_dir or (directory / "checkpoint").as_uri()
-        stream = MirrorStream(spark, loops.coordinator, checkpoint=checkpoint)
-        ending.callback(stream.stop)
-        stream.start()
-        report_at = 0.0
-        while not stopping.wait(_TURN_S):
-            stream.check()
-            is_due = time.monotonic() >= report_at
-            if not is_due and not until_caught_up:
-                continue  # to look at ten thousand partitions takes its time
-            progress = loops.status.snapshot()
-            if is_due:
-                report_at = time.monotonic() + _REPORT_EVERY_S
-                stream.count_slots()
-                on_progress(progress)
-            if _is_over(progress, until_caught_up=until_caught_up):
-                break
-
-
-def _is_over(progress: Sequence[FlowProgress], *, until_caught_up: bool) -> bool:
-    running = [flow for flow in progress if flow.state is not FlowState.FAILED]
-    if not running:
-        return True
-    return until_caught_up and all(flow.is_done for flow in running)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Set an event on SIGINT and SIGTERM."""
-    stopping = threading.Event()
-
-    def on_signal(_: int, __: FrameType | None) -> None:
-        stopping.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class ProgressLines:
-    """Writes a line for each flow whose progress changed, and for the others one now and then."""
+    """Logs how far each flow is when something changed, at most once a minute.
 
-    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out = out
+    What a person may have to react to, such as a flow's state and its reason, is logged at once, but the same thing not
+    twice within a minute. A mirror with nothing to do logs nothing.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._written: dict[str, tuple[str, float]] = {}
+        self._logged: dict[str, tuple[str, float]] = {}
+        """The last line of each flow, and when it was logged."""
+        self._standings: dict[tuple[object, ...], float] = {}
+        """When each standing of a flow was logged last."""
+        self._caught_up: set[str] = set()
+        """Flows that have caught up once: under load they do so again and again."""
 
-    def __call__(self, flows: tuple[FlowProgress, ...]) -> None:
-        """Take what is the progress now."""
-        out = self._out or sys.stderr
+    def __call__(self, flows: Sequence[FlowProgress]) -> None:
+        """Take the progress of now."""
         now = self._clock()
+        self._standings = {key: at for key, at in self._standings.items() if now - at < _AT_MOST_EVERY_S}
         for flow in flows:
-            line = describe(flow)
-            before, at = self._written.get(flow.flow, ("", 0.0))
-            if line != before or now - at >= _REPEATED_EVERY_S:
-                out.write(line + "\n")
-                self._written[flow.flow] = line, now
-        out.flush()
+            line, standing = describe(flow), self._standing(flow)
+            before, at = self._logged.get(flow.flow, ("", -_AT_MOST_EVERY_S))
+            if line != before and (standing not in self._standings or now - at >= _AT_MOST_EVERY_S):
+                self._log(flow.flow, line, standing, now)
+
+    def finish(self, flows: Sequence[FlowProgress]) -> None:
+        """Log where each flow ended, unless its last line says so."""
+        for flow in flows:
+            if (line := describe(flow)) != self._logged.get(flow.flow, ("", 0.0))[0]:
+                self._log(flow.flow, line, self._standing(flow), self._clock())
+
+    def _log(self, flow: str, line: str, standing: tuple[object, ...], now: float) -> None:
+        logger.info("%s", line)
+        self._logged[flow] = line, now
+        self._standings[standing] = now
+
+    def _standing(self, flow: FlowProgress) -> tuple[object, ...]:
+        """Return what of a flow's progress a person may have to react to."""
+        if flow.caught_up:
+            self._caught_up.add(flow.flow)
+        return flow.flow, flow.state, flow.reason, len(flow.stopped), flow.refused, flow.flow in self._caught_up

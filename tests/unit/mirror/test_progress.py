@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,7 +135,7 @@ def test_a_stopped_partition_is_told_and_does_not_hold_up_the_end() -> None:
     progress = only(status)
     assert progress.is_done
     assert [partition.reason for partition in progress.stopped] == ["purged"]
-    assert describe(progress) == "A->B RUNNING: 0/5 records, 0 records/s, 0.0 MB/s, lag 5, 1 partitions stopped"
+    assert describe(progress) == "A->B RUNNING: 0/5 records, 0 records/s, 0.0 MB/s, lag 5, 1 partition stopped"
 
 
 def test_a_flow_waits_when_all_its_partitions_do() -> None:
@@ -163,4 +164,48 @@ def test_a_partition_that_waits_while_others_are_copied_is_part_of_the_line() ->
     status.expect("A->B", [("t", 0), ("t", 1)])
     status.set_state("A->B", FlowState.RUNNING)
     status.update("s", [row(0, 5, 5), row(1, 3, 5, state="WAITING", reason="no leader on the target")])
-    assert describe(only(status)).endswith("lag 2, 1 partitions wait: t-1: no leader on the target")
+    assert describe(only(status)).endswith("lag 2, 1 partition waits: t-1: no leader on the target")
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_blocked"),
+    [
+        ("the target refuses records: TOPIC_AUTHORIZATION_FAILED", True),
+        ("INVALID_REPLICATION_FACTOR: mm2-offsets.A.internal could not be created", True),
+        ("Login as alice by PLAIN failed: Authentication failed", True),
+        ("certificate verify failed: certificate has expired", True),
+        ("the target refuses records: NOT_ENOUGH_REPLICAS", False),
+        ("No broker of b:1 answers: Connection refused", False),
+    ],
+)
+def test_a_flow_is_blocked_by_a_refusal_that_only_a_person_can_end(reason: str, *, is_blocked: bool) -> None:
+    # given
+    status = MirrorStatus(["A->B", "A->C"])
+    for flow in ("A->B", "A->C"):
+        status.expect(flow, [("t", 0), ("t", 1)])
+    status.set_state("A->B", FlowState.WAITING, reason)
+    status.set_state("A->C", FlowState.RUNNING)
+    # when
+    for partition, at in ((0, 10), (1, 4)):
+        state, why = ("COPYING", "") if at == 10 else ("WAITING", reason)
+        status.update("s", [{**progress_row("A->C", partition, at), "state": state, "reason": why}])
+    # then
+    whole, of_a_partition = status.snapshot()
+    assert (whole.is_blocked, of_a_partition.is_blocked) == (is_blocked, is_blocked)
+    assert [flow.what_blocks for flow in status.snapshot()] == ([reason, f"t-1: {reason}"] if is_blocked else ["", ""])
+
+
+def test_a_flow_is_not_blocked_while_one_of_its_partitions_still_copies() -> None:
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0), ("t", 1)])
+    status.set_state("A->B", FlowState.RUNNING)
+    denied = {**progress_row("A->B", 1, 4), "state": "WAITING", "reason": "TOPIC_AUTHORIZATION_FAILED"}
+    status.update("s", [progress_row("A->B", 0, 9), denied])
+    assert not status.snapshot()[0].is_blocked
+
+
+def progress_row(flow: str, partition: int, at: int) -> dict[str, object]:
+    return {
+        "flow": flow, "topic": "t", "partition": partition, "remote_topic": "A.t", "next_offset": at, "end_offset": 10,
+        "records": at, "bytes": at, "last_timestamp": -1, "state": "COPYING", "reason": "",
+    }  # fmt: skip

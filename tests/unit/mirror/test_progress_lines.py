@@ -1,28 +1,88 @@
-"""The lines of a mirror's progress, which a daemon's log holds for weeks."""
+"""Log records of a mirror's progress, which a service keeps for weeks."""
 
 from __future__ import annotations
 
-from io import StringIO
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.run import ProgressLines
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def test_a_line_is_written_when_something_changed_and_else_once_a_minute() -> None:
-    # given
-    out, seconds = StringIO(), [0.0]
-    lines = ProgressLines(out, clock=lambda: seconds[0])
-    status = MirrorStatus(["A->B", "B->A"])
-    status.set_state("A->B", FlowState.WAITING, "B is away")
-    lines(status.snapshot())
-    assert [line.split(":")[0] for line in out.getvalue().splitlines()] == ["A->B WAITING (B is away)", "B->A STARTING"]
-    # when
-    for at in range(1, 61):
-        out.truncate(0)
-        seconds[0] = at
-        if at == 30:
-            status.set_state("A->B", FlowState.RUNNING)
-        lines(status.snapshot())
-        # then
-        written = [line.split(":")[0] for line in out.getvalue().strip("\0").splitlines()]
-        assert written == {30: ["A->B RUNNING"], 60: ["B->A STARTING"]}.get(at, [])
+
+class Followed:
+    """A flow whose progress is logged, with a clock of its own."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, logger="klamm.mirror.run")
+        self._caplog = caplog
+        self.seconds = 0.0
+        self.status = MirrorStatus(["A->B"], clock=lambda: self.seconds)
+        self._lines = ProgressLines(clock=lambda: self.seconds)
+
+    def copied(self, count: int) -> None:
+        row: dict[str, Any] = {
+            "flow": "A->B", "topic": "t", "partition": 0, "remote_topic": "A.t", "next_offset": count,
+            "end_offset": 1_000, "state": "COPYING", "reason": "", "last_timestamp": -1, "records": count, "bytes": 0,
+        }  # fmt: skip
+        self.status.update("session", [row])
+
+    def logged(self, at: float, *, end: bool = False) -> list[str]:
+        """Return what is logged at a second."""
+        self.seconds = at
+        self._caplog.clear()
+        (self._lines.finish if end else self._lines)(self.status.snapshot())
+        return [message.partition(" records")[0] for message in self._caplog.messages]
+
+
+@pytest.fixture
+def followed(caplog: pytest.LogCaptureFixture) -> Followed:
+    return Followed(caplog)
+
+
+def per_second(followed: Followed, seconds: range, change: Callable[[int], None]) -> dict[int, list[str]]:
+    out = {}
+    for second in seconds:
+        change(second)
+        if lines := followed.logged(second):
+            out[second] = lines
+    return out
+
+
+def test_figures_that_change_all_the_time_are_logged_once_a_minute(followed: Followed) -> None:
+    followed.status.expect("A->B", [("t", 0)])
+    followed.status.set_state("A->B", FlowState.RUNNING)
+    logged = per_second(followed, range(130), followed.copied)
+    assert logged == {
+        0: ["A->B RUNNING: 0/1,000"], 60: ["A->B RUNNING: 60/1,000"], 120: ["A->B RUNNING: 120/1,000"]
+    }  # fmt: skip
+
+
+def test_a_mirror_with_nothing_to_do_logs_nothing(followed: Followed) -> None:
+    followed.status.set_state("A->B", FlowState.RUNNING)
+    assert list(per_second(followed, range(1_000), lambda _: None)) == [0]
+
+
+def test_a_new_state_is_logged_at_once_but_not_again_within_a_minute(followed: Followed) -> None:
+    def flap(second: int) -> None:
+        followed.status.set_state("A->B", FlowState.WAITING if second % 2 else FlowState.RUNNING, "B is away")
+
+    assert list(per_second(followed, range(62), flap)) == [0, 1, 60, 61]
+
+
+def test_the_first_time_that_nothing_lags_is_logged_at_once(followed: Followed) -> None:
+    followed.status.expect("A->B", [("t", 0)])
+    followed.status.set_state("A->B", FlowState.RUNNING)
+    logged = per_second(followed, range(50), lambda second: followed.copied(1_000 - second % 10))
+    assert list(logged) == [0]
+    assert "1,000/1,000" in logged[0][0]
+
+
+def test_the_end_is_logged_unless_the_last_line_says_the_same(followed: Followed) -> None:
+    followed.status.set_state("A->B", FlowState.STOPPED)
+    assert followed.logged(0, end=True) == ["A->B STOPPED: 0/0"]
+    assert followed.logged(1, end=True) == []

@@ -1,9 +1,8 @@
-"""How far a mirror is: a live table at a terminal, a line per flow now and then elsewhere."""
+"""Progress of a mirror: a live table at a terminal, log records elsewhere."""
 
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console, Group
@@ -13,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from klamm.mirror.progress import FlowState, describe
+from klamm.mirror.run import ProgressLines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from klamm.mirror.progress import FlowProgress, PartitionStatus
 
-_PLAIN_INTERVAL_S: Final = 5.0
 _MOST_TOPICS: Final = 20
 """What a terminal has room for."""
 _COLUMNS: Final = ("topic", "copied", "total", "", "lag", "state")
@@ -29,14 +28,11 @@ _COLUMNS: Final = ("topic", "copied", "total", "", "lag", "state")
 class MirrorDisplay:
     """Shows progress on stderr. One thread calls ``show``."""
 
-    def __init__(self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._clock = clock
         self._live: Live | None = None
-        self._shown_at_s: float | None = None
+        self._lines = ProgressLines()
         self._shown: Sequence[FlowProgress] = ()
-        self._printed: list[str] = []
-        """The plain lines that were shown last."""
 
     def __enter__(self) -> Self:
         """Begin; log lines go above the live table."""
@@ -51,27 +47,20 @@ class MirrorDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Leave the last state as plain lines."""
-        if self._live is not None:
-            self._live.stop()
-        if [describe(flow) for flow in self._shown] != self._printed:
-            self._lines(self._shown)
+        if self._live is None:
+            self._lines.finish(self._shown)
+            return
+        self._live.stop()
+        for flow in self._shown:
+            self._console.print(describe(flow), markup=False, soft_wrap=True)
 
     def show(self, flows: Sequence[FlowProgress]) -> None:
         """Show the state of all flows."""
-        changed = [flow.state for flow in flows] != [flow.state for flow in self._shown]
         self._shown = flows
-        if self._live is not None:
-            self._live.update(_tables(flows))
-            return
-        now = self._clock()
-        if changed or self._shown_at_s is None or now - self._shown_at_s >= _PLAIN_INTERVAL_S:
-            self._shown_at_s = now
+        if self._live is None:
             self._lines(flows)
-
-    def _lines(self, flows: Sequence[FlowProgress]) -> None:
-        self._printed = [describe(flow) for flow in flows]
-        for line in self._printed:
-            self._console.print(line, markup=False, soft_wrap=True)
+        else:
+            self._live.update(_tables(flows))
 
 
 def _tables(flows: Sequence[FlowProgress]) -> Group:

@@ -6,11 +6,13 @@ import argparse
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
+from klamm.mirror.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +25,12 @@ def main(arguments: Sequence[str]) -> int:
     if not options.properties.is_file():
         sys.stderr.write(f"klamm mirror: {options.properties}: no such file\n")
         return 2
+    stop: threading.Event | None = None
+    if not options.plan:  # which a KeyboardInterrupt ends at once
+        stop = threading.Event()
+        stop_on_signals(stop)  # for the rest of the process: a second signal must not end what the first one began
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the mirror itself reports when the JVM is gone
     # kafka-python has a line for each attempt to reach a broker; what it means for the mirror is told by the mirror.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     if not options.plan:
@@ -44,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
             plan=options.plan,
             until_caught_up=options.until_caught_up,
             on_progress=display.show,
+            stop=stop,
             overrides=_overrides(options),
         )
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+WORKER_LINE: Final = "klamm-worker %(levelname)s %(name)s: %(message)s"
+"""Layout of what a task logs to its standard error. Where Spark is local, the driver logs it as its own."""
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MAX_LINE: Final = 64 * 1024 * 1024
 
@@ -67,7 +69,7 @@ class ChannelServer:
         self._lock = threading.Lock()
 
     def listen(self, host: str = "127.0.0.1", *, advertised: str | None = None) -> None:
-        """Begin to listen on a free port.
+        """Begin to listen on a free port; does nothing the second time.
 
         Args:
             host: the address to listen on.
@@ -76,6 +78,8 @@ class ChannelServer:
         Raises:
             OSError: this machine has no such address.
         """
+        if self._listener is not None:
+            return  # a new session after the JVM was lost: its tasks use the same port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = self._listener = socket.create_server((host, 0), family=family)
         self.address = (advertised or host, listener.getsockname()[1])

@@ -65,6 +65,12 @@ class Coordinator:
             lease = self._lease
         self.server.broadcast({"end": lease})
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a flow has published something to copy."""
+        with self._changed:
+            return bool(self._shares)
+
     def fail(self, reason: str) -> None:
         """Let Spark's query fail with this reason when it asks for the next lease."""
         with self._changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_JOIN_S: Final = 10.0
+_JOIN_S: Final = 1.5
 
 
 class ControlLoops:
@@ -77,10 +78,16 @@ class ControlLoops:
         """End the threads and close all sockets."""
         self._running.close()
 
-    def _join(self, threads: list[threading.Thread]) -> None:
+    def end(self) -> None:
+        """Let the threads end; leaving the context waits for them."""
         self._ended.set()
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        self.end()
+        deadline = time.monotonic() + _JOIN_S
         for thread in threads:
-            thread.join(_JOIN_S)
+            # One that waits for the answer of a cluster that is away has nothing to lose.
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _watched(self) -> contextlib.AbstractContextManager[object]:
         address = self._settings.metrics_listen

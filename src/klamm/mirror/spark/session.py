@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import signal
 import sys
-import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from klamm.java import require_java
 from klamm.mirror.settings.mirror import MASTER
 from klamm.mirror.spark.interpreter import write_interpreter
+from klamm.mirror.spark.jvm import Jvm, JvmOutput, launch
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ DEFAULT_MASTER: Final = "local[*,4]"
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit: the JVM runs already."""
 _PYTHON: Final = "spark.pyspark.python"
+_WORKER_PYTHON: Final = "PYSPARK_PYTHON"
+_DAEMON: Final = "spark.python.daemon.module"
+_LOG_LEVEL: Final = "spark.log.level"
+_GATEWAY_EXITED: Final = "JAVA_GATEWAY_EXITED"
 
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "klamm-mirror",
@@ -56,10 +61,35 @@ _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 
-def start_session(properties: Mapping[str, str], directory: Path) -> SparkSession:
-    """Return the running session, or start one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedSpark:
+    """A session of Spark and the JVM behind it."""
 
-    Under spark-submit the launcher has said where to run, and what it was told wins over the defaults here.
+    session: SparkSession
+    jvm: Jvm | None
+    """None: somebody else launched the JVM, such as spark-submit."""
+    output: JvmOutput
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the JVM has ended."""
+        return self.jvm is not None and self.jvm.exit_code is not None
+
+    def stop(self) -> None:
+        """Stop the session and the JVM; neither needs to be running."""
+        self.output.is_muted = True
+        if not self.is_lost:
+            with contextlib.suppress(Py4JError, OSError):
+                self.session.stop()
+        if self.jvm is not None:
+            self.jvm.end()
+
+
+def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpark:
+    """Return the running session, or start one. Called from any thread but the main one.
+
+    In the main thread ``SparkContext`` replaces the handler of SIGINT: Ctrl-C then cancels all jobs, with records in
+    flight. Under spark-submit the launcher has said where to run, and what it was told wins over the defaults here.
 
     Args:
         properties: ``spark.*`` keys of the mirror's file; they win over everything but spark-submit's master.
@@ -69,14 +99,32 @@ def start_session(properties: Mapping[str, str], directory: Path) -> SparkSessio
         SettingsError: Spark does not start as it is asked to; or speculation is on: two copies of a task would write
             records twice.
     """
+    logging.getLogger().addFilter(_is_no_py4j_record)
+    output = JvmOutput(passes_all=_LOG_LEVEL in properties)
     try:
-        with _interrupts_kept():
-            session = _submitted_session(properties) if _GATEWAY in os.environ else _own_session(properties, directory)
+        if _GATEWAY in os.environ or SparkContext._gateway is not None:
+            started = StartedSpark(session=_submitted_session(properties), jvm=None, output=output)
+        else:
+            started = _own_session(properties, directory, output)
     except (PySparkException, Py4JError) as error:
         asked = ", ".join(f"{key}={value}" for key, value in properties.items() if key == MASTER)
-        raise SettingsError(f"Spark does not start{asked and f' with {asked}'}: {first_line(error)}") from error
-    check_session(session)
-    return session
+        reason = first_line(error)
+        if _GATEWAY_EXITED in reason and output.last_words:
+            reason = f"the JVM ended: {output.last_words}"
+        raise SettingsError(f"Spark does not start{asked and f' with {asked}'}: {reason}") from error
+    if (server := started.session.sparkContext._accumulatorServer) is not None:
+        server.handle_error = _say_nothing  # type: ignore[method-assign]  # the JVM's end is reported elsewhere
+    check_session(started.session)
+    return started
+
+
+def _is_no_py4j_record(record: logging.LogRecord) -> bool:
+    """Return whether a record of the root logger is to be logged: py4j logs a trace there when the JVM is gone."""
+    return record.module != "java_gateway"
+
+
+def _say_nothing(request: object, client_address: object) -> None:
+    _ = request, client_address
 
 
 def first_line(error: Exception) -> str:
@@ -96,27 +144,24 @@ def _submitted_session(properties: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _own_session(properties: Mapping[str, str], directory: Path) -> SparkSession:
+def _own_session(properties: Mapping[str, str], directory: Path, output: JvmOutput) -> StartedSpark:
     os.environ.setdefault("JAVA_HOME", str(require_java()))
     master = properties.get(MASTER, os.environ.get("MASTER", DEFAULT_MASTER))
     here = is_local(master)
-    builder = SparkSession.builder.master(master)
-    for key, value in (dict(_DEFAULTS) | (dict(_LOCAL_DEFAULTS) if here else {}) | dict(properties)).items():
-        builder = builder.config(key, value)
+    keys = {MASTER: master, **_DEFAULTS, **(_LOCAL_DEFAULTS if here else {}), **properties}
     python = properties.get(_PYTHON) or (str(write_interpreter(directory)) if here else sys.executable)
+    if here and not properties.get(_PYTHON) and _WORKER_PYTHON not in os.environ:
+        keys.setdefault(_DAEMON, "klamm.mirror.spark.daemon")  # this Python's workers have klamm
+    builder = SparkSession.builder
+    for key, value in keys.items():
+        builder = builder.config(key, value)
     with _worker_python(python):
-        return builder.getOrCreate()
-
-
-@contextlib.contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Let Ctrl-C do afterwards what it did before: ``SparkContext`` makes it cancel all jobs, records in the middle."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread() and handler is not None:
-            signal.signal(signal.SIGINT, handler)
+        jvm = launch(SparkConf().setAll(list(keys.items())), directory, output)
+        try:
+            return StartedSpark(session=builder.getOrCreate(), jvm=jvm, output=output)
+        except BaseException:
+            jvm.end()
+            raise
 
 
 def check_session(session: SparkSession) -> None:
@@ -159,11 +204,11 @@ def channel_addresses(session: SparkSession) -> tuple[str, str]:
 @contextlib.contextmanager
 def _worker_python(python: str) -> Iterator[None]:
     """Say which Python workers run, unless somebody has said so; Spark reads it while it starts."""
-    if "PYSPARK_PYTHON" in os.environ:
+    if _WORKER_PYTHON in os.environ:
         yield
         return
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
+    os.environ[_WORKER_PYTHON] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     try:
         yield
     finally:
-        del os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"]
+        del os.environ[_WORKER_PYTHON], os.environ["PYSPARK_DRIVER_PYTHON"]

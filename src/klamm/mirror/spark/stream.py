@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from klamm.mirror.errors import SparkFailedError
 from klamm.mirror.spark.session import channel_addresses, first_line, slots
 from klamm.mirror.spark.shipping import ship
 from klamm.mirror.spark.source import FORMAT, MirrorSource
@@ -106,26 +107,41 @@ class MirrorStream:
 
         Raises:
             SettingsError: no worker can run the mirror as things are.
-            RuntimeError: it ended more than ten times within ten minutes.
+            SparkFailedError: it ended more than ten times within ten minutes.
         """
         if self._coordinator.failure is not None:
             raise SettingsError(self._coordinator.failure)
         if self._query is None or self._query.isActive:
             return
         error = self._query.exception()
+        reason = "no error" if error is None else first_line(error)
         now = time.monotonic()
         self._restarts.append(now)
         if len(self._restarts) > _MAX_RESTARTS and now - self._restarts[0] < _RESTARTS_WITHIN_S:
-            raise RuntimeError(f"Spark ended the query {len(self._restarts)} times, last: {error}")
-        logger.warning("Spark ended the query, it is started again: %s", error)
+            raise SparkFailedError(
+                f"Spark ended the query {len(self._restarts)} times within {_RESTARTS_WITHIN_S / 60:.0f} minutes, "
+                f"the last time with: {reason}"
+            )
+        logger.warning("Spark ended the query, it is started again: %s", reason)
         self.start()
 
-    def stop(self) -> None:
-        """End the running lease in order, then the query."""
-        self._coordinator.end()
+    def stop(self, patience_s: float = _STOP_S) -> None:
+        """End the running lease in order, then the query.
+
+        Args:
+            patience_s: how long the tasks may take to end.
+
+        """
+        self.end_lease(patience_s)
         if self._query is not None:
-            if self._query.isActive and not self._coordinator.wait_idle(_STOP_S):
-                logger.warning("Tasks did not end within %g s; what they had in flight is copied again", _STOP_S)
             self._query.stop()
             self._query = None
         self._coordinator.close()
+
+    def end_lease(self, patience_s: float) -> bool:
+        """End the running lease in order; return whether its tasks were done within ``patience_s`` seconds."""
+        self._coordinator.end()
+        if self._query is None or not self._query.isActive or self._coordinator.wait_idle(patience_s):
+            return True
+        logger.warning("Tasks did not end within %g s; what they had in flight is copied again", patience_s)
+        return False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.copy.copier import Copier, PartitionProgress
 from klamm.mirror.progress import RATE_WINDOW_S
-from klamm.mirror.spark.channel import ChannelClient
+from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -152,6 +152,7 @@ def serve(
     group: Group, *, lease: int, seconds: float, address: tuple[str, int], token: str
 ) -> Iterator[dict[str, Any]]:
     """Copy the partitions of a group until its lease is over, then yield a row of progress per partition."""
+    logging.basicConfig(format=WORKER_LINE)
     channel = ChannelClient(address, token)
     session = _resume(group)
     finished = False

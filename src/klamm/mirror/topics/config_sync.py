@@ -49,7 +49,9 @@ class ConfigSync:
         if not described:
             return
         if self.writes_single_configs(next(iter(described))):
-            self._apply(self._without_unknown(self.plan(described)))
+            planned = self.plan(described)
+            self._tell_unknown(planned)
+            self._apply(self.without_unknown(planned))
         else:
             self._replace(described)
 
@@ -111,17 +113,24 @@ class ConfigSync:
         """Tell whether it was seen what a planned topic has; if not, everything is sent, changed or not."""
         return remote_topic in self._known
 
-    def _without_unknown(
+    def without_unknown(
         self, planned: Mapping[str, tuple[ConfigOperation, ...]]
     ) -> dict[str, tuple[ConfigOperation, ...]]:
-        """Leave out what the target does not know: it would refuse all changes of that topic."""
-        out = {}
-        unknown: dict[tuple[str, str], str | None] = {}
-        for topic, operations in planned.items():
-            left_out = [each for each in operations if not self.is_known(topic, each.name)]
-            unknown |= {(topic, each.name): each.value for each in left_out}
-            if kept := tuple(each for each in operations if each not in left_out):
-                out[topic] = kept
+        """Return the operations on configs that the target knows: it would refuse all changes of the topic."""
+        known = {
+            topic: tuple(each for each in operations if self.is_known(topic, each.name))
+            for topic, operations in planned.items()
+        }
+        return {topic: operations for topic, operations in known.items() if operations}
+
+    def _tell_unknown(self, planned: Mapping[str, tuple[ConfigOperation, ...]]) -> None:
+        """Log which configs the target does not know, once until their values change."""
+        unknown = {
+            (topic, each.name): each.value
+            for topic, operations in planned.items()
+            for each in operations
+            if not self.is_known(topic, each.name)
+        }
         for (topic, name), value in unknown.items():
             if (topic, name) not in self._told_unknown or self._told_unknown[topic, name] != value:
                 logger.warning(
@@ -129,7 +138,6 @@ class ConfigSync:
                     topic, self._settings.target.alias, name,
                 )  # fmt: skip
         self._told_unknown = unknown
-        return out
 
     def _describe(self, topics: Sequence[str]) -> dict[str, tuple[ConfigEntry, ...]]:
         out = {}

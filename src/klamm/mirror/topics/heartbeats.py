@@ -115,6 +115,7 @@ class Heartbeats:
     def _create_topic(self) -> None:
         if self._topic_exists:
             return
+        self._admin.check_reachable()
         factor = self._settings.replication_factor
         refused = create_internal_topic(self._admin, HEARTBEATS_TOPIC, replication_factor=factor)
         if refused is not None:
@@ -144,7 +145,9 @@ def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, inst
     """
     target = settings.target
     timeout_ms = int(settings.admin_timeout.total_seconds() * 1000)
-    admin = KafkaAdmin(target.bootstrap_servers, settings.clients["target.admin"], timeout_ms=timeout_ms)
+    admin = KafkaAdmin(
+        target.bootstrap_servers, settings.clients["target.admin"], timeout_ms=timeout_ms, alias=target.alias
+    )
     client_id = f"klamm-mirror-{settings.name}"
     connection, reader = (
         ControlConnection(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TextIO
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.errors import FlowFailedError
+from klamm.mirror.internal_topics import EXISTS, internal_topic
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, OperationType
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
@@ -15,9 +18,9 @@ from klamm.mirror.topics.config_sync import ConfigSync
 from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin, TopicDescription
+    from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin, NewTopic, TopicDescription
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
 
@@ -27,10 +30,16 @@ _OK: Final = 0
 _FAILED: Final = 1
 NO_CHANGE: Final = "!"
 """How a line begins that tells of something that is left as it is, although the source says otherwise."""
+_REFUSED: Final = "would be refused: "
+_INVALID_CONFIG: Final = "INVALID_CONFIG"
 
 
 def print_plan(settings: MirrorSettings, out: TextIO) -> int:
-    """Write what each flow would do (``+`` new, ``~`` changed, ``-`` removed, ``!`` left); returns the exit code."""
+    """Write what each flow would do (``+`` new, ``~`` changed, ``-`` removed, ``!`` left or refused).
+
+    Returns:
+        0, or 1 when a flow cannot be planned or a cluster would refuse a change.
+    """
     code = _OK
     for flow in settings.flows:
         source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
@@ -49,29 +58,42 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
             changes = sum(not line.startswith(NO_CHANGE) for line in lines)
             out.write(f"{flow.name}: {changes} change{'s' * (changes != 1)}\n")
             out.write("".join(f"  {line}\n" for line in lines))
+            if any(line.startswith(NO_CHANGE) and _REFUSED in line for line in lines):
+                code = _FAILED
         finally:
             source.close()
             target.close()
     return code
 
 
-def _heartbeats_on(settings: MirrorSettings, flow: FlowSettings) -> frozenset[str]:
-    """Return the aliases whose topic of heartbeats is told with this flow; that of a source with the flow back."""
-    written = {pair.target.alias for pair in settings.heartbeats}
+def _heartbeats_on(settings: MirrorSettings, flow: FlowSettings) -> dict[str, int]:
+    """Return the clusters whose topic of heartbeats is planned with this flow, with its replication factor.
+
+    The topic of a source is planned with the flow back.
+    """
+    written = {pair.target.alias: pair.replication_factor for pair in settings.heartbeats}
     is_both_ways = any((other.source, other.target) == (flow.target, flow.source) for other in settings.flows)
-    return frozenset(written & ({flow.target.alias} if is_both_ways else {flow.target.alias, flow.source.alias}))
+    here = {flow.target.alias} if is_both_ways else {flow.target.alias, flow.source.alias}
+    return {alias: factor for alias, factor in written.items() if alias in here}
 
 
 def plan_flow(
-    flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin, *, heartbeats_on: Collection[str] = ()
+    flow: FlowSettings,
+    source: MirrorAdmin,
+    target: MirrorAdmin,
+    *,
+    heartbeats_on: Mapping[str, int] = MappingProxyType({}),
 ) -> list[str]:
-    """Return one line for each change that a round of a flow would make.
+    """Return one line for each change that a round of a flow would make, and for each that would be refused.
+
+    The clusters are asked to validate each change without making it.
 
     Args:
         flow: the flow.
         source: of its source.
         target: of its target.
-        heartbeats_on: aliases of the clusters whose topic of heartbeats is created where it is missing.
+        heartbeats_on: the clusters whose topic of heartbeats is created where it is missing, with its replication
+            factor.
 
     Raises:
         ClusterAwayError: a cluster is away.
@@ -87,65 +109,152 @@ def plan_flow(
             denied.append(f"! topic {name}: can not be described on cluster {flow.source.alias}: {entries}")
         else:
             described[name] = entries
-    lines = _internal_topics(flow, here, there, heartbeats_on)
-    lines += [_new_topic(flow, selected[name], described[name]) for name in plan.create if name in described]
+    checks = _Checks()
+    sides = _Side(flow.source.alias, source, here), _Side(flow.target.alias, target, there)
+    lines = _internal_topics(flow, sides, heartbeats_on, checks)
+    new = {name: _new_topic(flow, selected[name], described[name]) for name in plan.create if name in described}
+    checks.create(sides[1], list(new.values()), f"replication.factor={flow.replication_factor}")
+    lines += [_new_line(topic) for topic in new.values()]
     lines += [
         f"~ topic {name}: {there[name].partition_count} -> {count} partitions" for name, count in plan.grow.items()
     ]
+    checks.grow(flow.target.alias, target, plan.grow)
     if flow.sync_topic_configs_enabled:
         # Topics that would be created get their configs with it.
         synced = {name: entries for name, entries in described.items() if name not in plan.create}
-        lines += _configs(flow, ConfigSync(flow, source, target), synced)
+        lines += _configs(flow, ConfigSync(flow, source, target), synced, target, checks)
     if flow.sync_topic_acls_enabled:
         missing = AclSync(flow, source, target).missing(list(selected))
         lines += [f"+ topic {acl.resource_name}: ACL {in_words(acl)}: on the source topic" for acl in missing]
-    return lines + denied
+    return lines + denied + checks.refused
 
 
-def _internal_topics(
-    flow: FlowSettings,
-    here: Mapping[str, TopicDescription],
-    there: Mapping[str, TopicDescription],
-    heartbeats_on: Collection[str],
-) -> list[str]:
-    """Return lines for the topics of the mirror's own that are missing."""
-    wanted = [(flow.target.alias, there, flow.positions_topic, flow.positions_partitions)]
-    if flow.syncs_topic is not None:
-        on_source = flow.syncs_location is SyncsLocation.SOURCE
-        side = (flow.source.alias, here) if on_source else (flow.target.alias, there)
-        wanted.append((*side, flow.syncs_topic, 1))
-    if flow.groups is not None:
-        wanted.append((flow.target.alias, there, flow.groups.checkpoints_topic, 1))
-    sides = {flow.source.alias: here, flow.target.alias: there}
-    wanted += [(alias, topics, HEARTBEATS_TOPIC, 1) for alias, topics in sides.items() if alias in heartbeats_on]
-    if (
-        flow.source.alias in heartbeats_on
-        and flow.selection.includes(HEARTBEATS_TOPIC)
-        and HEARTBEATS_TOPIC not in here
-    ):
-        # It is there when the topics are looked at.
-        wanted.append((flow.target.alias, there, flow.remote_topic(HEARTBEATS_TOPIC), 1))
+class _Side(NamedTuple):
+    """One cluster of a flow."""
+
+    alias: str
+    admin: MirrorAdmin
+    topics: Mapping[str, TopicDescription]
+
+
+class _Checks:
+    """Changes that a cluster would refuse. Each is sent with ``validate_only``."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def create(self, side: _Side, topics: Sequence[NewTopic], setting: str) -> None:
+        """Check topics that would be created, with the key of the file that sets their replication factor."""
+        if not topics:
+            return
+        outcomes = dict(side.admin.create_topics(topics, validate_only=True))
+        invalid = [topic for topic in topics if (said := outcomes[topic.name]) and said.error_name == _INVALID_CONFIG]
+        if invalid:
+            outcomes |= side.admin.create_topics(_with_known_configs(side, invalid), validate_only=True)
+        self._note(outcomes, f"its creation on cluster {side.alias} with {setting}")
+
+    def grow(self, alias: str, admin: MirrorAdmin, counts: Mapping[str, int]) -> None:
+        """Check topics that would get more partitions."""
+        if counts:
+            outcomes = admin.create_partitions(counts, validate_only=True)
+            self._note(outcomes, f"more partitions on cluster {alias}")
+
+    def alter(self, alias: str, admin: MirrorAdmin, planned: Mapping[str, Sequence[ConfigOperation]]) -> None:
+        """Check topics whose configs would be changed."""
+        if planned:
+            outcomes = admin.incremental_alter_topic_configs(planned, validate_only=True)
+            self._note(outcomes, f"the change of its configs on cluster {alias}")
+
+    def _note(self, outcomes: Mapping[str, AdminRefusedError | None], what: str) -> None:
+        self.refused += [
+            f"{NO_CHANGE} topic {name}: {what} {_REFUSED}{refused}"
+            for name, refused in outcomes.items()
+            if refused is not None and refused.error_name != EXISTS
+        ]
+
+
+def _with_known_configs(side: _Side, topics: Sequence[NewTopic]) -> list[NewTopic]:
+    """Return topics without the configs that a cluster does not know: the mirror leaves them out, too."""
+    names = list(side.topics)[:1]
+    described = side.admin.describe_topic_configs(names).get(names[0]) if names else None
+    if described is None or isinstance(described, AdminRefusedError):
+        return [replace(topic, configs={}) for topic in topics]  # which ones it knows is not known
+    known = {entry.name for entry in described}
     return [
-        f"+ topic {name} of the mirror's own on cluster {alias}: {count} partition{'s' * (count != 1)}"
-        for alias, topics, name, count in wanted
-        if name not in topics
+        replace(topic, configs={name: value for name, value in topic.configs.items() if name in known})
+        for topic in topics
     ]
 
 
-def _new_topic(flow: FlowSettings, topic: TopicDescription, entries: tuple[ConfigEntry, ...]) -> str:
-    new = plan_new_topic(
+def _internal_topics(
+    flow: FlowSettings, sides: tuple[_Side, _Side], heartbeats_on: Mapping[str, int], checks: _Checks
+) -> list[str]:
+    """Return lines for the topics of the mirror's own that are missing, and check that they can be created."""
+    source, target = sides
+    positions = internal_topic(
+        flow.positions_topic,
+        replication_factor=flow.positions_replication_factor,
+        partition_count=flow.positions_partitions,
+        configs=flow.positions_topic_configs,
+    )
+    wanted = [(target, positions, "offset.storage.replication.factor")]
+    if flow.syncs_topic is not None:
+        side = source if flow.syncs_location is SyncsLocation.SOURCE else target
+        topic = internal_topic(flow.syncs_topic, replication_factor=flow.syncs_replication_factor)
+        wanted.append((side, topic, "offset-syncs.topic.replication.factor"))
+    if flow.groups is not None:
+        factor = flow.groups.checkpoints_replication_factor
+        topic = internal_topic(flow.groups.checkpoints_topic, replication_factor=factor)
+        wanted.append((target, topic, "checkpoints.topic.replication.factor"))
+    for side in sides:
+        if (factor := heartbeats_on.get(side.alias, 0)) and HEARTBEATS_TOPIC not in side.topics:
+            topic = internal_topic(HEARTBEATS_TOPIC, replication_factor=factor)
+            wanted.append((side, topic, "heartbeats.topic.replication.factor"))
+    if (
+        source.alias in heartbeats_on
+        and flow.selection.includes(HEARTBEATS_TOPIC)
+        and HEARTBEATS_TOPIC not in source.topics
+    ):
+        # It is there when the topics are looked at.
+        topic = internal_topic(flow.remote_topic(HEARTBEATS_TOPIC), replication_factor=flow.replication_factor)
+        wanted.append((target, topic, "replication.factor"))
+    missing = [(side, topic, key) for side, topic, key in wanted if topic.name not in side.topics]
+    for side, topic, key in missing:
+        checks.create(side, [topic], f"{key}={topic.replication_factor}")
+    return [
+        f"+ topic {topic.name} of the mirror's own on cluster {side.alias}: {_partitions(topic.partition_count)}"
+        for side, topic, _ in missing
+    ]
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'s' * (count != 1)}"
+
+
+def _new_topic(flow: FlowSettings, topic: TopicDescription, entries: tuple[ConfigEntry, ...]) -> NewTopic:
+    return plan_new_topic(
         topic,
         entries,
         remote_name=flow.remote_topic(topic.name),
         replication_factor=flow.replication_factor,
         config_filter=flow.config_filter,
     )
+
+
+def _new_line(new: NewTopic) -> str:
     configs = "".join(f" {key}={value}" for key, value in new.configs.items())
-    factor = new.replication_factor
-    return f"+ topic {new.name}: {new.partition_count} partitions, replication factor {factor}{configs}"
+    return (
+        f"+ topic {new.name}: {_partitions(new.partition_count)}, replication factor {new.replication_factor}{configs}"
+    )
 
 
-def _configs(flow: FlowSettings, sync: ConfigSync, described: Mapping[str, tuple[ConfigEntry, ...]]) -> list[str]:
+def _configs(
+    flow: FlowSettings,
+    sync: ConfigSync,
+    described: Mapping[str, tuple[ConfigEntry, ...]],
+    target: MirrorAdmin,
+    checks: _Checks,
+) -> list[str]:
     if not described:
         return []
     if not sync.writes_single_configs(next(iter(described))):
@@ -156,7 +265,9 @@ def _configs(flow: FlowSettings, sync: ConfigSync, described: Mapping[str, tuple
             *(f"~ topic {name}: ? -> the complete set, which AlterConfigs writes; {_unseen(flow)}" for name in unseen),
         ]
     lines = []
-    for name, operations in sync.plan(described).items():
+    planned = sync.plan(described)
+    checks.alter(flow.target.alias, target, sync.without_unknown(planned))
+    for name, operations in planned.items():
         if not sync.is_described(name):
             lines += _unseen_lines(name, operations, _unseen(flow))
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from klamm.mirror.progress import FlowProgress, FlowState, MirrorStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
 
 def row(
@@ -44,23 +47,13 @@ def flows(
     return status.snapshot()
 
 
-def printed(shown: Sequence[tuple[float, Sequence[FlowProgress]]]) -> list[str]:
-    """Return the lines that a display prints where there is no terminal."""
-    out, now = io.StringIO(), 0.0
-    with MirrorDisplay(Console(file=out, width=300), clock=lambda: now) as display:
-        for now, progress in shown:  # noqa: B007 - the clock reads it
-            display.show(progress)
-    return out.getvalue().splitlines()
-
-
-def test_lines_come_now_and_then_and_once_more_at_the_end() -> None:
-    lines = printed([(second, flows(copied=int(second))) for second in (1.0, 2.0, 3.0, 6.5, 7.0)])
-    assert [line.split()[2] for line in lines] == ["2/200", "12/200", "14/200"]
-
-
-def test_a_change_of_state_is_told_at_once() -> None:
-    lines = printed([(1.0, flows()), (1.1, flows(FlowState.WAITING)), (1.2, flows(FlowState.WAITING))])
-    assert [line.split()[1].rstrip(":") for line in lines] == ["RUNNING", "WAITING"], "and not once more at the end"
+def test_without_a_terminal_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    out = io.StringIO()
+    with caplog.at_level(logging.INFO), MirrorDisplay(Console(file=out, width=300)) as display:
+        display.show(flows())
+        display.show(flows(copied=60))
+    assert [message.split()[2] for message in caplog.messages] == ["100/200", "120/200"], "at first and at the end"
+    assert out.getvalue() == ""
 
 
 def rendered(progress: Sequence[FlowProgress]) -> list[str]:

@@ -65,8 +65,9 @@ class FakeAdmin(MirrorAdmin):
             raise AdminIncompatibleError("IncrementalAlterConfigs is not offered")
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]]
+        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
+        assert not validate_only
         self.calls.append("incremental")
         for topic, planned in operations.items():
             if topic in self.refuses:
@@ -90,10 +91,14 @@ class FakeAdmin(MirrorAdmin):
     def list_topics(self) -> Mapping[str, TopicDescription]:
         return {name: TopicDescription(name=name, topic_id="", partition_count=1) for name in self.configs}
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, AdminRefusedError | None]:
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
         raise NotImplementedError
 
-    def create_partitions(self, counts: Mapping[str, int]) -> Mapping[str, AdminRefusedError | None]:
+    def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> Mapping[str, AdminRefusedError | None]:
         raise NotImplementedError
 
     def describe_topic_acls(self) -> Sequence[Acl]:

@@ -174,8 +174,15 @@ def test_a_positions_topic_that_can_not_be_created_says_which_key_to_change() ->
 def test_a_positions_topic_that_exists_or_may_not_be_created_is_taken_as_there() -> None:
     """K894-45."""
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED"):
-        target = FakeCluster()
+        target = FakeCluster(**{POSITIONS: 1})
         target.refuses[POSITIONS] = AdminRefusedError(name, "")
+        Run(FakeCluster(), target).control.turn()
+
+
+def test_a_positions_topic_that_is_missing_and_may_not_be_created_is_a_refusal() -> None:
+    target = FakeCluster()
+    target.refuses[POSITIONS] = AdminRefusedError("CLUSTER_AUTHORIZATION_FAILED", "")
+    with pytest.raises(AdminRefusedError, match=POSITIONS):
         Run(FakeCluster(), target).control.turn()
 
 

@@ -69,7 +69,7 @@ def test_a_heartbeat_names_the_pair_and_the_time_and_its_topic_is_compacted() ->
 def test_a_topic_that_exists_or_may_not_be_created_is_written_to_all_the_same() -> None:
     """K894-45."""
     for name in ("TOPIC_ALREADY_EXISTS", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
-        target = FakeCluster()
+        target = FakeCluster(heartbeats=1)
         target.refuses["heartbeats"] = AdminRefusedError(name, "")
         assert Heartbeats(pair(), target, Writer()).beat()
 

@@ -52,7 +52,7 @@ def test_a_plan_names_the_topics_of_heartbeats(monkeypatch: pytest.MonkeyPatch) 
     there = {"A": FakeCluster(orders=1, heartbeats=1), "B": FakeCluster(heartbeats=1)}
     _, lines = printed(monkeypatch, there)
     assert [line for line in lines if "heartbeats" in line] == [
-        "  + topic A.heartbeats: 1 partitions, replication factor 2"
+        "  + topic A.heartbeats: 1 partition, replication factor 2"
     ]
 
 
@@ -102,6 +102,37 @@ def test_a_plan_says_where_it_can_not_see_what_would_change(monkeypatch: pytest.
     assert [line for line in lines if "A.orders" in line] == [
         f"  ~ topic A.orders: ? -> the complete set, which AlterConfigs writes; {why}"
     ]
+
+
+def test_a_plan_shows_what_a_cluster_would_refuse_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    source, target = FakeCluster(orders=3, users=1, new=1), FakeCluster(**{"A.orders": 1, "A.users": 1})
+    source.configs["users"] = {"retention.ms": "5"}
+    target.configs["A.users"] = {"retention.ms": "7"}
+    denied = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "Authorization failed.")
+    wrong = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
+    target.refuses = {"A.orders": denied, "A.users": denied, "A.new": wrong, "mm2-offsets.A.internal": wrong}
+    # when
+    code, lines = printed(monkeypatch, {"A": source, "B": target}, topics="orders,users,new")
+    # then
+    assert code == 1
+    assert [line for line in lines if "would be refused" in line] == [
+        "  ! topic mm2-offsets.A.internal: its creation on cluster B with offset.storage.replication.factor=3 "
+        f"would be refused: {wrong}",
+        f"  ! topic A.new: its creation on cluster B with replication.factor=2 would be refused: {wrong}",
+        f"  ! topic A.orders: more partitions on cluster B would be refused: {denied}",
+        f"  ! topic A.users: the change of its configs on cluster B would be refused: {denied}",
+    ]
+    assert target.created == [], "a plan creates nothing"
+    assert target.topics == {"A.orders": 1, "A.users": 1}
+
+
+def test_a_plan_passes_over_configs_that_the_target_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror leaves them out, so they are no refusal."""
+    source, target = FakeCluster(orders=1), FakeCluster(other=1)
+    source.configs["orders"] = {"vendor.tier": "gold"}
+    target.unknown = frozenset({"vendor.tier"})
+    assert printed(monkeypatch, {"A": source, "B": target})[0] == 0
 
 
 class Broken:

@@ -60,7 +60,13 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
         sys.stderr.write(f"{flow.name}: could not be compared: {error}\n")
         return _DIFFERENT
     read = f"{same:,} records are the same on both sides" if read_records else "no records were read"
-    verdict_words = "nothing differs" if not problems else f"{problems} partitions differ"
+    verdict_words = (
+        "nothing differs"
+        if not problems
+        else "1 partition differs"
+        if problems == 1
+        else f"{problems} partitions differ"
+    )
     sys.stdout.write(f"{flow.name}: {partitions} partitions, {read}, {lag:,} are not mirrored yet: {verdict_words}\n")
     return _DIFFERENT if problems else _OK
 

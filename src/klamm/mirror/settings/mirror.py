@@ -136,6 +136,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         *(f"{flow.name}: {warning}" for flow in flows for warning in flow.warnings),
     ]
     warnings += _circles(flows)
+    warnings += _same_addresses(flows)
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
         nothing = f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true"
@@ -306,6 +307,25 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
             continue
         out.append(f"{name} and {back.name} {why}: records of a topic that both mirror go round for ever; give each "
                    "its own topics")  # fmt: skip
+    return out
+
+
+def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:
+    """Return warnings about flows whose clusters share an address.
+
+    Raises:
+        SettingsError: such a flow keeps the names of topics, so each would be copied to itself for ever.
+    """
+    out = []
+    for flow in flows:
+        shared = sorted(set(flow.source.bootstrap_servers) & set(flow.target.bootstrap_servers))
+        if not shared:
+            continue
+        source, target = flow.source.alias, flow.target.alias
+        said = f"{flow.name}: {source}.bootstrap.servers and {target}.bootstrap.servers both name {shared[0]}"
+        if isinstance(flow.policy, IdentityReplicationPolicy):
+            raise SettingsError(f"{said}: with IdentityReplicationPolicy each topic would be copied to itself for ever")
+        out.append(f"{said}: the topics are mirrored within one cluster; if that is not intended, correct one of them")
     return out
 
 

@@ -35,18 +35,19 @@ h1 { font-size: 1.3rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2re
 h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
 p { margin: .2rem 0 .6rem; } .soft { color: var(--soft); } .RUNNING { color: var(--good); }
 .WAITING, .STARTING { color: var(--wait); } .FAILED, .STOPPED { color: var(--bad); }
-table { min-width: 44rem; } table.topics, table.refused, table.groups { min-width: 0; }
 th, td { padding: .25rem .8rem .25rem 0; } th { font-weight: 600; white-space: nowrap; }
-td { overflow-wrap: anywhere; min-width: 7rem; } td.number, td.lag, td.state { min-width: 0; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 7rem; } td.number, td.state { min-width: 0; white-space: nowrap; }
 tr:has(+ tr.reason) td { border-bottom: 0; padding-bottom: 0; } tr.reason td { color: var(--soft); padding-top: 0; }
-td.lag { width: 11rem; padding-top: .55rem; }
-.track { height: .7rem; background: var(--rest); border-radius: 2px; overflow: hidden; }
+td.share { min-width: 0; white-space: nowrap; }
+td.share span { display: inline-block; min-width: 3rem; }
+.track { display: inline-block; width: 7rem; height: .7rem; margin-right: .5rem; background: var(--rest);
+  border-radius: 2px; overflow: hidden; vertical-align: -.05rem; }
 .track div { height: 100%; background: var(--bar); }
 .block:not(:has(input:checked)) .rest { display: none; }
 .block label { display: inline-block; margin: .3rem 0; }
 #away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
-@media (max-width: 42rem) { .extra { display: none; } td.lag { width: 4rem; }
-  table.topics td, table.groups td { min-width: 0; } table.groups th { white-space: normal; } }
+@media (max-width: 42rem) { .extra, .track { display: none; } td.share span { min-width: 0; }
+  td { min-width: 0; } th { white-space: normal; } }
 """
 _SCRIPT: Final = """
 const away = document.getElementById("away");
@@ -138,12 +139,12 @@ def _topics(flow: FlowProgress) -> list[str]:
     lines = _topic_lines(flow.partitions)
     if not lines:
         return ["<p>No partition is copied yet.</p>"]
-    most = max((line.lag or 0 for line in lines), default=0) or 1
     head = (
-        '<th>Topic on the target</th><th class="number extra">Copied</th><th class="number extra">Records/s</th>'
-        '<th class="number extra">MB/s</th><th class="number">Lag</th><th></th><th>State</th>'
+        '<th>Topic on the target</th><th class="number extra">Records</th><th>Copied</th>'
+        '<th class="number extra">Records/s</th><th class="number extra">MB/s</th><th class="number">Lag</th>'
+        "<th>State</th>"
     )
-    rows = [_topic_row(line, most) for line in lines[:MAX_ROWS]]
+    rows = [_topic_row(line) for line in lines[:MAX_ROWS]]
     return _table(f"topics-{flow.flow}", head, rows, of=len(lines), kind="topics")
 
 
@@ -196,17 +197,26 @@ def _topic_line(topic: str, partitions: Sequence[PartitionStatus]) -> _TopicLine
     )
 
 
-def _topic_row(line: _TopicLine, most: int) -> str:
+def _topic_row(line: _TopicLine) -> str:
     lag = "unknown" if line.lag is None else f"{line.lag:,}"
-    share = min(100.0, (line.lag or 0) / most * 100)
     reason = f'<tr class="reason"><td colspan="7">{escape(line.reason)}</td></tr>' if line.reason else ""
     return (
         f'<tr><td>{escape(line.remote_topic)}</td><td class="number extra">{line.copied:,} / {line.total:,}</td>'
+        f'<td class="share">{_share(line)}</td>'
         f'<td class="number extra">{line.records_per_s:,.0f}</td>'
         f'<td class="number extra">{line.bytes_per_s / 1e6:.1f}</td>'
-        f'<td class="number">{lag}</td><td class="lag"><div class="track" role="img" aria-label="lag {lag}">'
-        f'<div style="width:{share:.1f}%"></div></div></td>'
-        f'<td class="state {line.state}">{line.state}</td></tr>{reason}'
+        f'<td class="number">{lag}</td><td class="state {line.state}">{line.state}</td></tr>{reason}'
+    )
+
+
+def _share(line: _TopicLine) -> str:
+    """Return how much of a topic is on the target, as a bar and in percent; only all of it is 100 percent."""
+    if not line.total:
+        return '<span class="soft">empty</span>' if line.lag == 0 else '<span class="soft">unknown</span>'
+    percent = 100 if line.lag == 0 else min(99, line.copied * 100 // line.total)
+    return (
+        f'<div class="track" role="img" aria-label="{percent} percent copied">'
+        f'<div style="width:{percent}%"></div></div><span>{percent}%</span>'
     )
 
 
@@ -231,7 +241,7 @@ def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> l
         f"<h3>Configs that differ: {len(differences)}, of which the next sync changes {drift}</h3>",
         *_table(
             f"configs-{flow}",
-            "<th>Topic</th><th>Config</th><th>Source</th><th>Target</th><th>Rule</th>",
+            "<th>Topic</th><th>Config</th><th>Source</th><th>Target</th>",
             rows,
             of=len(differences),
         ),
@@ -286,8 +296,8 @@ def _difference_row(row: ConfigDifference) -> str:
     target = _value(row.target_value, is_default=row.target_is_default)
     mark = ' class="WAITING"' if row.is_drift else ' class="soft"'
     return (
-        f"<tr><td>{escape(row.topic)}</td><td>{escape(row.name)}</td><td>{source}</td><td>{target}</td>"
-        f"<td{mark}>{escape(row.rule)}</td></tr>"
+        f"<tr><td>{escape(row.topic)}</td><td>{escape(row.name)}</td><td>{source}</td><td>{target}</td></tr>"
+        f'<tr class="reason"><td colspan="4"><span{mark}>{escape(row.rule)}</span></td></tr>'
     )
 
 

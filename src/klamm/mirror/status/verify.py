@@ -12,6 +12,7 @@ from klamm.dataframes.ranges import OffsetRange
 from klamm.dataframes.reader import TopicReader
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.copy.preparation import copy_settings
+from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.settings.keys import IsolationLevel
 from klamm.mirror.status.comparison import Findings, Fingerprint, compare
 from klamm.mirror.topics.plans import selected_topics
@@ -155,7 +156,8 @@ class _Sides:
         for (topic, partition), (first, end) in bounds.items():
             remote = (self.flow.remote_topic(topic), partition)
             last = self.mirrored.get((topic, partition), -1)
-            verdict = _Verdict(topic, remote, mirrored=last + 1 if last >= 0 else -1, end=end)
+            is_heartbeats = is_heartbeats_topic(self.flow.policy, topic)
+            verdict = _Verdict(topic, remote, mirrored=last + 1 if last >= 0 else -1, end=end, may_repeat=is_heartbeats)
             there = self.remote_bounds.get(remote)
             if there is None:
                 yield verdict.problem("" if end == first else f"{remote[0]} has no partition {partition}")
@@ -186,6 +188,8 @@ class _Verdict:
     remote: tuple[str, int]
     mirrored: int
     end: int
+    may_repeat: bool
+    """Whether records that only the target has are no difference: a restarted mirror may copy a heartbeat again."""
 
     def problem(self, problem: str, findings: Findings | None = None) -> PartitionVerdict:
         return PartitionVerdict(
@@ -205,7 +209,7 @@ class _Verdict:
         parts = []
         if missing:
             parts.append(f"missing on the target: {missing}, the first is offset {findings.first_missing}")
-        if surplus:
+        if surplus and not self.may_repeat:
             where = f"{findings.first_surplus} of {self.remote[0]}"
             parts.append(f"on the target only: {surplus}, the first is offset {where}")
         return self.problem("; ".join(parts), findings)

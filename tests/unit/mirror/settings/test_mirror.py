@@ -501,3 +501,12 @@ def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaul
     assert (deleted.name, deleted.operation) == ("retention.ms", OperationType.DELETE)
     (kept,) = plan_config_operations(entries, flow(key + "SourceDefaults\n").config_filter)
     assert (kept.name, kept.operation, kept.value) == ("retention.ms", OperationType.SET, "1")
+
+
+def test_one_address_for_both_clusters_is_a_warning_and_an_error_where_names_are_kept() -> None:
+    same = "B.bootstrap.servers = b:9092, a2:9092\n"
+    [warning] = [warning for warning in settings(same).warnings if "both name" in warning]
+    assert warning.startswith("A->B: A.bootstrap.servers and B.bootstrap.servers both name a2:9092")
+    assert not [warning for warning in settings().warnings if "both name" in warning]
+    with pytest.raises(SettingsError, match="copied to itself for ever"):
+        settings(same + "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n")

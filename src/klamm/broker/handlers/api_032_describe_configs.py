@@ -20,6 +20,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.types import RESOURCE_TYPES
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:

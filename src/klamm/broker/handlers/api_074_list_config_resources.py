@@ -16,7 +16,7 @@ from klamm.broker.security.checks import may_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from klamm.protocol.types import ResourceType
+from klamm.protocol.types import RESOURCE_TYPES, ResourceType
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:

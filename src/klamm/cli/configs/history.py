@@ -20,7 +20,7 @@ from klamm.cli.output import write
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
-from klamm.protocol.types import ResourceType
+from klamm.protocol.types import RESOURCE_TYPES, ResourceType
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ _SHORT_FLAGS: Final = {
     "group": "groups",
     "client-metrics": "client-metrics",
 }
-_KINDS: Final = {
-    kind.name: kind for kind in ResourceType if kind not in {ResourceType.UNKNOWN, ResourceType.BROKER_LOGGER}
-}
+_KINDS: Final = {kind.name: kind for kind in RESOURCE_TYPES if kind is not ResourceType.BROKER_LOGGER}
 
 
 def parser(action: str) -> ToolParser:
@@ -194,7 +192,6 @@ def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind
         ConfigResource,
         OpType,
     )
-    from klamm.admin import ResourceType as Kind  # noqa: PLC0415
 
     operations = [
         AlterConfigOp(
@@ -204,7 +201,7 @@ def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind
     ]
     with connect(options) as admin:
         asked = AlterConfigsOptions(validate_only=options.validate_only)
-        admin.incremental_alter_configs({ConfigResource(Kind(kind), name): operations}, asked).all().result()
+        admin.incremental_alter_configs({ConfigResource(kind, name): operations}, asked).all().result()
 
 
 def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[PutHistory]:
@@ -222,10 +219,9 @@ def _data_dir(options: argparse.Namespace) -> Path:
     if options.data_dir is not None:
         return Path(options.data_dir)
     from klamm.admin import ConfigResource  # noqa: PLC0415  # with the flag this needs no network library
-    from klamm.admin import ResourceType as Kind  # noqa: PLC0415
 
     with connect(options) as admin:
-        broker = ConfigResource(Kind.BROKER, str(admin.describe_cluster().result().nodes[0].id))
+        broker = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
         entry = admin.describe_configs({broker: [_LOG_DIRS]}).all().result()[broker].get(_LOG_DIRS)
     if entry is None or entry.value is None or not Path(entry.value).is_dir():
         raise RefusedError(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from klamm.broker.configs.decider import ResourceAlteration
 from klamm.configs.definitions import broker_configs, group_configs, topic_configs
 from klamm.protocol.errors import KafkaApiError
-from klamm.protocol.types import ResourceType
+from klamm.protocol.types import RESOURCE_TYPES
 from tests.support.configs import ANNA, MemoryConfigStore, make_service, operation
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def picture(service: ConfigService) -> dict[tuple[int, str], tuple[object, ...]]
             told[kind, name] = service.describe(kind, name, None, node_id=1)
         except KafkaApiError as error:
             told[kind, name] = (error.error_code, error.error_message)
-    told[0, "listed"] = tuple(tuple(service.resource_names(kind)) for kind in ResourceType)
+    told[0, "listed"] = tuple(tuple(service.resource_names(kind)) for kind in RESOURCE_TYPES)
     told[0, "topics"] = tuple(sorted(service.topic_config(name).items(), key=str) for name in ("t", "u", "missing"))
     return told
 

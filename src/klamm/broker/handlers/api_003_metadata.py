@@ -136,7 +136,10 @@ def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) ->
 
 async def _create(name: str, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
     """Create a topic that somebody asked for; another request may be doing the same."""
-    created, error = await attempt(lambda: create_topic(TopicSpec(name=name), context), api=API.key)
+    if (refusal := _policy_refusal(name, context)) is not None:
+        return _failed(refusal, name=name)
+    spec = TopicSpec(name=name, is_automatic=True)
+    created, error = await attempt(lambda: create_topic(spec, context), api=API.key)
     if created is not None:
         return _found(created)
     topic = context.services.topics.get(name)
@@ -145,7 +148,19 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         # No client expects it here: as with Apache Kafka, it asks until the topic may be created.
         return _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
-    return _failed(error.error_code, name=name)
+    return _failed(_policy_refusal(name, context) or error.error_code, name=name)
+
+
+def _policy_refusal(name: str, context: RequestContext) -> ErrorCode | None:
+    """Return the code for a topic whose creation the policy refused a moment ago; None when it did not.
+
+    A policy's own code, POLICY_VIOLATION, is not expected in this response: Java, librdkafka and aiokafka take it for
+    something that passes, and retry until they time out. TOPIC_AUTHORIZATION_FAILED is reported at once by all clients.
+    """
+    refusal = context.services.policies.refused_creations.recall(name, context.author)
+    if refusal in (None, ErrorCode.UNKNOWN_SERVER_ERROR):  # a policy that failed may not fail the next time
+        return refusal
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _found(topic: Topic) -> MetadataResponse.MetadataResponseTopic:

@@ -144,6 +144,7 @@ class PolicyReloader:
     async def _swap(self, made: Sequence[Instance]) -> None:
         for guard, instance in zip(self._policies.guards, made, strict=True):
             await guard.swap(instance)
+        self._policies.refused_creations.clear()
         self._loaded = self._seen = self._signature()
         logger.info("Policies reloaded: %s", ", ".join(guard.spec.name for guard in self._policies.guards))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.policies.guard import PolicyGuard
+from klamm.broker.policies.refusals import LogLimit, RefusedCreations
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
 from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
 from klamm.policy.kinds import PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from klamm.policy.details import Details
 
 logger = logging.getLogger(__name__)
+
+_PAST: Final = {"refuse": "refused", "fail": "failed on", "timeout": "did not decide in time on"}
+"""What an enforced policy did, by the action that decisions are counted by."""
 
 
 class Decided(NamedTuple):
@@ -48,6 +52,9 @@ class Policies:
         self._modes = dict(modes or {})
         self.decisions: Counter[Decided] = Counter()
         """How many decisions there were since the broker started."""
+        self.refused_creations: Final = RefusedCreations()
+        """Topics that clients ask for again and again."""
+        self._log_limit = LogLimit()
 
     @classmethod
     async def load(cls, properties: Mapping[str, str]) -> Policies:
@@ -75,6 +82,7 @@ class Policies:
             PolicyLoadError: A value is not allowed. The config table checks values before this is called.
         """
         self._modes = read_modes(properties)
+        self.refused_creations.clear()
         timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
         for guard in self._guards:
             guard.follow(properties, timeout_s=timeout_s)
@@ -112,6 +120,7 @@ class Policies:
         if guard is None:
             return False
         refusal: KafkaApiError | None = None
+        failure: BaseException | None = None
         action, has_waited = "allow", True
         try:
             error, has_waited = await guard.ask(kind, details)
@@ -122,25 +131,48 @@ class Policies:
                 refusal, action = _readable(error), "refuse"
             elif error is not None:
                 refusal, action = PolicyFailedError(), "fail"
-                logger.error("%s policy failed on %s", kind.label, _subject(details), exc_info=error)
-        self._conclude(kind, details, action, refusal)
+                failure = error
+        self._conclude(kind, details, action, refusal, failure)
         return has_waited
 
-    def _conclude(self, kind: PolicyKind, details: Details, action: str, refusal: KafkaApiError | None) -> None:
+    def _conclude(
+        self,
+        kind: PolicyKind,
+        details: Details,
+        action: str,
+        refusal: KafkaApiError | None,
+        failure: BaseException | None,
+    ) -> None:
         mode = self._modes.get(kind, PolicyMode.ENFORCE)
         self.decisions[Decided(kind.stem, mode.value, action)] += 1
         if refusal is None:
             return
+        text = refusal.error_message if failure is None else f"it raised {type(failure).__name__}"
+        self._log(kind, details, action, text, failure)
         if mode is PolicyMode.ENFORCE:
             raise refusal.with_traceback(None)  # a policy may raise one object again and again
-        logger.warning(
-            "%s policy, audit only: would %s %s, asked by %s (client %s): %s",
+
+    def _log(
+        self, kind: PolicyKind, details: Details, action: str, text: str | None, failure: BaseException | None
+    ) -> None:
+        """Log a refusal, unless the same one was logged a moment ago."""
+        is_enforced = self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
+        subject, principal, client_id = _subject(details), details.principal, details.client_id
+        left_out = self._log_limit.admit((kind, is_enforced, action, subject, principal, client_id, text))
+        if left_out is None:
+            return
+        logger.log(
+            logging.WARNING if failure is None else logging.ERROR,
+            "%s policy%s %s %s, asked by %s (client %s): %s%s",
             kind.label,
-            action,
-            _subject(details),
-            details.principal,
-            details.client_id,
-            refusal.error_message,
+            ":" if is_enforced else ", audit only: would",
+            _PAST[action] if is_enforced else action,
+            subject,
+            principal,
+            client_id,
+            text,
+            f" ({left_out} more refusals were not logged)" if left_out else "",
+            exc_info=failure,
         )
 
     async def close(self) -> None:

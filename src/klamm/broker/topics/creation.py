@@ -20,6 +20,7 @@ from klamm.protocol.errors import (
     InvalidReplicaAssignmentError,
     InvalidRequestError,
     InvalidTopicError,
+    KafkaApiError,
     TopicAlreadyExistsError,
 )
 
@@ -44,6 +45,8 @@ class TopicSpec:
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
     """(partition, broker ids), as in the request; empty when the broker chooses."""
     configs: Sequence[tuple[str, str | None]] = ()
+    is_automatic: bool = False
+    """Whether a client only asks for the topic's metadata, and will ask again when it is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ async def begin_topic(
             details = _details(spec, placement, configs, context, validate_only=validate_only)
             if details == judged:
                 break
-            if not await policies.check(CREATE_TOPIC, details):
+            if not await _ask_policy(details, spec, context):
                 break
             judged = details
             placement, configs = _decide(spec, context)  # others were served meanwhile
@@ -96,6 +99,21 @@ async def begin_topic(
             return NewTopic(topic=topic, configs=configs)
         topic, durable = topics.begin_create(spec.name, placement.partitions, configs=configs, author=context.author)
     return NewTopic(topic=topic, configs=configs, durable=durable)
+
+
+async def _ask_policy(details: TopicDetails, spec: TopicSpec, context: RequestContext) -> bool:
+    """Ask the policy about a topic; return whether other requests were served meanwhile.
+
+    Raises:
+        KafkaApiError: The policy refuses. The refusal of an automatic creation is remembered for a moment.
+    """
+    policies = context.services.policies
+    try:
+        return await policies.check(CREATE_TOPIC, details)
+    except KafkaApiError as refusal:
+        if spec.is_automatic:
+            policies.refused_creations.remember(spec.name, context.author, refusal.error_code)
+        raise
 
 
 def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:

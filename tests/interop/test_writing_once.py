@@ -10,7 +10,7 @@ import klamm
 from klamm.admin import Acl, AclOperation, AclPermission, AclResourceType, AdminClient, NewTopic, PatternType
 from klamm.dataframes.batch_transaction import BatchTransaction
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.rows import Outgoing
+from klamm.dataframes.rows import OutgoingRecord
 from klamm.dataframes.write_options import WriteOptions, write_options
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from klamm.protocol.records import Record
@@ -58,7 +58,7 @@ class Task:
 
     def write(self, *values: bytes) -> None:
         for value in values:
-            self.writer.write(Outgoing(self.topic, 0, Record(b"k", value, timestamp=TIME_MS)))
+            self.writer.write(OutgoingRecord(self.topic, 0, Record(b"k", value, timestamp=TIME_MS)))
         self.writer.flush()
 
     def commit(self, records: int) -> None:
@@ -131,14 +131,14 @@ def test_batches_that_are_too_large_for_the_topic_are_cut_and_a_record_is_named(
     writer, target = plain_writer(options(address, exactlyOnce="false"))
     # when
     for at in range(100):
-        writer.write(Outgoing("narrow", at % 2, Record(None, b"%d" % at + bytes(900), timestamp=TIME_MS)))
+        writer.write(OutgoingRecord("narrow", at % 2, Record(None, b"%d" % at + bytes(900), timestamp=TIME_MS)))
     writer.flush()
     # then
     found = read(address, "narrow", {0: 50, 1: 50})
     assert [int((one.value or b"").rstrip(b"\0")) for one in found[0]] == list(range(0, 100, 2))
     assert [int((one.value or b"").rstrip(b"\0")) for one in found[1]] == list(range(1, 100, 2))
     # when
-    writer.write(Outgoing("narrow", 1, Record(b"k", bytes(30_000), timestamp=TIME_MS)))
+    writer.write(OutgoingRecord("narrow", 1, Record(b"k", bytes(30_000), timestamp=TIME_MS)))
     with pytest.raises(WritingError, match=r"narrow-1: a record of 30,001 bytes is more than the topic takes"):
         writer.flush()
     target.close()
@@ -148,10 +148,10 @@ def test_topics_and_partitions_that_are_not_there_and_records_that_are_refused_a
     create_topic(address, "tidy", 1, {"cleanup.policy": "compact"})
     writer, target = plain_writer(options(address, exactlyOnce="false"))
     with pytest.raises(WritingError, match="nowhere: no such topic on"):
-        writer.write(Outgoing("nowhere", None, Record(b"k", b"v")))
+        writer.write(OutgoingRecord("nowhere", None, Record(b"k", b"v")))
     with pytest.raises(WritingError, match="tidy has no partition 3, only 1"):
-        writer.write(Outgoing("tidy", 3, Record(b"k", b"v")))
-    writer.write(Outgoing("tidy", None, Record(None, b"v", timestamp=TIME_MS)))
+        writer.write(OutgoingRecord("tidy", 3, Record(b"k", b"v")))
+    writer.write(OutgoingRecord("tidy", None, Record(None, b"v", timestamp=TIME_MS)))
     with pytest.raises(WritingError, match="INVALID_RECORD: a compacted topic takes no record without a key"):
         writer.flush()
     target.close()

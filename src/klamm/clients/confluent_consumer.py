@@ -11,7 +11,7 @@ import confluent_kafka
 
 from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients.confluent_producer import SOFTWARE_PROPERTIES, Inbox, connect
-from klamm.clients.confluent_progress import Progress
+from klamm.clients.confluent_progress import DeliveryProgress
 from klamm.clients.confluent_settings import (
     backoff_s,
     client_id,
@@ -72,7 +72,7 @@ class Consumer:
         self._inbox = Inbox()
         self._topics: list[str] | None = None
         self._listener: dict[str, Listener] = {}
-        self._progress = Progress(self._properties)
+        self._progress = DeliveryProgress(self._properties)
         self._resumed_from: dict[Partition, int] | None = None
         """Positions at the hand-over; None: the latest consumer has its assignment."""
         self._is_assigned_by_application = False
@@ -118,7 +118,7 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Leave the group."""
         self._topics, self._resumed_from = None, None
-        self._progress = Progress(self._properties)
+        self._progress = DeliveryProgress(self._properties)
         self._consumer.unsubscribe()
 
     def pause(self, partitions: list[Any]) -> None:

@@ -17,7 +17,7 @@ _LOOK_UP_TIMEOUT_S: Final = 10.0
 _RESETS_TO_THE_END: Final = frozenset({"largest", "latest", "end"})
 
 
-class Progress:
+class DeliveryProgress:
     """Positions, and which partitions are paused.
 
     librdkafka knows a position only of partitions that something was read from. Where reading begins elsewhere (a

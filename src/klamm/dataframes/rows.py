@@ -21,7 +21,7 @@ WRITTEN: Final = ("key", "value", "topic", "partition", "timestamp", "headers")
 _MICROSECONDS: Final = 1000
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record and where it goes."""
 
     topic: str
@@ -30,7 +30,7 @@ class Outgoing(NamedTuple):
     record: Record
 
 
-def outgoing(batch: Any, topic: str | None, now: Callable[[], float] = time.time) -> Iterator[Outgoing]:
+def outgoing(batch: Any, topic: str | None, now: Callable[[], float] = time.time) -> Iterator[OutgoingRecord]:
     """Yield the records of an Arrow batch.
 
     Args:
@@ -58,7 +58,7 @@ def outgoing(batch: Any, topic: str | None, now: Callable[[], float] = time.time
             headers=() if headers[at] is None else _headers(headers[at], where),
             timestamp=now_ms if moment is None else moment,
         )
-        yield Outgoing(where, partition, record)
+        yield OutgoingRecord(where, partition, record)
 
 
 def _values(batch: Any, name: str) -> Sequence[Any]:

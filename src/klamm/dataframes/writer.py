@@ -21,7 +21,7 @@ from klamm.protocol.types import MAX_SEQUENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.dataframes.rows import Outgoing
+    from klamm.dataframes.rows import OutgoingRecord
     from klamm.dataframes.write_options import WriteOptions
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
@@ -155,7 +155,7 @@ class RecordWriter:
         self._sequences: dict[PartitionTuple, int] = {}
         self._added: set[PartitionTuple] = set()
 
-    def write(self, outgoing: Outgoing) -> PartitionTuple:
+    def write(self, outgoing: OutgoingRecord) -> PartitionTuple:
         """Take a record; returns where it goes.
 
         Raises:
@@ -174,7 +174,7 @@ class RecordWriter:
         self._held_bytes += size
         return where
 
-    def _partition(self, outgoing: Outgoing) -> int:
+    def _partition(self, outgoing: OutgoingRecord) -> int:
         partitions = self._target.partitions(outgoing.topic)
         if outgoing.partition is not None:
             if outgoing.partition not in partitions:

@@ -37,7 +37,7 @@ sync.topic.configs.interval.seconds = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class DemoCluster:
     """A broker and the admin client that speaks to it."""
 
     alias: str
@@ -85,7 +85,7 @@ class Cluster:
 class MirrorProcess:
     """``klamm mirror mm2.properties`` in a process of its own."""
 
-    def __init__(self, source: Cluster, target: Cluster, directory: Path) -> None:
+    def __init__(self, source: DemoCluster, target: DemoCluster, directory: Path) -> None:
         self._properties = directory / "mm2.properties"
         self._properties.write_text(
             _MM2_PROPERTIES.format(

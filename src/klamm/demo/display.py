@@ -31,7 +31,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class DemoProgress:
     """What a person wants to know of a sample and those before it."""
 
     produced: int
@@ -66,7 +66,7 @@ class ProgressMeter:
         self._total = total
         self._samples: deque[Sample] = deque()
 
-    def add(self, sample: Sample) -> Progress:
+    def add(self, sample: Sample) -> DemoProgress:
         """Take a sample and return the progress of now."""
         self._samples.append(sample)
         while len(self._samples) > 2 and sample.at_s - self._samples[0].at_s > _WINDOW_S:  # noqa: PLR2004 - a pair
@@ -75,7 +75,7 @@ class ProgressMeter:
         elapsed = sample.at_s - first.at_s
         rate = (sample.copied - first.copied) / elapsed if elapsed > 0 else 0.0
         byte_rate = (sample.copied_bytes - first.copied_bytes) / elapsed if elapsed > 0 else 0.0
-        return Progress(
+        return DemoProgress(
             produced=sample.produced,
             copied=sample.copied,
             total=self._total,
@@ -131,7 +131,7 @@ class Display:
         for line in text.rstrip().splitlines():
             self.fact(line)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: DemoProgress) -> None:
         """Show how far the mirror is."""
         if self._live is not None:
             bar = ProgressBar(total=progress.total, completed=progress.copied, width=48)

@@ -23,11 +23,11 @@ from klamm.admin import (
     ResourceType,
 )
 from klamm.clients import KafkaProducer
-from klamm.demo.clusters import PARTITIONS, POLICY, SOURCE_TOPIC, TARGET_TOPIC, Cluster, MirrorProcess
+from klamm.demo.clusters import PARTITIONS, POLICY, SOURCE_TOPIC, TARGET_TOPIC, DemoCluster, MirrorProcess
 from klamm.demo.compare import Side, compare
 from klamm.demo.display import Claim, Display
 from klamm.demo.flights import COUNT, WITHOUT_KEY, FlightsNotFoundError, flights_file, read_flights
-from klamm.demo.traffic import Traffic
+from klamm.demo.traffic import DemoTraffic
 from klamm.demo.watch import DemoError, Watch
 from klamm.java import JavaNotFoundError, require_java
 from klamm.protocol.errors import PolicyViolationError
@@ -108,7 +108,7 @@ class Scenario:
         self._directory = directory
         self._keep = keep
         self._claims: list[Claim] = []
-        self._clusters: tuple[Cluster, ...] = ()
+        self._clusters: tuple[DemoCluster, ...] = ()
         self._runs_on = False
 
     def play(self, flights: Path) -> tuple[Claim, ...]:
@@ -122,7 +122,7 @@ class Scenario:
             self._create_topics(source)
             client = FollowingClient(source.broker.bootstrap_servers)
             stack.callback(client.producer.close)
-            traffic = Traffic(client.producer, SOURCE_TOPIC, read_flights(flights))
+            traffic = DemoTraffic(client.producer, SOURCE_TOPIC, read_flights(flights))
             self._produce_first_half(traffic)
             self._mirror_the_rest(source, target, traffic, client)
             self._report_and_compare(source, target)
@@ -141,23 +141,23 @@ class Scenario:
 
     # --- before the mirror --------------------------------------------------------------------------------------------
 
-    def _start_clusters(self, stack: ExitStack) -> tuple[Cluster, Cluster]:
+    def _start_clusters(self, stack: ExitStack) -> tuple[DemoCluster, DemoCluster]:
         self._display.step("Two clusters: A with a topic policy, B with three broker ids")
         begun = time.monotonic()
-        source = Cluster.start(
+        source = DemoCluster.start(
             "A", self._directory, brokers=1, config={"create.topic.policy.class.name": POLICY}, keep=self._keep
         )
         stack.callback(self._close, source)
-        target = Cluster.start("B", self._directory, brokers=3, config={}, keep=self._keep)
+        target = DemoCluster.start("B", self._directory, brokers=3, config={}, keep=self._keep)
         stack.callback(self._close, target)
         took = time.monotonic() - begun
         self._display.fact(f"A {source.broker.bootstrap_servers}  B {target.broker.bootstrap_servers}  ({took:.1f} s)")
         return source, target
 
-    def _close(self, cluster: Cluster) -> None:
+    def _close(self, cluster: DemoCluster) -> None:
         cluster.close(stop_broker=not self._runs_on)
 
-    def _create_topics(self, source: Cluster) -> None:
+    def _create_topics(self, source: DemoCluster) -> None:
         self._display.step("One request creates two topics: the policy refuses one of them")
         new_topics = [
             NewTopic(name=SOURCE_TOPIC, num_partitions=PARTITIONS, configs={"retention.ms": "-1"}),
@@ -173,7 +173,7 @@ class Scenario:
             evidence=str(refusal),
         )
 
-    def _produce_first_half(self, traffic: Traffic) -> None:
+    def _produce_first_half(self, traffic: DemoTraffic) -> None:
         self._display.step(f"{COUNT // 2:,} of {COUNT:,} flights of 2013 are produced, each with its real time")
         begun = time.monotonic()
         traffic.send(COUNT // 2)
@@ -182,7 +182,9 @@ class Scenario:
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
-    def _mirror_the_rest(self, source: Cluster, target: Cluster, traffic: Traffic, client: FollowingClient) -> None:
+    def _mirror_the_rest(
+        self, source: DemoCluster, target: DemoCluster, traffic: DemoTraffic, client: FollowingClient
+    ) -> None:
         self._display.step(f"The mirror starts on Spark; the other half is produced over {PACED_S:.0f} s meanwhile")
         before = traffic.sent
         with MirrorProcess(source, target, self._directory) as mirror:
@@ -201,7 +203,7 @@ class Scenario:
             evidence=f"{before:,} flights before its start, {traffic.sent - before:,} after; exit code {code}",
         )
 
-    def _change_acks(self, source: Cluster, client: FollowingClient, watch: Watch) -> None:
+    def _change_acks(self, source: DemoCluster, client: FollowingClient, watch: Watch) -> None:
         self._display.step(f"The operator sets acks=all for {CLIENT_ID}, which runs with acks=1")
         entity = ClientConfigEntity.of_client("ANONYMOUS", CLIENT_ID)
         source.admin.alter_client_configs({entity: [ClientConfigOp("acks", "all")]}).all().result()
@@ -213,7 +215,7 @@ class Scenario:
             evidence=f"acks=1 became acks=all after {took:.1f} s",
         )
 
-    def _change_configs(self, source: Cluster, target: Cluster, watch: Watch) -> None:
+    def _change_configs(self, source: DemoCluster, target: DemoCluster, watch: Watch) -> None:
         self._display.step(f"{CHANGED} is changed on A; {EXCLUDED} differs on both sides")
         _alter(target, TARGET_TOPIC, {EXCLUDED: EXCLUDED_VALUE})
         _alter(source, SOURCE_TOPIC, {CHANGED: CHANGED_VALUE, EXCLUDED: "*"})
@@ -227,7 +229,7 @@ class Scenario:
             evidence=f"{CHANGED}={CHANGED_VALUE} after {took:.1f} s",
         )
 
-    def _check_kept_configs(self, target: Cluster) -> None:
+    def _check_kept_configs(self, target: DemoCluster) -> None:
         configs = target.configs(TARGET_TOPIC)
         excluded, retention = configs[EXCLUDED], configs["retention.ms"]
         self._claim(
@@ -243,7 +245,7 @@ class Scenario:
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
-    def _report_and_compare(self, source: Cluster, target: Cluster) -> None:
+    def _report_and_compare(self, source: DemoCluster, target: DemoCluster) -> None:
         self._display.step("Spark reports which clients support which configs; every record is compared")
         report = _start_report(source)
         comparison = compare(
@@ -274,13 +276,13 @@ class Scenario:
         self._claims.append(Claim(text=text, holds=holds, evidence=evidence))
 
 
-def _alter(cluster: Cluster, topic: str, values: Mapping[str, str]) -> None:
+def _alter(cluster: DemoCluster, topic: str, values: Mapping[str, str]) -> None:
     """Set some configs of a topic and leave the others alone."""
     operations = [AlterConfigOp(ConfigEntry(name, value), OpType.SET) for name, value in values.items()]
     cluster.admin.incremental_alter_configs({ConfigResource(ResourceType.TOPIC, topic): operations}).all().result()
 
 
-def _start_report(cluster: Cluster) -> subprocess.Popen[str]:
+def _start_report(cluster: DemoCluster) -> subprocess.Popen[str]:
     """Start ``klamm registrations report``."""
     words = ["registrations", "report", "--bootstrap-server", cluster.broker.bootstrap_servers]
     return subprocess.Popen(  # noqa: S603 - our own module

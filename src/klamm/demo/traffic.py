@@ -25,7 +25,7 @@ class Producer(Protocol):
         """Wait until all that was sent is acknowledged or failed."""
 
 
-class Traffic:
+class DemoTraffic:
     """Sends flights to a topic and remembers what failed. One sending at a time."""
 
     def __init__(

@@ -12,9 +12,9 @@ from klamm.demo.flights import COUNT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.demo.clusters import Cluster, MirrorProcess
+    from klamm.demo.clusters import DemoCluster, MirrorProcess
     from klamm.demo.display import Display
-    from klamm.demo.traffic import Traffic
+    from klamm.demo.traffic import DemoTraffic
 
 _TICK_S: Final = 0.5
 
@@ -26,7 +26,7 @@ class DemoError(RuntimeError):
 class Watch:
     """Shows progress until something has happened."""
 
-    def __init__(self, target: Cluster, traffic: Traffic, mirror: MirrorProcess, display: Display) -> None:
+    def __init__(self, target: DemoCluster, traffic: DemoTraffic, mirror: MirrorProcess, display: Display) -> None:
         self._target = target
         self._traffic = traffic
         self._mirror = mirror

@@ -12,7 +12,7 @@ import klamm
 from klamm import cli
 from klamm.admin import ConfigEntry, ConfigSource, PartitionDescription, TopicDescription
 from klamm.cli.connecting import RefusedError
-from klamm.cli.topics.description import Report, lines
+from klamm.cli.topics.description import TopicReport, lines
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ CONFIGS = {
 }
 
 
-def shown(report: Report) -> list[str]:
+def shown(report: TopicReport) -> list[str]:
     return [
         line.split("\t")[2].removeprefix("Partition: ") for line in lines(TOPIC, CONFIGS, report) if line[0] == "\t"
     ]
@@ -120,20 +120,20 @@ def shown(report: Report) -> list[str]:
 @pytest.mark.parametrize(
     ("report", "partitions"),
     [
-        (Report(live_brokers={1, 2}), ["0", "1", "2", "3"]),
-        (Report(live_brokers={1, 2}, under_replicated=True), ["1", "2"]),
-        (Report(live_brokers={1, 2}, unavailable=True), ["2", "3"]),
-        (Report(live_brokers={1, 2}, under_min_isr=True), ["1", "2"]),
-        (Report(live_brokers={1, 2}, at_min_isr=True), ["0", "3"]),
-        (Report(live_brokers={1, 2}, with_overrides=True), []),
+        (TopicReport(live_brokers={1, 2}), ["0", "1", "2", "3"]),
+        (TopicReport(live_brokers={1, 2}, under_replicated=True), ["1", "2"]),
+        (TopicReport(live_brokers={1, 2}, unavailable=True), ["2", "3"]),
+        (TopicReport(live_brokers={1, 2}, under_min_isr=True), ["1", "2"]),
+        (TopicReport(live_brokers={1, 2}, at_min_isr=True), ["0", "3"]),
+        (TopicReport(live_brokers={1, 2}, with_overrides=True), []),
     ],
 )
-def test_reports_show_the_partitions_they_are_about(report: Report, partitions: list[str]) -> None:
+def test_reports_show_the_partitions_they_are_about(report: TopicReport, partitions: list[str]) -> None:
     assert shown(report) == partitions
 
 
 def test_a_broker_that_does_not_tell_of_ids_and_eligible_leaders_is_described_without() -> None:
-    assert list(lines(TOPIC, CONFIGS, Report(live_brokers={1})))[:2] == [
+    assert list(lines(TOPIC, CONFIGS, TopicReport(live_brokers={1})))[:2] == [
         "Topic: t\tPartitionCount: 4\tReplicationFactor: 2\tConfigs: min.insync.replicas=2",
         "\tTopic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2\tElr: N/A\tLastKnownElr: N/A",
     ]

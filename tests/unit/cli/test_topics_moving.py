@@ -5,15 +5,15 @@ from __future__ import annotations
 from uuid import UUID
 
 from klamm.admin import PartitionDescription, PartitionReassignment, TopicDescription, TopicPartition
-from klamm.cli.topics.description import Report, document, lines
+from klamm.cli.topics.description import TopicReport, document, lines
 
 MOVING = PartitionDescription(partition=0, leader=1, leader_epoch=0, replicas=(3, 4, 1, 2), isr=(1, 2))
 TOPIC = TopicDescription(name="t", topic_id=UUID(int=0), is_internal=False, partitions=(MOVING,))
 MOVES = PartitionReassignment(replicas=(3, 4, 1, 2), adding_replicas=(3, 4), removing_replicas=(1, 2))
 
 
-def report(**flags: bool) -> Report:
-    return Report(live_brokers={1, 2, 3, 4}, reassignments={TopicPartition("t", 0): MOVES}, **flags)
+def report(**flags: bool) -> TopicReport:
+    return TopicReport(live_brokers={1, 2, 3, 4}, reassignments={TopicPartition("t", 0): MOVES}, **flags)
 
 
 def test_what_comes_and_goes_stands_behind_the_replicas_in_sync() -> None:
@@ -26,7 +26,7 @@ def test_what_comes_and_goes_stands_behind_the_replicas_in_sync() -> None:
 
 def test_replicas_that_are_yet_to_come_do_not_make_a_partition_under_replicated() -> None:
     assert list(lines(TOPIC, {}, report(under_replicated=True))) == []
-    assert len(list(lines(TOPIC, {}, Report(live_brokers={1}, under_replicated=True)))) == 1
+    assert len(list(lines(TOPIC, {}, TopicReport(live_brokers={1}, under_replicated=True)))) == 1
 
 
 def test_programs_are_told_too() -> None:

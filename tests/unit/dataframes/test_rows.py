@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.rows import Outgoing, outgoing
+from klamm.dataframes.rows import OutgoingRecord, outgoing
 from klamm.dataframes.write_options import write_options
 from klamm.properties import SettingsError
 from klamm.protocol.records import Codec, Record
@@ -35,8 +35,8 @@ def test_every_column_reaches_the_record() -> None:
     )
     # then
     assert list(outgoing(rows, None, now=lambda: 12.5)) == [
-        Outgoing("a", 3, Record(b"k", b"text", (("h", b"x"), ("n", None)), 1_700_000_000_001)),
-        Outgoing("b", None, Record(None, None, (), 12_500)),
+        OutgoingRecord("a", 3, Record(b"k", b"text", (("h", b"x"), ("n", None)), 1_700_000_000_001)),
+        OutgoingRecord("b", None, Record(None, None, (), 12_500)),
     ]
 
 

@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import Any
 
 from klamm.demo.flights import FlightRecord
-from klamm.demo.traffic import Traffic
+from klamm.demo.traffic import DemoTraffic
 
 FLIGHT = FlightRecord(key=b"N1", value=b"{}", timestamp_ms=7)
 
@@ -48,10 +48,10 @@ class FakeClock:
         self.now += seconds
 
 
-def traffic_with(error: Exception | None = None) -> tuple[Traffic, FakeProducer]:
+def traffic_with(error: Exception | None = None) -> tuple[DemoTraffic, FakeProducer]:
     clock = FakeClock()
     producer = FakeProducer(clock, error)
-    return Traffic(producer, "flights", repeat(FLIGHT), clock=clock, sleep=clock.sleep), producer
+    return DemoTraffic(producer, "flights", repeat(FLIGHT), clock=clock, sleep=clock.sleep), producer
 
 
 def test_a_flight_is_sent_with_its_key_and_its_own_time() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from klamm.cli.configs.plan_diff import TopicPlan
+    from klamm.cli.configs.plan_diff import TopicDiff
     from klamm.cli.configs.plan_file import DeclaredTopic
 
 EXIT_OK: Final = 0
@@ -92,12 +92,12 @@ def _read(path: Path) -> tuple[DeclaredTopic, ...]:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _failures(plans: Sequence[TopicPlan], refused: Mapping[str, BaseException]) -> dict[str, str]:
+def _failures(plans: Sequence[TopicDiff], refused: Mapping[str, BaseException]) -> dict[str, str]:
     problems = {plan.topic.name: "; ".join(plan.problems) for plan in plans if plan.problems}
     return problems | {name: f"topics.{name}: {explain(error)}" for name, error in refused.items()}
 
 
-def _plan_summary(plans: Sequence[TopicPlan], failed: Mapping[str, str]) -> dict[str, int]:
+def _plan_summary(plans: Sequence[TopicDiff], failed: Mapping[str, str]) -> dict[str, int]:
     sound = [plan for plan in plans if plan.topic.name not in failed]
     return {
         "to create": sum(not plan.exists for plan in sound),
@@ -107,13 +107,13 @@ def _plan_summary(plans: Sequence[TopicPlan], failed: Mapping[str, str]) -> dict
     }
 
 
-def _apply_summary(plans: Sequence[TopicPlan], failed: Mapping[str, str]) -> dict[str, int]:
+def _apply_summary(plans: Sequence[TopicDiff], failed: Mapping[str, str]) -> dict[str, int]:
     counts = _plan_summary(plans, failed)
     return dict(zip(("created", "changed", "in line", "failed"), counts.values(), strict=True))
 
 
 def _write(
-    options: argparse.Namespace, plans: Sequence[TopicPlan], failed: Mapping[str, str], summary: Mapping[str, int]
+    options: argparse.Namespace, plans: Sequence[TopicDiff], failed: Mapping[str, str], summary: Mapping[str, int]
 ) -> None:
     document = {
         "topics": [_document(plan, failed.get(plan.topic.name)) for plan in plans],
@@ -125,17 +125,17 @@ def _write(
         complain(f"klamm configs: {problem}")
 
 
-def _mark(plan: TopicPlan) -> str:
+def _mark(plan: TopicDiff) -> str:
     return Mark.CHANGE if plan.exists else Mark.ADD
 
 
-def _lines(plan: TopicPlan) -> list[str]:
+def _lines(plan: TopicDiff) -> list[str]:
     if plan.exists and not plan.changes:
         return []
     return [f"{_mark(plan)} topic {plan.topic.name}", *(f"    {change}" for change in plan.changes)]
 
 
-def _document(plan: TopicPlan, error: str | None) -> dict[str, Any]:
+def _document(plan: TopicDiff, error: str | None) -> dict[str, Any]:
     return {
         "topic": plan.topic.name,
         "exists": plan.exists,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from klamm.admin import AdminClient, PerKeyResult
-    from klamm.cli.configs.plan_diff import TopicPlan
+    from klamm.cli.configs.plan_diff import TopicDiff
     from klamm.cli.configs.plan_file import DeclaredTopic
 
 Key = TypeVar("Key")
@@ -63,7 +63,7 @@ def _current(entry: ConfigEntry) -> CurrentConfig:
     )
 
 
-def carry_out(admin: AdminClient, plans: Sequence[TopicPlan], *, validate_only: bool) -> dict[str, BaseException]:
+def carry_out(admin: AdminClient, plans: Sequence[TopicDiff], *, validate_only: bool) -> dict[str, BaseException]:
     """Send the difference, or only have it checked; returns what was refused, by topic.
 
     A topic that cannot grow keeps its configs too; one topic's refusal never stops another.
@@ -94,7 +94,7 @@ def _refusals(result: PerKeyResult[Key, Any]) -> dict[Key, BaseException]:
     return {key: error for key, future in result.values().items() if (error := future.exception()) is not None}
 
 
-def _new_topic(plan: TopicPlan) -> NewTopic:
+def _new_topic(plan: TopicDiff) -> NewTopic:
     return NewTopic(
         name=plan.topic.name,
         num_partitions=plan.topic.partitions or -1,
@@ -103,7 +103,7 @@ def _new_topic(plan: TopicPlan) -> NewTopic:
     )
 
 
-def _operations(plan: TopicPlan) -> list[AlterConfigOp]:
+def _operations(plan: TopicDiff) -> list[AlterConfigOp]:
     return [
         AlterConfigOp(ConfigEntry(change.key, None), OpType.DELETE)
         if change.mark is Mark.REMOVE

@@ -75,7 +75,7 @@ class KeyChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPlan:
+class TopicDiff:
     """What has to be done to one topic."""
 
     topic: DeclaredTopic
@@ -102,7 +102,7 @@ class TopicPlan:
 
 def plan_topics(
     declared: Iterable[DeclaredTopic], current: Mapping[str, CurrentTopic], *, prune_configs: bool = False
-) -> tuple[TopicPlan, ...]:
+) -> tuple[TopicDiff, ...]:
     """Compare, in file order; topics that the file does not name are left alone.
 
     Args:
@@ -116,7 +116,7 @@ def plan_topics(
     )
 
 
-def _new(topic: DeclaredTopic) -> TopicPlan:
+def _new(topic: DeclaredTopic) -> TopicDiff:
     wanted = {
         PARTITIONS: None if topic.partitions is None else str(topic.partitions),
         REPLICATION_FACTOR: None if topic.replication_factor is None else str(topic.replication_factor),
@@ -127,10 +127,10 @@ def _new(topic: DeclaredTopic) -> TopicPlan:
         for key, value in wanted.items()
         if value is not None
     )
-    return TopicPlan(topic=topic, exists=False, changes=changes)
+    return TopicDiff(topic=topic, exists=False, changes=changes)
 
 
-def _existing(topic: DeclaredTopic, current: CurrentTopic, *, prune_configs: bool) -> TopicPlan:
+def _existing(topic: DeclaredTopic, current: CurrentTopic, *, prune_configs: bool) -> TopicDiff:
     changes: list[KeyChange] = []
     problems: list[str] = []
     if topic.partitions is not None and topic.partitions < current.partitions:
@@ -154,7 +154,7 @@ def _existing(topic: DeclaredTopic, current: CurrentTopic, *, prune_configs: boo
             changes.append(_changed(key, now.value, now.origin, value, mark=mark))
     if prune_configs:
         changes += _pruned(current.configs, topic.configs)
-    return TopicPlan(topic=topic, exists=True, changes=tuple(changes), problems=tuple(problems))
+    return TopicDiff(topic=topic, exists=True, changes=tuple(changes), problems=tuple(problems))
 
 
 def _changed(key: str, old: str | None, origin: str, new: str, *, mark: Mark = Mark.CHANGE) -> KeyChange:

@@ -135,7 +135,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
     )
     resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
     configs = admin.describe_configs(list(resources.values())).all().result()
-    report = description.Report(
+    report = description.TopicReport(
         live_brokers={node.id for node in admin.describe_cluster().result().nodes},
         reassignments=_reassignments(admin, topics.values()),
         with_overrides=options.topics_with_overrides,

@@ -18,7 +18,7 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TopicReport:
     """Which topics and partitions are shown, as the flags say."""
 
     live_brokers: Collection[int]
@@ -86,7 +86,7 @@ def _in_java_order(names: Collection[str]) -> list[str]:
     return sorted(names, key=bucket)
 
 
-def lines(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: Report) -> Iterator[str]:
+def lines(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: TopicReport) -> Iterator[str]:
     """Write one topic as Kafka's tool does."""
     overrides = overrides_of(configs)
     if report.shows_topic(overrides):
@@ -104,7 +104,7 @@ def lines(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: R
             yield _partition_line(topic.name, partition, report.moves_of(topic.name, partition))
 
 
-def _factor(topic: TopicDescription, report: Report) -> int:
+def _factor(topic: TopicDescription, report: TopicReport) -> int:
     return report.factor_of(topic.name, topic.partitions[0]) if topic.partitions else 0
 
 
@@ -135,7 +135,7 @@ def _text(value: str | None) -> str:
     return "null" if value is None else escaped(value)
 
 
-def document(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: Report) -> dict[str, Any] | None:
+def document(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: TopicReport) -> dict[str, Any] | None:
     """Return one topic for programs, or None when nothing of it is to be shown."""
     overrides = overrides_of(configs)
     partitions = [

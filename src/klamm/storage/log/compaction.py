@@ -20,7 +20,7 @@ from klamm.protocol.errors import KafkaApiError
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.aborted import overlapping
 from klamm.storage.log.config import HousekeepingSettings
-from klamm.storage.log.segment_rewriter import Pace, Rules, SegmentShape, Source, find_last_offsets
+from klamm.storage.log.segment_rewriter import Pace, Rules, SegmentShape, SourceSegment, find_last_offsets
 from klamm.storage.log.segment_swap import DISK, READY, WORK, Disk
 from klamm.storage.log.transaction_cleaning import TransactionSweep
 
@@ -165,7 +165,7 @@ async def _rewrite_some(
     made = await asyncio.to_thread(
         segment_rewriter.rewrite,
         [
-            Source(path=segment.file.path, base_offset=segment.base_offset, end_offset=end)
+            SourceSegment(path=segment.file.path, base_offset=segment.base_offset, end_offset=end)
             for segment, end in zip(segments, ends, strict=True)
         ],
         directory / WORK,

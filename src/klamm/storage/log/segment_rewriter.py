@@ -88,7 +88,7 @@ class SegmentShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceSegment:
     """A segment that is read."""
 
     path: Path
@@ -169,7 +169,9 @@ def find_last_offsets(
     return LastOffsets(offsets=offsets, end_offset=end)
 
 
-def rewrite(sources: Sequence[Source], directory: Path, *, rules: Rules, shape: SegmentShape, pace: Pace) -> Rewritten:
+def rewrite(
+    sources: Sequence[SourceSegment], directory: Path, *, rules: Rules, shape: SegmentShape, pace: Pace
+) -> Rewritten:
     """Write one segment anew from the first one and as many of those behind it as surely fit, with its indexes.
 
     Args:
@@ -204,7 +206,7 @@ def rewrite(sources: Sequence[Source], directory: Path, *, rules: Rules, shape: 
     return Rewritten(size=built.size, count=count)
 
 
-def _fits(built: LogSegment, source: Source, size: int, shape: SegmentShape) -> bool:
+def _fits(built: LogSegment, source: SourceSegment, size: int, shape: SegmentShape) -> bool:
     """Tell whether a whole file fits behind what is there, even if all of it stays."""
     entries = len(built.offset_index) + size // shape.index_interval + 1
     return (

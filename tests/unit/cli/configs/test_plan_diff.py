@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.cli.configs.plan_diff import CurrentConfig, CurrentTopic, TopicPlan, is_same, plan_topics
+from klamm.cli.configs.plan_diff import CurrentConfig, CurrentTopic, TopicDiff, is_same, plan_topics
 from klamm.cli.configs.plan_file import DeclaredTopic
 
 CONFIGS = {
@@ -16,12 +16,12 @@ CONFIGS = {
 CURRENT = {"orders": CurrentTopic(partitions=3, replication_factor=1, configs=CONFIGS)}
 
 
-def plan(topic: DeclaredTopic, *, prune_configs: bool = False) -> TopicPlan:
+def plan(topic: DeclaredTopic, *, prune_configs: bool = False) -> TopicDiff:
     (planned,) = plan_topics([topic], CURRENT, prune_configs=prune_configs)
     return planned
 
 
-def lines(planned: TopicPlan) -> list[str]:
+def lines(planned: TopicDiff) -> list[str]:
     return [str(change) for change in planned.changes]
 
 

@@ -2,12 +2,15 @@
 
 ``klamm_broker``: a broker of its own for each test. ``klamm_session_broker``: one for all tests of the run.
 ``make_klamm_broker``: as many as a test wants, with the arguments of ``klamm.Broker``.
+
+The report of a failed test shows the end of the log of every broker that the test has as a fixture, or had made.
 """
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from klamm.embedded.broker import Broker
+
+_MADE: Final = pytest.StashKey["list[Broker]"]()
+_MODULE: Final = "klamm.embedded.broker"
 
 
 def _broker(**options: object) -> Broker:
@@ -38,7 +44,31 @@ def klamm_session_broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def make_klamm_broker() -> Iterator[Callable[..., Broker]]:
+def make_klamm_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
     """Give the test a function that starts brokers, with the arguments of ``klamm.Broker``."""
+    made: list[Broker] = request.node.stash.setdefault(_MADE, [])
     with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(_broker(**options))
+
+        def make(**options: object) -> Broker:
+            broker = _broker(**options)
+            made.append(broker)
+            return stack.enter_context(broker)
+
+        yield make
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Attach the logs of the test's brokers to the report of a failure."""
+    report = yield
+    if report.failed and _MODULE in sys.modules:
+        for broker in _brokers_of(item):
+            report.sections.append((f"log of {broker!r}", broker.log_text() or "(empty)"))
+    return report
+
+
+def _brokers_of(item: pytest.Item) -> list[Broker]:
+    """Return the brokers among the test's fixtures, those of other plugins included, and those that it had made."""
+    kind: type[Broker] = sys.modules[_MODULE].Broker
+    fixtures = getattr(item, "funcargs", {}).values()
+    return [one for one in (*fixtures, *item.stash.get(_MADE, [])) if isinstance(one, kind)]

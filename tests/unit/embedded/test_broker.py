@@ -314,6 +314,34 @@ def test_pytest_gives_brokers_to_tests(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=3)
 
 
+def test_a_failed_test_shows_the_logs_of_its_brokers(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.fixture
+        def own(make_klamm_broker):
+            return make_klamm_broker(config={"log.retention.ms": 77, "create.topic.policy.class.name": "math:nan"})
+
+        def test_passes(klamm_session_broker):
+            pass
+
+        def test_fails(klamm_broker):
+            assert klamm_broker.log_text() == "nothing"
+
+        def test_its_fixture_fails(own):
+            pass
+    """)
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    out = result.stdout.str()
+    assert out.count("log of <klamm.Broker 127.0.0.1:") == 2, out
+    result.stdout.fnmatch_lines(["--*- log of <klamm.Broker 127.0.0.1:*(pid *)> --*"])
+    result.stdout.fnmatch_lines(["*create.topic.policy.class.name=math:nan*"])
+
+
 def test_an_unknown_config_is_a_warning_with_the_nearest_known_one() -> None:
     expected = r"^klamm\.Broker: unknown config num\.partitons is ignored; did you mean num\.partitions\?$"
     with pytest.warns(UserWarning, match=expected) as issued:

@@ -1,8 +1,8 @@
 """DeleteTopics (key 20), v1-6.
 
-Topics by name, or by id (v6). What is named twice, also once by name and once by its id, is answered with
-INVALID_REQUEST and stays. ``delete.topic.enable=false`` refuses all. A policy has its say last. Partitions count for
-``controller_mutation_rate`` (KIP-599); from v5 on what is beyond it is refused.
+Topics by name, or by id (v6). A name or an id that stands twice in a request is answered once, with INVALID_REQUEST.
+So is a topic that is given by its name and by its id. ``delete.topic.enable=false`` refuses all. A policy has its say
+last. Partitions count for ``controller_mutation_rate`` (KIP-599); from v5 on what is beyond it is refused.
 Kafka's internal topics are refused, since the groups and transactions behind them do not live in them; Kafka deletes
 them, and all committed offsets with them. The topic of client registrations can be deleted.
 """
@@ -37,6 +37,8 @@ API: Final = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6)
 _STATES_SINCE: Final = 6
 _STRICT_SINCE: Final = 5
 _DISABLED_HAS_CODE_SINCE: Final = 3
+_BOTH: Final = "You may not specify both topic name and topic id."
+_NEITHER: Final = "Neither topic name nor id were specified."
 _UNKNOWN_NAME: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 _INTERNAL: Final = ApiError(
     ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -72,20 +74,22 @@ def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None
 
 
 async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) -> list[Result | Topic]:
-    """Decide each entry before the first topic goes: a topic that is named twice stays."""
+    """Decide each entry before the first topic is deleted.
+
+    As in Kafka, a name or id that stands twice is out of the request. A topic that is given by its name and by its id
+    is answered under its name, once, and stays.
+    """
     topics = context.services.topics
     found = [(topics.get(name) if name is not None else topics.by_id(topic_id)) for name, topic_id in wanted]
-    names = Counter(name for name, _ in wanted if name is not None)
+    names = Counter(name for name, topic_id in wanted if name is not None and topic_id == ZERO_UUID)
     ids = Counter(topic_id for name, topic_id in wanted if name is None)
-    times = Counter(topic.topic_id for topic in found if topic is not None)
+    given_ids = frozenset(ids)
+    given_once = frozenset(name for name, count in names.items() if count == 1)
     answers: list[Result | Topic] = []
     async for (name, topic_id), topic in context.time_slice.over(zip(wanted, found, strict=True)):
-        if name is not None and topic_id != ZERO_UUID:
-            error = ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-            answers.append(_result(name, topic_id, error))
-        elif name is None and topic_id == ZERO_UUID:
-            error = ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-            answers.append(_result(None, ZERO_UUID, error))
+        if (name is None) == (topic_id == ZERO_UUID):
+            text = _NEITHER if name is None else _BOTH
+            answers.append(_result(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, text)))
         elif (count := names.pop(name, 0) if name is not None else ids.pop(topic_id, 0)) == 0:
             continue  # answered where it stood first
         elif count > 1:
@@ -95,9 +99,11 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
             answers.append(denied)
         elif topic is None:
             answers.append(_result(name, topic_id, _UNKNOWN_NAME if name is not None else _UNKNOWN_ID))
+        elif name is None and topic.name in given_once:
+            continue  # answered under its name
         elif topic.name in INTERNAL_TOPICS:
             answers.append(_result(topic.name, topic.topic_id, _INTERNAL))
-        elif times[topic.topic_id] > 1:
+        elif name is not None and topic.topic_id in given_ids:
             error = ApiError(
                 ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
             )

@@ -84,8 +84,16 @@ class WireClient:
         Raises:
             OSError: The connection broke before the answer was here.
         """
+        self.send(request, version)
+        return self.receive(answer, version)
+
+    def send(self, request: Message, version: int) -> None:
+        """Send a request without waiting for its answer."""
         self._correlation_id += 1
         self._socket.sendall(self._frame(request, version))
+
+    def receive(self, answer: type[AnyResponse], version: int) -> AnyResponse:
+        """Wait for the answer to the request that was sent last."""
         body = self._read(struct.unpack(">i", self._read(4))[0])
         assert struct.unpack_from(">i", body)[0] == self._correlation_id
         offset = skip_tagged_fields(memoryview(body), 4, len(body)) if answer.is_flexible(version) else 4

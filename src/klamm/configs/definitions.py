@@ -21,6 +21,7 @@ from klamm.protocol.types import ConfigType, UpdateMode
 
 FACTS: Final = Path(__file__).with_name("kafka-4.1-configs.json")
 
+MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 CREATE_TOPIC_POLICY: Final = "create.topic.policy.class.name"
 CREATE_TOPICS_POLICY: Final = "create.topics.policy.class.name"
@@ -179,6 +180,7 @@ _TOPIC_ORDER = (
     "retention.bytes",
     "retention.ms",
     "max.message.bytes",
+    MAX_DECOMPRESSED_BYTES,
     "index.interval.bytes",
     "delete.retention.ms",
     "min.compaction.lag.ms",
@@ -206,8 +208,12 @@ _TOPIC_ORDER = (
     "internal.segment.bytes",
 )
 
-# Kafka's broker configs that no properties file has: quotas that exist only dynamically.
+# Kafka 4.4 has this one, for topics and, under the same name, as their default for brokers.
+_MAX_DECOMPRESSED_BYTES = _fact("INT", "2147483639", "[1,...,2147483639]")
+
+# Kafka's broker configs that no properties file of 4.1 has: the one of 4.4, and quotas that exist only dynamically.
 _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
+    MAX_DECOMPRESSED_BYTES: _MAX_DECOMPRESSED_BYTES,
     "leader.replication.throttled.rate": _fact("LONG", None, "[0,...]", listed=False),
     "follower.replication.throttled.rate": _fact("LONG", None, "[0,...]", listed=False),
     "replica.alter.log.dirs.io.max.bytes.per.second": _fact("LONG", None, "[0,...]", listed=False),
@@ -240,7 +246,7 @@ _CLIENT_METRICS: Mapping[str, Mapping[str, object]] = {
 @cache
 def topic_configs() -> ConfigTable:
     """Return the configs of topics."""
-    facts = _facts()["topic"]
+    facts = {**_facts()["topic"], MAX_DECOMPRESSED_BYTES: _MAX_DECOMPRESSED_BYTES}
     return ConfigTable({name: _define(name, facts[name]) for name in _TOPIC_ORDER})
 
 
@@ -273,12 +279,12 @@ def client_metrics_configs() -> ConfigTable:
 def topic_synonyms() -> Mapping[str, tuple[BrokerSynonym, ...]]:
     """Return the broker configs behind each topic config that has some, the most specific first."""
     units = {"none": None, "minutes to ms": 60_000, "hours to ms": 3_600_000}
-    return MappingProxyType(
-        {
-            name: tuple(BrokerSynonym(name=s["name"], milliseconds=units[s["conversion"]]) for s in synonyms)
-            for name, synonyms in _facts()["topic_synonyms"].items()
-        }
-    )
+    of_41 = {
+        name: tuple(BrokerSynonym(name=s["name"], milliseconds=units[s["conversion"]]) for s in synonyms)
+        for name, synonyms in _facts()["topic_synonyms"].items()
+    }
+    newer = {MAX_DECOMPRESSED_BYTES: (BrokerSynonym(name=MAX_DECOMPRESSED_BYTES, milliseconds=None),)}
+    return MappingProxyType({**of_41, **newer})
 
 
 @cache

@@ -273,6 +273,12 @@ class CorruptBatchError(KafkaApiError):
     error_code = ErrorCode.CORRUPT_MESSAGE
 
 
+class DecompressedTooLargeError(CorruptBatchError):
+    """A record batch whose records are larger when decompressed than its reader accepts."""
+
+    error_code = ErrorCode.MESSAGE_TOO_LARGE
+
+
 class InvalidRecordError(KafkaApiError):
     """A record batch that is well formed, but may not be appended."""
 

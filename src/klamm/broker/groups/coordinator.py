@@ -19,6 +19,7 @@ from klamm.broker.groups.errors import (
 )
 from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
 from klamm.broker.groups.registry import MAX_ID_BYTES, GroupRegistry
+from klamm.broker.groups.served_clock import ServedClock
 from klamm.broker.groups.settings import GroupSettings
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
 
@@ -95,7 +96,8 @@ class GroupCoordinator:
             wall_ms: wall clock, milliseconds since the epoch.
         """
         self._settings = GroupSettings.from_config(get_config)
-        self._registry = GroupRegistry(store, self._settings, now=now, wall_ms=wall_ms)
+        self._clock = ServedClock(now)
+        self._registry = GroupRegistry(store, self._settings, now=self._clock.now, wall_ms=wall_ms)
         self.offsets: Final = OffsetService(self._registry, self._settings, topics)
         """Committed offsets."""
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -109,6 +111,7 @@ class GroupCoordinator:
         Raises:
             DataDirectoryError: a stored group cannot be read.
         """
+        self._clock.start()
         self._registry.load()
         self._schedule_sweep()
         self._is_running = True
@@ -116,6 +119,7 @@ class GroupCoordinator:
     async def stop(self) -> None:
         """Stop all timers and send everybody who waits to look for the coordinator again; nobody may wait any more."""
         self._is_running = False
+        self._clock.stop()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None

@@ -39,13 +39,20 @@ from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Codec
 from klamm.protocol.records.layout import CODEC_MASK, FLAGS_AT
 from klamm.security.acls import AclOperation
-from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError
+from klamm.storage.log import (
+    DECOMPRESSED_AT_ONCE,
+    InvalidRecordsError,
+    InvalidTimestampsError,
+    LongBatchError,
+    in_records_thread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from klamm.broker.context import RequestContext
     from klamm.broker.topics.catalog import Topic
+    from klamm.protocol.records import RecordBatch
     from klamm.storage.log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -152,11 +159,11 @@ async def _append_topic(
         answers = []
         for partition in data.partition_data:
             await context.time_slice.give_way()
-            answers.append(_append(partition, topic, context, admission, to_flush))
+            answers.append(await _append(partition, topic, context, admission, to_flush))
     return ProduceResponse.TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
 
 
-def _append(
+async def _append(
     data: ProduceRequest.PartitionProduceData,
     topic: Topic,
     context: RequestContext,
@@ -170,14 +177,17 @@ def _append(
         records = memoryview(data.records)
         if context.api_version < _ZSTD_SINCE and _codec(records) == Codec.ZSTD:
             raise UnsupportedCompressionTypeError("Produce requests of v3 to v6 are not allowed to use ZStandard")
-        if admission is not None:
-            result = log.append(
-                records, is_verified=admission.check(log, records), begins_at_zero=admission.begins_at_zero
-            )
-        elif is_transactional(records):
+        if admission is None and is_transactional(records):
             raise TransactionalIdAuthorizationError("A transactional batch needs a transactional id.")
+        batch = await _prepared(log, records)
+        if log.is_deleted:  # while a thread looked at the batch
+            log = leader_log(context, topic, data.index)
+        if admission is None:
+            result = log.append_prepared(batch)
         else:
-            result = log.append(records)
+            result = log.append_prepared(
+                batch, is_verified=admission.check(log, records), begins_at_zero=admission.begins_at_zero
+            )
     except KafkaApiError as error:
         answer = _refused(data.index, error)
         if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -195,6 +205,21 @@ def _append(
     if result.needs_flush:
         to_flush.append((log, answer))
     return answer
+
+
+async def _prepared(log: PartitionLog, records: memoryview) -> RecordBatch:
+    """Check a batch by itself; a large one in a thread, so that other clients are served meanwhile.
+
+    Raises:
+        KafkaApiError: The batch is rejected.
+    """
+    if not log.is_long(records):
+        try:
+            return log.prepare(records, decompress_up_to=DECOMPRESSED_AT_ONCE)
+        except LongBatchError:
+            pass  # more is in it than its header shows
+    config = log.config
+    return await in_records_thread(lambda _: log.prepare(records, config=config))
 
 
 async def _flush(

@@ -69,7 +69,7 @@ async def _answer(
         require_topic(context, AclOperation.DESCRIBE, topic)
         if repeated:
             raise InvalidRequestError(f"{topic}-{wanted.partition_index} is asked for more than once")
-        return _find(topic, wanted, context, is_committed=is_committed)
+        return await _find(topic, wanted, context, is_committed=is_committed)
 
     found, error = await attempt(find, api=API.key)
     if found is None:
@@ -82,7 +82,7 @@ async def _answer(
     )
 
 
-def _find(
+async def _find(
     topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: RequestContext, *, is_committed: bool
 ) -> TimestampOffset:
     if wanted.timestamp < 0 and context.api_version < _SPECIAL_SINCE.get(wanted.timestamp, context.api_version + 1):
@@ -93,7 +93,7 @@ def _find(
         wanted.partition_index,
         current_leader_epoch=wanted.current_leader_epoch,
     )
-    return offset_for_timestamp(log, wanted.timestamp, is_committed=is_committed)
+    return await offset_for_timestamp(log, wanted.timestamp, is_committed=is_committed)
 
 
 ROUTE: Final = Route(api=API, request=ListOffsetsRequest, handle=handle)

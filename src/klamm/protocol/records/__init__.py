@@ -18,9 +18,10 @@ from klamm.protocol.records.batch import (
     verify_crc,
     write_crc,
 )
+from klamm.protocol.records.checking import RecordFields, check_records, iter_fields
 from klamm.protocol.records.codecs import Codec, compress, decompress
 from klamm.protocol.records.control import ControlRecord, ControlType, decode_marker, encode_marker
-from klamm.protocol.records.decoding import decode_records, read_headers, read_varint
+from klamm.protocol.records.decoding import decode_records, iter_records, read_headers, read_varint
 from klamm.protocol.records.encoding import encode_batch, varint
 from klamm.protocol.records.layout import BATCH_OVERHEAD, LOG_OVERHEAD
 from klamm.protocol.records.record import Record, TimestampType
@@ -37,7 +38,9 @@ __all__ = [
     "ControlType",
     "Record",
     "RecordBatch",
+    "RecordFields",
     "TimestampType",
+    "check_records",
     "compress",
     "decode_marker",
     "decode_records",
@@ -46,6 +49,8 @@ __all__ = [
     "encode_marker",
     "is_compiled",
     "iter_batches",
+    "iter_fields",
+    "iter_records",
     "patch_header",
     "patched_header",
     "read_headers",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import cramjam
 
-from klamm.protocol.errors import CorruptBatchError, UnsupportedCompressionTypeError
+from klamm.protocol.errors import CorruptBatchError, DecompressedTooLargeError, UnsupportedCompressionTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,9 @@ class Codec(IntEnum):
 
 
 MAX_DECOMPRESSED_BYTES: Final = 256 * 1024 * 1024
-"""A batch that would grow beyond this is called corrupt: a megabyte of zstd can hold thirty gigabytes."""
+"""The most that is decompressed of one batch: a megabyte of zstd can hold thirty gigabytes."""
 
+_TOO_LARGE: Final = "The records of the batch are larger than the limit when decompressed"
 _SCRATCH: Final = 1024 * 1024
 _of_thread: Final = threading.local()
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -78,11 +79,12 @@ def decompress(
         codec: Bits 0-2 of ``attributes``.
         data: The compressed records.
         magic: Of the batch; 0 means that an lz4 header checksum is wrong by tradition.
-        limit: How many bytes are wanted at most.
+        limit: The largest result in bytes. No more memory than this is allocated for it.
 
     Raises:
         UnsupportedCompressionTypeError: No such codec.
-        CorruptBatchError: Not data of that codec, or more than ``limit``.
+        DecompressedTooLargeError: The result is larger than ``limit``.
+        CorruptBatchError: Not data of that codec.
     """
     if codec == Codec.NONE:
         return memoryview(data)
@@ -145,8 +147,10 @@ def _decompress_snappy(data: memoryview, limit: int) -> memoryview:
 def _decompress_snappy_block(block: memoryview, limit: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(block)
     # Three bytes of snappy stand for 64 at most, so a size far beyond that is a lie: nothing is allocated for it.
-    if size > limit or size > 64 * len(block):
+    if size > 64 * len(block):
         raise ValueError(f"snappy block claims {size} bytes")
+    if size > limit:
+        raise DecompressedTooLargeError(_TOO_LARGE)
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
@@ -162,9 +166,13 @@ def _growing(decompress_into: Callable[[memoryview, memoryview], int]) -> Callab
             try:
                 size = decompress_into(data, room)
             except cramjam.DecompressionError as error:
-                if "whole buffer" not in str(error) or len(room) >= limit:
+                if "whole buffer" not in str(error):
                     raise
-                room = memoryview(bytearray(min(max(8 * len(data), 8 * len(room)), limit)))
+                size = len(room)
+                if size >= limit:
+                    raise DecompressedTooLargeError(_TOO_LARGE) from None
+                room = memoryview(b"")  # the old room goes before the new one comes
+                room = memoryview(bytearray(min(max(8 * len(data), 8 * size), limit)))
             else:
                 return memoryview(bytes(room[:size])) if len(room) <= _SCRATCH else room[:size]
 

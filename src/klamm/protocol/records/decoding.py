@@ -7,18 +7,19 @@ mirror where a batch cannot be copied as it is.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records.batch import NO_TIMESTAMP, RecordBatch, iter_batches
 from klamm.protocol.records.codecs import Codec, decompress
-from klamm.protocol.records.layout import BATCH_OVERHEAD, MAGIC
+from klamm.protocol.records.layout import BATCH_OVERHEAD, LEAST_RECORD, MAGIC
 from klamm.protocol.records.record import Record, RecordHeaders, TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _INT32: Final = struct.Struct(">i")
 _LEGACY_FIELDS_AT: Final = 18
-_LEAST_RECORD: Final = 7
-"""Bytes of a record: length, attributes, two deltas, null key, null value, no headers."""
 _MAX_VARINT_BITS: Final = 28
 _MAX_VARLONG_BITS: Final = 63
 
@@ -38,12 +39,34 @@ def decode_records(batch: RecordBatch) -> list[Record]:
         raise CorruptBatchError(f"{batch!r} ends within a record") from error
 
 
-def _decode_batch(batch: RecordBatch) -> list[Record]:
+def iter_records(batch: RecordBatch) -> Iterator[Record]:
+    """Decode one record after the other, for batches that may hold millions; see ``decode_records``."""
+    if batch.magic != MAGIC:
+        yield from decode_records(batch)
+        return
+    data, append_time = _open_batch(batch)
+    position = 0
+    try:
+        for _ in range(batch.record_count):
+            record, position = _read_record(data, position, batch.base_offset, batch.base_timestamp, append_time)
+            yield record
+    except IndexError as error:
+        raise CorruptBatchError(f"{batch!r} ends within a record") from error
+    if position != len(data):
+        raise CorruptBatchError(f"{batch!r} holds {len(data) - position} bytes behind its last record")
+
+
+def _open_batch(batch: RecordBatch) -> tuple[bytes, int | None]:
+    """Return the decompressed records, and their time if the broker set it."""
     # bytes: indexing and slicing them is faster than a view, and every key and value is to be bytes anyway
     data = bytes(decompress(batch.codec, batch.buffer[BATCH_OVERHEAD:]))
-    if not 0 <= batch.record_count <= len(data) // _LEAST_RECORD:
+    if not 0 <= batch.record_count <= len(data) // LEAST_RECORD:
         raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(data)} bytes")
-    append_time = batch.max_timestamp if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+    return data, batch.max_timestamp if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+
+
+def _decode_batch(batch: RecordBatch) -> list[Record]:
+    data, append_time = _open_batch(batch)
     records: list[Record] = []
     position = 0
     for _ in range(batch.record_count):
@@ -59,7 +82,7 @@ def _read_record(
 ) -> tuple[Record, int]:
     length, position = read_varint(data, position)
     end = position + length
-    if length < _LEAST_RECORD - 1 or end > len(data):
+    if length < LEAST_RECORD - 1 or end > len(data):
         raise CorruptBatchError(f"Record of {length} bytes, {len(data) - position} are left")
     timestamp_delta, position = read_varint(data, position + 1, _MAX_VARLONG_BITS)
     offset_delta, position = read_varint(data, position)

@@ -45,6 +45,8 @@ LOG_OVERHEAD: Final = OFFSET_AND_LENGTH.size
 """Bytes of ``base_offset`` and ``batch_length``."""
 BATCH_OVERHEAD: Final = HEADER.size
 """Bytes of the header of magic 2."""
+LEAST_RECORD: Final = 7
+"""Bytes of the smallest record: length, attributes, two deltas, null key, null value, no headers."""
 
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE: Final = 0x08

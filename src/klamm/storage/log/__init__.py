@@ -5,6 +5,7 @@ from __future__ import annotations
 from klamm.storage.log.aborted import AbortedTxn
 from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.config import HousekeepingSettings, LogConfig
+from klamm.storage.log.long_work import in_records_thread
 from klamm.storage.log.manager import LogManager
 from klamm.storage.log.partition import PartitionLog
 from klamm.storage.log.ranges import LogRange
@@ -12,9 +13,16 @@ from klamm.storage.log.retention import delete_records
 from klamm.storage.log.sizes import segment_bytes
 from klamm.storage.log.timestamps import TimestampOffset, offset_for_timestamp
 from klamm.storage.log.transactions import aborted_in, append_marker, find_committed
-from klamm.storage.log.validation import InvalidRecordsError, InvalidTimestampsError, RecordError
+from klamm.storage.log.validation import (
+    DECOMPRESSED_AT_ONCE,
+    InvalidRecordsError,
+    InvalidTimestampsError,
+    LongBatchError,
+    RecordError,
+)
 
 __all__ = [
+    "DECOMPRESSED_AT_ONCE",
     "WAITING_ENDS",
     "AbortedTxn",
     "AppendResult",
@@ -25,6 +33,7 @@ __all__ = [
     "LogConfig",
     "LogManager",
     "LogRange",
+    "LongBatchError",
     "PartitionLog",
     "RecordError",
     "TimestampOffset",
@@ -32,6 +41,7 @@ __all__ = [
     "append_marker",
     "delete_records",
     "find_committed",
+    "in_records_thread",
     "offset_for_timestamp",
     "segment_bytes",
 ]

@@ -35,6 +35,7 @@ class LogConfig:
     flush_ms: int = NO_LIMIT
     index_interval_bytes: int = 4096
     max_compaction_lag_ms: int = NO_LIMIT
+    max_decompressed_message_bytes: int = 2_147_483_639
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = NO_LIMIT
@@ -108,6 +109,7 @@ _NUMBERS: Final = (
     "flush_ms",
     "index_interval_bytes",
     "max_compaction_lag_ms",
+    "max_decompressed_message_bytes",
     "max_message_bytes",
     "message_timestamp_after_max_ms",
     "message_timestamp_before_max_ms",

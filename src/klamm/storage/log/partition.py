@@ -23,7 +23,7 @@ from klamm.storage.log.positions import Positions
 from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT
 from klamm.storage.log.ranges import LogRange
 from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment, RetiredFile
-from klamm.storage.log.validation import check_fits_segment, only_batch, recompressed, stamped_attributes, validate
+from klamm.storage.log.validation import check_fits_segment, is_long, only_batch, prepare, stamped_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,24 +147,49 @@ class PartitionLog:
 
     # -- writing
 
-    def append(self, records: memoryview, *, is_verified: bool = False, begins_at_zero: bool = False) -> AppendResult:
-        """Check one batch of a producer, stamp it and write it.
+    def is_long(self, records: memoryview) -> bool:
+        """Return whether ``prepare`` may take more than a few milliseconds."""
+        return is_long(records, self._configs())
+
+    def prepare(
+        self, records: memoryview, *, config: LogConfig | None = None, decompress_up_to: int | None = None
+    ) -> RecordBatch:
+        """Check one batch of a producer by itself, and return it as it is to be appended.
 
         Args:
             records: The batch.
+            config: The configs of the topic; given them, any thread may call this. None means those in force.
+            decompress_up_to: See ``validation.prepare``.
+
+        Raises:
+            KafkaApiError: The batch is rejected (see ``validation``).
+        """
+        batch = only_batch(records, self._name)
+        return prepare(batch, config or self._configs(), self._name, self._now_ms(), decompress_up_to=decompress_up_to)
+
+    def append(self, records: memoryview, *, is_verified: bool = False, begins_at_zero: bool = False) -> AppendResult:
+        """Check one batch of a producer, stamp it and write it; see ``prepare`` and ``append_prepared``."""
+        batch = self.prepare(records)
+        return self.append_prepared(batch, is_verified=is_verified, begins_at_zero=begins_at_zero)
+
+    def append_prepared(
+        self, batch: RecordBatch, *, is_verified: bool = False, begins_at_zero: bool = False
+    ) -> AppendResult:
+        """Check a batch against the state of its producer, stamp it and write it.
+
+        Args:
+            batch: The result of ``prepare``.
             is_verified: The transaction coordinator knows that this partition belongs to the producer's transaction.
             begins_at_zero: The first batch of a producer that is unknown here must have sequence 0 (KIP-890).
 
         Raises:
-            KafkaApiError: The batch is refused (see ``validation`` and ``producers``), nothing is written.
+            KafkaApiError: The batch is rejected (see ``producers``), nothing is written.
             StorageError: The disk refuses; the log is as it was.
         """
         self.check_online()
-        batch = only_batch(records, self._name)
         now_ms = self._now_ms()
         config = self._configs()
-        validate(batch, config, self._name, now_ms)
-        if batch.producer_id != NO_PRODUCER_ID:
+        if batch.producer_id > NO_PRODUCER_ID:
             duplicate = self.producers.duplicate_of(batch, begins_at_zero=begins_at_zero)
             if duplicate is not None:
                 return AppendResult(
@@ -174,11 +199,10 @@ class PartitionLog:
                     needs_flush=self.needs_flush and duplicate.last_offset >= self.recovery_point,
                 )
             self.producers.check_transaction(batch, is_verified=is_verified)
-        batch = recompressed(batch, config)
         check_fits_segment(batch, config, self._name)
         base_offset = self.end_offset
         append_time = self.write(batch, now_ms)
-        if batch.producer_id != NO_PRODUCER_ID:
+        if batch.producer_id > NO_PRODUCER_ID:
             self.producers.appended(batch, base_offset, now_ms)
         if self.waiters:
             self.wake(batch.size)

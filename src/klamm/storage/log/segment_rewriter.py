@@ -14,19 +14,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import Codec, decode_records, encode_batch, iter_batches, verify_crc
+from klamm.protocol.records import Codec, decode_records, encode_batch, iter_batches, iter_records, verify_crc
 from klamm.storage.log.files import FilePool
 from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from klamm.storage.log.transaction_cleaning import TransactionSweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from klamm.protocol.records import Record, RecordBatch
 
 _WORK_S: Final = 0.002
 _PAUSE_S: Final = 0.0005
+_RECORDS_BETWEEN_RESTS: Final = 1000
 _LONGEST_SLEEP_S: Final = 0.2
 _ENTRY_BYTES: Final = 160
 """What remembering a key costs besides the key's own bytes, about."""
@@ -66,6 +67,17 @@ class Pace:
             self._resumed = time.perf_counter()
         if self._stop.is_set():
             raise StoppedError
+
+    def over(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Iterate over the records of a batch, which may be millions, and rest if it is time.
+
+        Raises:
+            StoppedError: No more is wanted.
+        """
+        for index, record in enumerate(records, 1):
+            yield record
+            if index % _RECORDS_BETWEEN_RESTS == 0:
+                self.did(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +169,7 @@ def find_last_offsets(
             if batch.is_control:
                 sweep.end(batch)
             elif not sweep.is_aborted(batch):
-                for record in decode_records(batch):
+                for record in pace.over(iter_records(batch)):
                     key = record.key
                     if key is not None:
                         if key not in offsets:
@@ -219,7 +231,7 @@ def _fits(built: LogSegment, source: SourceSegment, size: int, shape: SegmentSha
 def _copy(path: Path, built: LogSegment, rules: Rules, shape: SegmentShape, pace: Pace) -> None:
     """Append what stays of a file."""
     for batch in _batches(path):
-        data = _marker(batch, built, rules) if batch.is_control else _compacted(batch, rules)
+        data = _marker(batch, built, rules) if batch.is_control else _compacted(batch, rules, pace)
         if data is not None:
             (kept,) = iter_batches(data)
             built.append(
@@ -257,16 +269,19 @@ def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | byte
     return _rebuilt(batch, decode_records(batch), rules.now_ms + rules.delete_retention_ms)
 
 
-def _compacted(batch: RecordBatch, rules: Rules) -> bytes | bytearray | None:
+def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> bytes | bytearray | None:
     """Return what stays of a batch, None when nothing does."""
-    records = decode_records(batch)
     horizon = batch.base_timestamp if batch.has_delete_horizon else None
     is_aborted = rules.sweep.is_aborted(batch)
-    kept = [] if is_aborted else [record for record in records if rules.keeps(record, horizon)]
+    kept, count = [], 0
+    for record in pace.over(iter_records(batch)):
+        count += 1
+        if not is_aborted and rules.keeps(record, horizon):
+            kept.append(record)
     new_horizon = horizon
     if horizon is None and any(record.value is None for record in kept):
         new_horizon = rules.now_ms + rules.delete_retention_ms
-    if len(kept) == len(records) and new_horizon == horizon:
+    if len(kept) == count and new_horizon == horizon:
         return bytes(batch.buffer)
     if not kept and batch.last_offset not in rules.producers_last_offsets:
         return None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.protocol.errors import CorruptBatchError, StorageError
-from klamm.protocol.records import decode_records, verify_crc
+from klamm.protocol.errors import CorruptBatchError, DecompressedTooLargeError, InvalidRecordError, StorageError
+from klamm.protocol.records import BATCH_OVERHEAD, TimestampType, decompress, iter_fields, verify_crc
+from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES
+from klamm.storage.log.long_work import AbandonedError, in_records_thread
+from klamm.storage.log.validation import DECOMPRESSED_AT_ONCE
 
 if TYPE_CHECKING:
+    import threading
+
+    from klamm.protocol.records import RecordBatch
     from klamm.storage.log.partition import PartitionLog
     from klamm.storage.log.segment import LogSegment
 
@@ -16,6 +23,9 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+_RECORDS_AT_ONCE: Final = 1000
+"""Records that are searched on the event loop: two milliseconds."""
+_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 
 
 class TimestampOffset(NamedTuple):
@@ -29,7 +39,7 @@ class TimestampOffset(NamedTuple):
 UNKNOWN: Final = TimestampOffset(-1, -1, -1)
 
 
-def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: bool = False) -> TimestampOffset:
+async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: bool = False) -> TimestampOffset:
     """Return the first offset whose record is not older than ``timestamp``, or what a negative one asks for.
 
     There is no tiered storage: EARLIEST_LOCAL is EARLIEST and LATEST_TIERED is unknown. For a reader of committed
@@ -47,17 +57,17 @@ def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: boo
         return TimestampOffset(-1, log.log_start_offset, epoch if epoch >= 0 else log.latest_epoch)
     if timestamp == LATEST_TIERED:
         return UNKNOWN
-    found = _search(log, timestamp)
+    found = await _search(log, timestamp)
     return found if found.offset < end_offset else UNKNOWN
 
 
-def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
+async def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
     try:
         if timestamp == MAX_TIMESTAMP:
-            return _of_max_timestamp(log)
-        for segment in log.segments:
+            return await _of_max_timestamp(log)
+        for segment in tuple(log.segments):
             if segment.max_timestamp >= timestamp:
-                found = _in_segment(log, segment, timestamp)
+                found = await _in_segment(log, segment, timestamp)
                 if found is not None:
                     return found
     except OSError as error:
@@ -65,16 +75,16 @@ def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
     return UNKNOWN
 
 
-def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
+async def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
     newest = max(log.segments, key=lambda segment: segment.max_timestamp, default=None)
     if newest is None or newest.max_timestamp < 0:
         return UNKNOWN
-    found = _in_segment(log, newest, newest.max_timestamp)
+    found = await _in_segment(log, newest, newest.max_timestamp)
     return found if found is not None else UNKNOWN
 
 
-def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
-    """Go through the headers from where the indexes point to, and decode the one batch that holds the record."""
+async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
+    """Go through the headers from where the indexes point to, and look into the one batch that holds the record."""
     before = segment.time_index.floor(timestamp)
     start = segment.position_of(segment.base_offset + before.value) if before is not None else 0
     newest = segment.head_at(start) if before is not None and start is not None else None
@@ -86,7 +96,47 @@ def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> Times
         batch = segment.batch_at(head.position)
         if batch is None or not verify_crc(batch):
             raise CorruptBatchError(f"The batch at offset {head.base_offset} of {log.name} is damaged")
-        for record in decode_records(batch):
-            if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
-                return TimestampOffset(record.timestamp, record.offset, head.partition_leader_epoch)
+        found = await _in_batch(batch, timestamp, log.log_start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+async def _in_batch(batch: RecordBatch, timestamp: int, start_offset: int) -> TimestampOffset | None:
+    search = partial(_first_record, batch, timestamp, start_offset)
+    if batch.record_count <= _RECORDS_AT_ONCE and batch.size <= _BYTES_AT_ONCE:
+        try:
+            return search(decompress_up_to=DECOMPRESSED_AT_ONCE)
+        except DecompressedTooLargeError:
+            pass
+    return await in_records_thread(lambda abandoned: search(abandoned=abandoned))
+
+
+def _first_record(
+    batch: RecordBatch,
+    timestamp: int,
+    start_offset: int,
+    *,
+    decompress_up_to: int = MAX_DECOMPRESSED_BYTES,
+    abandoned: threading.Event | None = None,
+) -> TimestampOffset | None:
+    """Return the first record from ``start_offset`` on that is not older than ``timestamp``; None without one.
+
+    Raises:
+        CorruptBatchError: The batch cannot be read.
+        DecompressedTooLargeError: Its records are more than ``decompress_up_to`` bytes.
+        AbandonedError: ``abandoned`` was set.
+    """
+    is_append_time = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+    data = bytes(decompress(batch.codec, batch.buffer[BATCH_OVERHEAD:], limit=decompress_up_to))
+    try:
+        for index, fields in enumerate(iter_fields(data, batch.record_count)):
+            found = batch.max_timestamp if is_append_time else batch.base_timestamp + fields.timestamp_delta
+            offset = batch.base_offset + fields.offset_delta
+            if found >= timestamp and offset >= start_offset:
+                return TimestampOffset(found, offset, batch.partition_leader_epoch)
+            if index % _RECORDS_AT_ONCE == 0 and abandoned is not None and abandoned.is_set():
+                raise AbandonedError
+    except InvalidRecordError as error:
+        raise CorruptBatchError(f"{batch!r}: {error.error_message}") from error
     return None

@@ -1,38 +1,71 @@
-"""What a batch from a client must be like (Kafka's LogValidator), told from its header wherever that is enough."""
+"""Checks of batches that clients produce (Kafka's LogValidator)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.errors import (
     CorruptBatchError,
+    DecompressedTooLargeError,
+    ErrorCode,
     InvalidRecordError,
     InvalidTimestampError,
+    KafkaApiError,
     MessageTooLargeError,
     RecordListTooLargeError,
     UnsupportedCompressionTypeError,
 )
 from klamm.protocol.records import (
+    BATCH_OVERHEAD,
+    LOG_OVERHEAD,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     Codec,
     RecordBatch,
     TimestampType,
-    decode_records,
+    check_records,
+    compress,
+    decompress,
     encode_batch,
     iter_batches,
+    iter_fields,
+    iter_records,
+    patch_header,
     verify_crc,
+)
+from klamm.protocol.records.codecs import MAX_DECOMPRESSED_BYTES
+from klamm.protocol.records.layout import (
+    BATCH_LENGTH_AT,
+    CODEC_MASK,
+    DELETE_HORIZON,
+    FLAGS_AT,
+    INT32,
+    LEAST_RECORD,
+    RECORD_COUNT_AT,
+    TIMESTAMP_TYPE,
+    TRANSACTIONAL,
 )
 from klamm.storage.log.config import NO_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.protocol.records import Record
+    from klamm.protocol.records import RecordFields
     from klamm.storage.log.config import LogConfig
 
 MAGIC = 2
-_TIMESTAMP_TYPE_BIT = 0x08
+DECOMPRESSED_AT_ONCE: Final = 1024 * 1024
+"""Bytes of records that are decompressed and checked without a thread."""
+_RECORDS_AT_ONCE: Final = 2000
+_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+_RECOMPRESSED_AT_ONCE: Final = 64 * 1024
+_RECORDS_ALWAYS_GRANTED: Final = 1_048_588
+"""Records that a compressed batch may have where ``max.message.bytes`` is smaller: the default of that."""
+_MOST_RECORD_ERRORS: Final = 1000
+"""Records that an error names. A response that named a million would be larger than what it answers."""
+_KEPT_FLAGS: Final = TRANSACTIONAL | DELETE_HORIZON
+"""The attributes that stay when Kafka changes those of a batch."""
 
 
 class RecordError(NamedTuple):
@@ -62,11 +95,13 @@ class InvalidTimestampsError(InvalidTimestampError):
 def only_batch(records: memoryview, partition: str) -> RecordBatch:
     """Return the one batch that a producer may send for a partition.
 
+    A few bytes behind the batch that cannot be a batch are ignored, as by Kafka.
+
     Raises:
         CorruptBatchError: The bytes are no batches.
-        InvalidRecordError: None or several, or of an old format.
+        InvalidRecordError: No whole batch, several batches, or an old format.
     """
-    batches = iter_batches(records)
+    batches = iter_batches(records, allow_partial_tail=True)
     batch = next(batches, None)
     if batch is None or next(batches, None) is not None:
         raise InvalidRecordError(f"Produce requests must have exactly one record batch for {partition}")
@@ -75,31 +110,76 @@ def only_batch(records: memoryview, partition: str) -> RecordBatch:
     return batch
 
 
-def validate(batch: RecordBatch, config: LogConfig, partition: str, now_ms: int) -> None:
-    """Check a batch; its records are decoded only where a rule asks for it.
+def prepare(
+    batch: RecordBatch, config: LogConfig, partition: str, now_ms: int, *, decompress_up_to: int | None = None
+) -> RecordBatch:
+    """Check a batch from a client and return it as it is to be appended.
+
+    The checks are those of Kafka's LogValidator, and a batch that no consumer could read is rejected. Every record is
+    walked, in compressed batches too. The result differs from the batch in its codec when ``compression.type`` asks for
+    another one, and in its largest timestamp and timestamp type when the header is wrong about them, as in Kafka.
+
+    Args:
+        batch: The batch as the client sent it.
+        config: Configs of the topic.
+        partition: Name of the partition, for messages.
+        now_ms: Current time, in milliseconds since the epoch.
+        decompress_up_to: Raise LongBatchError instead of decompressing more bytes than this. None means no such limit.
 
     Raises:
-        InvalidRecordError: Offsets, count, sequence or a missing key break the rules.
-        InvalidTimestampError: A timestamp out of the range that the topic allows.
-        MessageTooLargeError: Larger than ``max.message.bytes``.
+        InvalidRecordError: The records, their count, offsets, sequence or keys break the rules.
+        InvalidTimestampError: A timestamp is out of the range that the topic allows.
+        MessageTooLargeError: The batch is larger than ``max.message.bytes``, or too large when decompressed.
         CorruptBatchError: The checksum is wrong.
-        UnsupportedCompressionTypeError: No such codec.
+        UnsupportedCompressionTypeError: The codec is unknown.
+        LongBatchError: See ``decompress_up_to``.
     """
-    _validate_header(batch, config, partition)
+    _check_size(batch, config, partition)
     if not verify_crc(batch):
         raise CorruptBatchError(f"Record is corrupt (stored crc = {batch.crc}) in topic partition {partition}.")
-    if config.is_compacted:
-        _refuse_records(
-            batch,
-            lambda record: record.key is None,
-            lambda _: f"Compacted topic cannot accept message without key in topic partition {partition}.",
-            InvalidRecordsError,
-        )
-    if config.message_timestamp_type is TimestampType.CREATE_TIME:
-        _validate_timestamps(batch, config, now_ms)
+    _check_header(batch, config, partition)
+    codec = batch.attributes & CODEC_MASK
+    data = _decompressed(batch, config, partition, decompress_up_to) if codec else bytes(batch.buffer[BATCH_OVERHEAD:])
+    delta, null_keys, is_in_order = check_records(data, batch.record_count)
+    if null_keys and config.is_compacted:
+        _Records(batch, data).refuse_null_keys(partition)
+    max_timestamp = max(batch.base_timestamp + delta, NO_TIMESTAMP)
+    is_appended_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    if batch.attributes & TIMESTAMP_TYPE:
+        max_timestamp = _taken_for_create_time(_Records(batch, data), config, now_ms)
+    elif not is_appended_time and (
+        config.message_timestamp_before_max_ms != NO_LIMIT
+        or max_timestamp > now_ms + config.message_timestamp_after_max_ms
+    ):
+        _Records(batch, data).refuse_timestamps(*_allowed_times(config, now_ms))
+    if config.compression is not None and codec != config.compression:
+        return _recompressed(batch, config, data, max_timestamp, is_in_order=is_in_order)
+    if codec and not is_in_order:
+        raise InvalidRecordError(f"Offsets within the compressed batch are not in order in topic partition {partition}")
+    if is_appended_time or (max_timestamp == batch.max_timestamp and not batch.attributes & TIMESTAMP_TYPE):
+        return batch
+    return _built(batch, codec, batch.buffer[BATCH_OVERHEAD:], max_timestamp, flags=_KEPT_FLAGS)
 
 
-def _validate_header(batch: RecordBatch, config: LogConfig, partition: str) -> None:
+def is_long(records: memoryview, config: LogConfig) -> bool:
+    """Return whether preparing a batch may take more than a few milliseconds. Only the header is read."""
+    if len(records) < BATCH_OVERHEAD:
+        return False
+    (count,) = INT32.unpack_from(records, RECORD_COUNT_AT)
+    if count > _RECORDS_AT_ONCE or len(records) > _BYTES_AT_ONCE:
+        return True
+    codec = records[FLAGS_AT] & CODEC_MASK
+    is_recompressed = config.compression is not None and config.compression != codec
+    return is_recompressed and len(records) > _RECOMPRESSED_AT_ONCE
+
+
+class LongBatchError(KafkaApiError):
+    """Preparing a batch takes longer than its header shows; a thread has to do it."""
+
+    error_code = ErrorCode.REQUEST_TIMED_OUT
+
+
+def _check_size(batch: RecordBatch, config: LogConfig, partition: str) -> None:
     if batch.base_offset != 0:
         raise InvalidRecordError(
             f"The baseOffset of the record batch in the append to {partition} should be 0,"
@@ -110,6 +190,9 @@ def _validate_header(batch: RecordBatch, config: LogConfig, partition: str) -> N
             f"The record batch size in the append to {partition} is {batch.size} bytes"
             f" which exceeds the maximum configured value of {config.max_message_bytes}."
         )
+
+
+def _check_header(batch: RecordBatch, config: LogConfig, partition: str) -> None:
     count = batch.last_offset_delta + 1
     if count <= 0 or batch.record_count != count:
         raise InvalidRecordError(
@@ -118,66 +201,147 @@ def _validate_header(batch: RecordBatch, config: LogConfig, partition: str) -> N
         )
     if batch.is_control:
         raise InvalidRecordError(f"Clients are not allowed to write control records in topic partition {partition}")
-    if batch.is_transactional and batch.producer_id == NO_PRODUCER_ID:
+    if batch.is_transactional and batch.producer_id <= NO_PRODUCER_ID:
         raise InvalidRecordError(f"A transactional batch without a producer id in topic partition {partition}")
-    if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence < 0:
+    if batch.producer_id > NO_PRODUCER_ID and batch.base_sequence < 0:
         raise InvalidRecordError(
             f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id}"
             f" in topic partition {partition}"
         )
     if batch.codec > Codec.ZSTD:
         raise UnsupportedCompressionTypeError(f"Unknown compression type id: {batch.codec}")
+    if batch.record_count > MAX_DECOMPRESSED_BYTES // LEAST_RECORD:
+        raise InvalidRecordError(f"{batch.record_count} records do not fit the batch in topic partition {partition}")
+    most = max(config.max_message_bytes, _RECORDS_ALWAYS_GRANTED)
+    if batch.codec != Codec.NONE and batch.record_count > most:
+        raise MessageTooLargeError(
+            f"The record batch in the append to {partition} has {batch.record_count} records;"
+            f" a compressed batch may have {most} (one per byte of max.message.bytes)."
+        )
 
 
-def _validate_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> None:
-    """Upper bound by the header's largest timestamp; a lower bound, which few topics have, by decoding."""
-    if batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        raise InvalidTimestampError("Producer should not set timestamp type to LogAppendTime.")
-    latest = now_ms + config.message_timestamp_after_max_ms
-    earliest = now_ms - config.message_timestamp_before_max_ms
-    if batch.max_timestamp <= latest and config.message_timestamp_before_max_ms == NO_LIMIT:
-        return
-    _refuse_records(
-        batch,
-        lambda record: record.timestamp != NO_TIMESTAMP and not earliest <= record.timestamp <= latest,
-        lambda record: (
-            f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range."
-            f" The timestamp should be within [{earliest}, {latest}]"
-        ),
-        InvalidTimestampsError,
-    )
-    if batch.max_timestamp > latest:
-        raise InvalidTimestampError(f"Largest timestamp {batch.max_timestamp} of the batch is behind {latest}")
+def _decompressed(batch: RecordBatch, config: LogConfig, partition: str, decompress_up_to: int | None) -> bytes:
+    """Return the decompressed records.
+
+    Raises:
+        MessageTooLargeError: They are more than the topic allows.
+        LongBatchError: They are more than ``decompress_up_to``.
+        InvalidRecordError: They cannot be decompressed.
+    """
+    payload = batch.buffer[BATCH_OVERHEAD:]
+    allowed = min(config.max_decompressed_message_bytes, MAX_DECOMPRESSED_BYTES)
+    limit = allowed if decompress_up_to is None else min(allowed, decompress_up_to)
+    try:
+        return bytes(decompress(batch.codec, payload, limit=limit))
+    except DecompressedTooLargeError as error:
+        if limit < allowed:
+            raise LongBatchError from error
+        raise MessageTooLargeError(
+            f"The record batch in the append to {partition} holds more than {limit} bytes when decompressed,"
+            " the limit of max.decompressed.message.bytes."
+        ) from error
+    except CorruptBatchError as error:
+        raise InvalidRecordError(f"{error.error_message} in topic partition {partition}") from error
 
 
-def _refuse_records(
-    batch: RecordBatch,
-    is_bad: Callable[[Record], bool],
-    say: Callable[[Record], str],
-    error: type[InvalidRecordsError | InvalidTimestampsError],
-) -> None:
-    errors = tuple(
-        RecordError(index, say(record)) for index, record in enumerate(decode_records(batch)) if is_bad(record)
-    )
-    if errors:
-        raise error("One or more records have been rejected", errors)
+class _Records:
+    """The records of a batch, walked again to name those that break a rule."""
+
+    def __init__(self, batch: RecordBatch, data: bytes) -> None:
+        self.batch = batch
+        self._data = data
+
+    def refuse_null_keys(self, partition: str) -> None:
+        """Raise an error that names the records without a key."""
+        message = f"Compacted topic cannot accept message without key in topic partition {partition}."
+        self._refuse(lambda fields: not fields.has_key, lambda _: message, InvalidRecordsError)
+
+    def refuse_timestamps(self, earliest: int, latest: int) -> None:
+        """Raise an error that names the records whose time is out of range; return when there are none."""
+        base = self.batch.base_timestamp
+
+        def is_bad(fields: RecordFields) -> bool:
+            timestamp = base + fields.timestamp_delta
+            return timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
+
+        self._refuse(
+            is_bad,
+            lambda fields: (
+                f"Timestamp {base + fields.timestamp_delta} of message with offset {fields.offset_delta} is out of"
+                f" range. The timestamp should be within [{earliest}, {latest}]"
+            ),
+            InvalidTimestampsError,
+        )
+
+    def refuse_all(self, message: str) -> None:
+        """Raise an error that names every record."""
+        self._refuse(lambda _: True, lambda _: message, InvalidTimestampsError)
+
+    def _refuse(
+        self,
+        is_bad: Callable[[RecordFields], bool],
+        say: Callable[[RecordFields], str],
+        error: type[InvalidRecordsError | InvalidTimestampsError],
+    ) -> None:
+        walk = enumerate(iter_fields(self._data, self.batch.record_count))
+        found = (RecordError(index, say(fields)) for index, fields in walk if is_bad(fields))
+        errors = tuple(islice(found, _MOST_RECORD_ERRORS))
+        if errors:
+            raise error("One or more records have been rejected", errors)
 
 
-def recompressed(batch: RecordBatch, config: LogConfig) -> RecordBatch:
-    """Return the batch in the codec of ``compression.type``: itself when that is the producer's or has that codec."""
-    if config.compression is None or batch.codec == config.compression:
-        return batch
+def _allowed_times(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """Return the earliest and the latest time that a record may have."""
+    return now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+
+
+def _taken_for_create_time(records: _Records, config: LogConfig, now_ms: int) -> int:
+    """Return the time of a batch whose producer says that it is that of appending.
+
+    All records have the time of the header then. Where times are those of creation, Kafka takes it for that.
+
+    Raises:
+        InvalidTimestampsError: The topic does not accept it.
+    """
+    timestamp = records.batch.max_timestamp
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME or timestamp == NO_TIMESTAMP:
+        records.refuse_all("Producer should not set timestamp type to LogAppendTime.")
+    earliest, latest = _allowed_times(config, now_ms)
+    if not earliest <= timestamp <= latest:
+        records.refuse_all(
+            f"Timestamp {timestamp} is out of range. The timestamp should be within [{earliest}, {latest}]"
+        )
+    return timestamp
+
+
+def _recompressed(
+    batch: RecordBatch, config: LogConfig, data: bytes, max_timestamp: int, *, is_in_order: bool
+) -> RecordBatch:
+    """Return the batch in the codec of ``compression.type``; records out of order get new offsets, as in Kafka."""
+    codec = config.compression if config.compression is not None else Codec(batch.codec)
+    if is_in_order and batch.timestamp_type is TimestampType.CREATE_TIME:
+        packed = compress(codec, data, level=config.compression_level)
+        return _built(batch, codec, packed, max_timestamp, flags=TRANSACTIONAL)
     built = encode_batch(
-        decode_records(batch),
-        codec=config.compression,
+        [record._replace(offset=index) for index, record in enumerate(iter_records(batch))],
+        codec=codec,
         level=config.compression_level,
-        base_offset=batch.base_offset,
-        last_offset=batch.last_offset,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
         is_transactional=batch.is_transactional,
     )
+    return RecordBatch(memoryview(built))
+
+
+def _built(
+    batch: RecordBatch, codec: int, payload: bytes | memoryview, max_timestamp: int, *, flags: int
+) -> RecordBatch:
+    """Return a batch with another payload, codec and largest timestamp, of which only ``flags`` stay set."""
+    built = bytearray(batch.buffer[:BATCH_OVERHEAD])
+    built += payload
+    INT32.pack_into(built, BATCH_LENGTH_AT, len(built) - LOG_OVERHEAD)
+    patch_header(built, attributes=batch.attributes & flags | codec, max_timestamp=max_timestamp)
     return RecordBatch(memoryview(built))
 
 
@@ -196,4 +360,4 @@ def check_fits_segment(batch: RecordBatch, config: LogConfig, partition: str) ->
 
 def stamped_attributes(batch: RecordBatch) -> int:
     """Return the attributes of a batch whose time is that of appending."""
-    return batch.attributes | _TIMESTAMP_TYPE_BIT
+    return batch.attributes & (CODEC_MASK | _KEPT_FLAGS) | TIMESTAMP_TYPE

@@ -152,7 +152,7 @@ def test_a_damaged_index_loses_no_record_and_misleads_nobody(
     for offset in range(COUNT):
         first = records_in(house.log.read(offset, 500))[0]
         assert first.offset == offset
-        assert offset_for_timestamp(house.log, NOON_MS + offset * 1000).offset == offset
+        assert asyncio.run(offset_for_timestamp(house.log, NOON_MS + offset * 1000)).offset == offset
     ends = [segment.base_offset for segment in house.log.segments[1:]]
     for segment, end in zip(house.log.segments, [*ends, COUNT], strict=True):
         assert segment.max_timestamp == NOON_MS + (end - 1) * 1000
@@ -248,8 +248,8 @@ def test_a_lookup_by_timestamp_does_not_believe_a_batch_with_a_wrong_checksum(tm
     _overwrite_last_byte(house.log.segments[0], 5)
 
     with pytest.raises(CorruptBatchError):
-        offset_for_timestamp(house.log, NOON_MS + 5000)
-    assert offset_for_timestamp(house.log, NOON_MS + 6000).offset == 6
+        asyncio.run(offset_for_timestamp(house.log, NOON_MS + 5000))
+    assert asyncio.run(offset_for_timestamp(house.log, NOON_MS + 6000)).offset == 6
 
 
 def test_a_compaction_does_not_give_damaged_records_a_right_checksum(tmp_path: Path) -> None:

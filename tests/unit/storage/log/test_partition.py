@@ -204,11 +204,22 @@ def test_a_record_from_before_the_allowed_time_is_refused_wherever_it_is(tmp_pat
     house.log.append(batch("in time", at=NOON_MS - 1000))
 
 
-def test_a_producer_does_not_say_that_its_time_is_that_of_appending(house: LogHouse) -> None:
+def test_a_producer_does_not_say_that_its_time_is_that_of_appending(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path, message_timestamp_type="LogAppendTime")
     sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
 
     with pytest.raises(InvalidTimestampError):
         house.log.append(memoryview(sent))
+
+
+def test_where_times_are_those_of_creation_a_producers_time_of_appending_becomes_that(house: LogHouse) -> None:
+    """Kafka 4.1 takes such a batch, with the header's time for all records."""
+    sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
+
+    house.log.append(memoryview(sent))
+
+    (stored,) = iter_batches(house.log.read(0, 1000))
+    assert (stored.timestamp_type, stored.max_timestamp, verify_crc(stored)) == (TimestampType.CREATE_TIME, 5, True)
 
 
 def test_the_time_of_appending_is_stamped_if_the_topic_wants_it(tmp_path: Path) -> None:

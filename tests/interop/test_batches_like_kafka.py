@@ -1,0 +1,128 @@
+"""Record batches with a defect each get the answer of Apache Kafka 4.1, and what is accepted is stored as there."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.records import decode_records
+from tests.support.damaged_batches import cases
+from tests.support.klamm import KlammBroker
+from tests.support.wire import SET, WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.support.kafka import KafkaCluster
+
+KAFKAS_CODES: Final[Mapping[str, list[int]]] = json.loads(
+    Path(__file__).parent.with_name("support").joinpath("kafka_batch_answers.json").read_text()
+)
+"""Error codes of Apache Kafka 4.1 by case, one for each of the topics below. The last test asks Kafka again."""
+TOPICS: Final = {
+    "plain": (),
+    "compact": (("cleanup.policy", SET, "compact"),),
+    "lz4": (("compression.type", SET, "lz4"),),
+    "append": (("message.timestamp.type", SET, "LogAppendTime"),),
+    "recent": (("message.timestamp.before.max.ms", SET, "86400000"),),
+}
+UNKNOWN_SERVER_ERROR, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD = -1, 32, 76, 87
+
+UNREADABLE: Final = {
+    "record one byte shorter than its length",
+    "record of length 0",
+    "record of length -1",
+    "record of length 2^31-1",
+    "byte behind the headers",
+    "byte behind the payload",
+    "100 bytes behind the payload",
+}
+"""Kafka does not compare the length of a compressed record with its fields, and stops reading at the last record."""
+RECOMPRESSED: Final = {"base timestamp -1000", "producer without epoch"}
+"""Kafka fails while it builds these anew in another codec; klamm does not need to build them."""
+
+
+class Answer(NamedTuple):
+    error_code: int
+    stored: object
+    """Attributes, largest timestamp, and offset and time of each record; None of a batch that was rejected."""
+
+
+def answers_of(address: str, prefix: str) -> dict[str, list[Answer]]:
+    with WireClient(address) as client:
+        for topic, configs in TOPICS.items():
+            client.create_topic(prefix + topic)
+            if configs:
+                client.alter_topic(prefix + topic, configs)
+        time.sleep(0.5)  # until Kafka's logs have seen their configs
+        return {case.name: [answer(client, prefix, topic, case.batch) for topic in TOPICS] for case in cases()}
+
+
+def answer(client: WireClient, prefix: str, topic: str, batch: bytes) -> Answer:
+    data = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=prefix + topic, partition_data=[data])],
+    )
+    (result,) = client.ask(request, ProduceResponse, 9).responses[0].partition_responses
+    if result.error_code:
+        return Answer(result.error_code, None)
+    stored = client.fetch(prefix + topic, 0, result.base_offset)[0][0]
+    records = [(record.offset - stored.base_offset, record.timestamp) for record in decode_records(stored)]
+    if topic == "append":  # with the time of the broker
+        return Answer(0, (stored.attributes, [offset for offset, _ in records]))
+    return Answer(0, (stored.attributes, stored.max_timestamp, records))
+
+
+def expected_code(case: str, topic: str, kafkas: int) -> int:
+    codec, _, defect = case.partition(": ")
+    if codec != "none" and defect in UNREADABLE and not (topic == "lz4" and kafkas == INVALID_RECORD):
+        return INVALID_RECORD
+    if kafkas == UNKNOWN_SERVER_ERROR:
+        if topic == "lz4" and defect in RECOMPRESSED:
+            return 0
+        if defect in {f"written as codec {number}" for number in (5, 6, 7)}:
+            return UNSUPPORTED_COMPRESSION_TYPE
+        return INVALID_RECORD
+    return kafkas
+
+
+@pytest.fixture(scope="module")
+def klamms() -> dict[str, list[Answer]]:
+    with KlammBroker() as broker:
+        return answers_of(broker.bootstrap_servers, "damaged-")
+
+
+def test_klamm_answers_as_kafka_did(klamms: dict[str, list[Answer]]) -> None:
+    expected = {
+        case: [expected_code(case, topic, code) for topic, code in zip(TOPICS, codes, strict=True)]
+        for case, codes in KAFKAS_CODES.items()
+    }
+    assert {case: [each.error_code for each in answers] for case, answers in klamms.items()} == expected
+
+
+def test_what_kafka_accepts_and_klamm_does_not_no_consumer_could_read(klamms: dict[str, list[Answer]]) -> None:
+    stricter = {
+        case.partition(": ")[2]
+        for case, answers in klamms.items()
+        for mine, kafkas in zip(answers, KAFKAS_CODES[case], strict=True)
+        if mine.error_code and kafkas == 0
+    }
+    assert stricter == UNREADABLE
+
+
+def test_the_real_kafka_still_answers_as_recorded_and_stores_the_same(
+    real_kafka: KafkaCluster, klamms: dict[str, list[Answer]]
+) -> None:
+    kafkas = answers_of(real_kafka.bootstrap_servers, "damaged-")
+    assert {case: [each.error_code for each in answers] for case, answers in kafkas.items()} == KAFKAS_CODES
+    for case, answers in kafkas.items():
+        for theirs, mine in zip(answers, klamms[case], strict=True):
+            if theirs.error_code == mine.error_code == 0:
+                assert mine.stored == theirs.stored, case

@@ -1,0 +1,74 @@
+"""A broker that could not read its sockets for a while does not let members expire whose heartbeats wait there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tests.support.klamm import KlammBroker
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SESSION_MS = 2000
+MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID = 79, 25
+
+
+def join_request(member_id: str) -> JoinGroupRequest:
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=10_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+
+
+def alone_in_a_group(client: WireClient, group: str) -> tuple[str, int]:
+    asked = join_request("")
+    asked.group_id = group
+    first = client.ask(asked, JoinGroupResponse, 5)
+    assert first.error_code == MEMBER_ID_REQUIRED
+    asked.member_id = first.member_id
+    joined = client.ask(asked, JoinGroupResponse, 5)
+    assignment = SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"")
+    synced = SyncGroupRequest(
+        group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[assignment]
+    )
+    assert client.ask(synced, SyncGroupResponse, 3).error_code == 0
+    return joined.member_id, joined.generation_id
+
+
+def connections(broker: KlammBroker, count: int) -> Iterator[WireClient]:
+    return (WireClient(broker.bootstrap_servers, timeout_s=20) for _ in range(count))
+
+
+def test_heartbeats_that_waited_in_the_sockets_keep_their_members_alive() -> None:
+    settings = {"group.min.session.timeout.ms": "100", "group.initial.rebalance.delay.ms": "0"}
+    with KlammBroker(settings) as broker:
+        clients = list(connections(broker, 5))
+        members = [alone_in_a_group(client, f"g{index}") for index, client in enumerate(clients)]
+        os.kill(broker.pid, signal.SIGSTOP)
+        frames = []
+        try:
+            for index, (client, (member_id, generation)) in enumerate(zip(clients, members, strict=True)):
+                beat = HeartbeatRequest(group_id=f"g{index}", generation_id=generation, member_id=member_id)
+                frames.append((client, beat))
+                client.send(beat, 3)
+            time.sleep(1.5 * SESSION_MS / 1000)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert [client.receive(HeartbeatResponse, 3).error_code for client, _ in frames] == [0] * len(clients)
+        # and whoever is silent still loses its place
+        time.sleep(1.5 * SESSION_MS / 1000 + 3)
+        for client, beat in frames:
+            assert client.ask(beat, HeartbeatResponse, 3).error_code == UNKNOWN_MEMBER_ID
+            client.close()

@@ -3,15 +3,22 @@
 ::
 
     with AdminClient(bootstrap_servers="localhost:9092") as admin:
+        admin.alter_topic_configs("orders", set={"retention.ms": 60_000}, append={"cleanup.policy": "compact"}).result()
+        print(admin.topic_configs("orders").result()["retention.ms"].value)
+
+The same in the shape of KIP-339, for any resource and several at once::
+
         topic = ConfigResource(ResourceType.TOPIC, "orders")
         result = admin.incremental_alter_configs(
             {topic: [AlterConfigOp(ConfigEntry("retention.ms", "1000"), OpType.SET)]}
         )
-        result.all().result()  # raises what the broker answered; result.values()[topic] is the future of one resource
+        result.result()  # raises the first error; result.values()[topic] is the future of one resource
 
-Every call returns at once; futures are ``concurrent.futures.Future``, their errors ``KafkaApiError`` (what a broker
-answered), ``TimeoutError``, ``ConnectionError``. Calls:
+Every call returns at once. Its futures are ``concurrent.futures.Future`` that can also be awaited. Their errors are
+``KafkaApiError`` (the broker's answer), ``TimeoutError`` and ``ConnectionError``. Calls:
 
+- ``alter_topic_configs(topic, set=, append=, subtract=, delete=)``, ``alter_broker_configs(id or None, ...)``,
+  ``topic_configs(topic)``: one future
 - ``incremental_alter_configs(configs, options)``, ``replace_all_configs`` (``alter_configs`` is its deprecated name),
   ``describe_configs(resources, include_synonyms=...)``: futures per ``ConfigResource``
 - ``create_topics``, ``delete_topics``, ``create_partitions``, ``describe_topics``: futures per topic name

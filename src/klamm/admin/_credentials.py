@@ -36,8 +36,8 @@ from klamm.security.scram import ScramMechanism, salt_password
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from concurrent.futures import Future
 
+    from klamm.connections.outcome import Outcome
     from klamm.connections.pool import ConnectionPool, Deadline
 
 _SALT_BYTES: Final = 24
@@ -87,7 +87,7 @@ class CredentialCalls(AdminCalls):
 
     def list_user_scram_credentials(
         self, *, timeout_ms: int | None = None
-    ) -> Future[Mapping[str, tuple[ScramCredentialInfo, ...]]]:
+    ) -> Outcome[Mapping[str, tuple[ScramCredentialInfo, ...]]]:
         """Return mechanisms and iterations of all users that have credentials."""
         return self._pool.submit(lambda deadline: _list(self._pool, deadline), timeout_ms=timeout_ms)
 

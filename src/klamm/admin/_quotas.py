@@ -26,8 +26,8 @@ from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from concurrent.futures import Future
 
+    from klamm.connections.outcome import Outcome
     from klamm.connections.pool import ConnectionPool, Deadline
 
 
@@ -93,7 +93,7 @@ class QuotaCalls(AdminCalls):
 
     def describe_client_quotas(
         self, wanted: ClientQuotaFilter = ClientQuotaFilter(), *, timeout_ms: int | None = None
-    ) -> Future[Mapping[ClientQuotaEntity, Mapping[str, float]]]:
+    ) -> Outcome[Mapping[ClientQuotaEntity, Mapping[str, float]]]:
         """Return the quotas of the entities that a filter means; without one, of all."""
         return self._pool.submit(lambda deadline: _describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
 

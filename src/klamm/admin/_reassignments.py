@@ -26,8 +26,8 @@ from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from concurrent.futures import Future
 
+    from klamm.connections.outcome import Outcome
     from klamm.connections.pool import ConnectionPool, Deadline
 
 _FIRST_WITH_ELECTION_TYPE: Final = 1
@@ -57,7 +57,7 @@ class ReassignmentCalls(AdminCalls):
 
     def list_partition_reassignments(
         self, partitions: Collection[TopicPartition] | None = None, *, timeout_ms: int | None = None
-    ) -> Future[Mapping[TopicPartition, PartitionReassignment]]:
+    ) -> Outcome[Mapping[TopicPartition, PartitionReassignment]]:
         """Return what is under way, of some partitions or, for None, of all."""
         return self._pool.submit(lambda deadline: _list(self._pool, deadline, partitions), timeout_ms=timeout_ms)
 

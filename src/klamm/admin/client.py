@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
+from klamm.admin._changes import ConfigValue, operations
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
 from klamm.admin._log_dirs import LogDirCalls
@@ -22,13 +25,13 @@ from klamm.admin.results import (
     ListOffsetsResult,
     PerKeyResult,
 )
-from klamm.admin.types import AlterConfigsOptions
+from klamm.admin.types import AlterConfigsOptions, ConfigResource
 from klamm.connections.pool import ConnectionPool
+from klamm.protocol.types import ResourceType
 from klamm.security.acls import ANY_ACL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Collection, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
         AlterConfigOp,
         ClusterDescription,
         ConfigEntry,
-        ConfigResource,
         GroupListing,
         NewPartitions,
         NewTopic,
@@ -45,10 +47,12 @@ if TYPE_CHECKING:
     )
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.filters import EntityFilter
-    from klamm.protocol.types import ResourceType, TopicPartition
+    from klamm.connections.outcome import Outcome
+    from klamm.protocol.types import TopicPartition
     from klamm.security.acls import Acl, AclFilter
 
 DEFAULT_API_TIMEOUT_MS = 60_000
+_NOTHING: Final[Mapping[str, ConfigValue]] = MappingProxyType({})
 
 
 class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, LogDirCalls):
@@ -94,6 +98,66 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         self._pool.close()
 
     # --- configs ---
+
+    def alter_topic_configs(
+        self,
+        topic: str,
+        *,
+        set: Mapping[str, ConfigValue] = _NOTHING,  # noqa: A002 - KIP-339's word
+        append: Mapping[str, ConfigValue] = _NOTHING,
+        subtract: Mapping[str, ConfigValue] = _NOTHING,
+        delete: Iterable[str] = (),
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Outcome[None]:
+        """Change the named configs of a topic and leave all others alone (KIP-339).
+
+        ::
+
+            changed = admin.alter_topic_configs("orders", set={"retention.ms": 60_000}, delete=["segment.ms"])
+            changed.result()  # or, in a coroutine: await changed
+
+        Args:
+            topic: The topic's name.
+            set: Values by key.
+            append: Elements to add to list configs, by key.
+            subtract: Elements to remove from list configs, by key.
+            delete: Keys to reset to their defaults.
+            validate_only: Check the changes without making them.
+            timeout_ms: Limit for this call; None means the client's own.
+        """
+        changes = operations(set=set, append=append, subtract=subtract, delete=delete)
+        return self._alter_one(ConfigResource(ResourceType.TOPIC, topic), changes, validate_only, timeout_ms)
+
+    def alter_broker_configs(
+        self,
+        broker_id: int | None,
+        *,
+        set: Mapping[str, ConfigValue] = _NOTHING,  # noqa: A002 - KIP-339's word
+        append: Mapping[str, ConfigValue] = _NOTHING,
+        subtract: Mapping[str, ConfigValue] = _NOTHING,
+        delete: Iterable[str] = (),
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Outcome[None]:
+        """Change dynamic configs of one broker, or the default of all brokers where ``broker_id`` is None.
+
+        The other arguments are those of ``alter_topic_configs``.
+        """
+        name = "" if broker_id is None else str(broker_id)
+        changes = operations(set=set, append=append, subtract=subtract, delete=delete)
+        return self._alter_one(ConfigResource(ResourceType.BROKER, name), changes, validate_only, timeout_ms)
+
+    def topic_configs(self, topic: str, *, timeout_ms: int | None = None) -> Outcome[Mapping[str, ConfigEntry]]:
+        """Return the configs in force of a topic, by key."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        return self.describe_configs([resource], timeout_ms=timeout_ms).values()[resource]
+
+    def _alter_one(
+        self, resource: ConfigResource, changes: list[AlterConfigOp], validate_only: bool, timeout_ms: int | None
+    ) -> Outcome[None]:
+        options = AlterConfigsOptions(timeout_ms=timeout_ms, validate_only=validate_only)
+        return self.incremental_alter_configs({resource: changes}, options).values()[resource]
 
     def incremental_alter_configs(
         self,
@@ -164,7 +228,8 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         timeout_ms: int | None = None,
     ) -> DescribeConfigsResult:
         """Return the configs in force, per resource; a mapping names the wanted keys (None: all of them)."""
-        wanted = {resource: (resources[resource] if isinstance(resources, dict) else None) for resource in resources}
+        keys_of = resources if isinstance(resources, Mapping) else dict.fromkeys(resources)
+        wanted = {resource: keys_of[resource] for resource in resources}
         result = DescribeConfigsResult(wanted)
         for node_id, some in _configs.by_broker(wanted).items():
             work = functools.partial(
@@ -235,19 +300,19 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
 
     def list_topics(
         self, *, include_internal: bool = False, timeout_ms: int | None = None
-    ) -> Future[Mapping[str, TopicListing]]:
+    ) -> Outcome[Mapping[str, TopicListing]]:
         """Return every topic that may be seen, by name."""
         work = functools.partial(_topics.list_all, include_internal=include_internal)
         return self._pool.submit(lambda deadline: work(self._pool, deadline), timeout_ms=timeout_ms)
 
     def list_config_resources(
         self, resource_type: ResourceType, *, timeout_ms: int | None = None
-    ) -> Future[tuple[str, ...]]:
+    ) -> Outcome[tuple[str, ...]]:
         """Return the names of the resources of one type that have configs (KIP-1142)."""
         work = functools.partial(_listing.list_config_resources, resource_type=resource_type)
         return self._pool.submit(lambda deadline: work(self._pool, deadline), timeout_ms=timeout_ms)
 
-    def list_groups(self, *, timeout_ms: int | None = None) -> Future[tuple[GroupListing, ...]]:
+    def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
         """Return the groups of all coordinators, by id."""
         return self._pool.submit(lambda deadline: _listing.list_groups(self._pool, deadline), timeout_ms=timeout_ms)
 
@@ -264,13 +329,13 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         self._start(result, work, timeout_ms=timeout_ms)
         return result
 
-    def describe_cluster(self, *, timeout_ms: int | None = None) -> Future[ClusterDescription]:
+    def describe_cluster(self, *, timeout_ms: int | None = None) -> Outcome[ClusterDescription]:
         """Return cluster id, controller, brokers and the features of the broker that was asked."""
         return self._pool.submit(lambda deadline: _topics.describe_cluster(self._pool, deadline), timeout_ms=timeout_ms)
 
     # --- ACLs ---
 
-    def describe_acls(self, wanted: AclFilter = ANY_ACL, *, timeout_ms: int | None = None) -> Future[tuple[Acl, ...]]:
+    def describe_acls(self, wanted: AclFilter = ANY_ACL, *, timeout_ms: int | None = None) -> Outcome[tuple[Acl, ...]]:
         """Return the ACLs that a filter means, all without one; SECURITY_DISABLED when there is no authorizer."""
         return self._pool.submit(lambda deadline: _acls.describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
 
@@ -294,7 +359,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
 
     def describe_client_configs(
         self, entity_filter: EntityFilter, *, timeout_ms: int | None = None
-    ) -> Future[tuple[ClientConfigsDescription, ...]]:
+    ) -> Outcome[tuple[ClientConfigsDescription, ...]]:
         """Return the entities that the filter accepts, with their own configs and the registered client versions.
 
         Fails with ``UnsupportedVersionError`` where the broker does not announce the feature ``client.configs``.

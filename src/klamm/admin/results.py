@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -18,11 +17,13 @@ from klamm.admin.types import (
     TopicDescription,
 )
 from klamm.connections.errors import api_error
+from klamm.connections.outcome import Outcome
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
+    from typing import Any
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -32,19 +33,19 @@ class PerKeyResult(Generic[Key, Value]):
     """Futures by key; nobody needs to know how many requests are behind them."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
-        self._futures: dict[Key, Future[Value]] = {}
+        self._futures: dict[Key, Outcome[Value]] = {}
         for key in keys:
-            future: Future[Value] = Future()
+            future: Outcome[Value] = Outcome()
             future.set_running_or_notify_cancel()
             self._futures[key] = future
 
-    def values(self) -> Mapping[Key, Future[Value]]:
+    def values(self) -> Mapping[Key, Outcome[Value]]:
         """Return the future of each key, in the order in which they were asked for."""
         return MappingProxyType(self._futures)
 
-    def all(self) -> Future[dict[Key, Value]]:
+    def all(self) -> Outcome[dict[Key, Value]]:
         """Return a future of everything; it fails with the first error, in the order of the keys."""
-        everything: Future[dict[Key, Value]] = Future()
+        everything: Outcome[dict[Key, Value]] = Outcome()
         everything.set_running_or_notify_cancel()
         waiting = set(self._futures)
         lock = threading.Lock()  # futures may be settled while this method still adds its callbacks
@@ -61,6 +62,22 @@ class PerKeyResult(Generic[Key, Value]):
         for key, future in self._futures.items():
             future.add_done_callback(lambda _, key=key: one_done(key))  # type: ignore[misc]  # a default is no argument
         return everything
+
+    def result(self, timeout: float | None = None) -> dict[Key, Value]:
+        """Wait for all keys and return their values.
+
+        Args:
+            timeout: Seconds to wait at most; None waits as long as the call may take.
+
+        Raises:
+            TimeoutError: Not everything was done in time.
+            Exception: The first error, in the order of the keys.
+        """
+        return self.all().result(timeout)
+
+    def __await__(self) -> Generator[Any, None, dict[Key, Value]]:
+        """Wait for all keys in a coroutine; raises the first error, in the order of the keys."""
+        return self.all().__await__()
 
     def succeed(self, key: Key, value: Value) -> None:
         """Settle a key that is still open."""
@@ -80,7 +97,7 @@ class PerKeyResult(Generic[Key, Value]):
             self.fail(key, error)
 
 
-def _settle_all(everything: Future[dict[Key, Value]], futures: Mapping[Key, Future[Value]]) -> None:
+def _settle_all(everything: Outcome[dict[Key, Value]], futures: Mapping[Key, Outcome[Value]]) -> None:
     values: dict[Key, Value] = {}
     for key, future in futures.items():
         error = future.exception()

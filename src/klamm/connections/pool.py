@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import kafka.errors as kafka_errors
@@ -17,11 +16,13 @@ from kafka.net.selector import NetworkSelector
 
 from klamm.connections.bridge import BridgedRequest, BridgedResponse
 from klamm.connections.errors import RETRIABLE_CODES, BrokerUnavailableError, api_error
+from klamm.connections.outcome import Outcome
 from klamm.connections.versions import negotiate
 from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from concurrent.futures import Future
 
     from klamm.protocol.schema import Message
 
@@ -77,7 +78,7 @@ class ConnectionPool:
 
     def submit(
         self, work: Callable[[Deadline], Coroutine[Any, Any, AnyResult]], *, timeout_ms: int | None = None
-    ) -> Future[AnyResult]:
+    ) -> Outcome[AnyResult]:
         """Run ``work(deadline)`` on the pool's thread; its result or its exception is the future's.
 
         Args:
@@ -87,7 +88,7 @@ class ConnectionPool:
         Raises:
             RuntimeError: The pool is closed.
         """
-        outcome: Future[AnyResult] = Future()
+        outcome: Outcome[AnyResult] = Outcome()
         outcome.set_running_or_notify_cancel()
         with self._lock:
             if self._closed:

@@ -79,8 +79,6 @@ APIS = (
     "AlterClientQuotas",
     "DescribeUserScramCredentials",
     "AlterUserScramCredentials",
-    "DescribeQuorum",
-    "UpdateFeatures",
     "DescribeCluster",
     "DescribeProducers",
     "DescribeTransactions",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from klamm.admin.types import (
     ClusterDescription,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from klamm.connections.pool import ConnectionPool, Deadline
 
 FIRST_METADATA_WITHOUT_AUTO_CREATION = 4
-NO_TOPIC_ID = UUID(int=0)
 CONSUMER_REPLICA_ID = -1
 
 

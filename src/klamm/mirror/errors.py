@@ -29,7 +29,3 @@ class FlowFailedError(MirrorError):
 
 class SparkFailedError(MirrorError):
     """Spark fails again and again, or is gone and cannot be started by this process."""
-
-
-class PartitionStoppedError(MirrorError):
-    """One partition can not be mirrored further without losing or doubling records; the others go on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.broker.time_slice import TimeSlice
 from klamm.client_configs.describing import DescribedEntity, describe
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from klamm.storage.metadata import MetadataStore
 
 """The name under which ApiVersions announces that keys 50 and 51 also speak KIP-649."""
-FEATURE_VERSIONS: Final = (1, 1)
 
 
 class ClientConfigService:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from klamm.protocol.messages.fetch import FetchRequest
 
-INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000

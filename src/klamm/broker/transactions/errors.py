@@ -33,9 +33,3 @@ class TransactionalIdNotFoundError(KafkaApiError):
     """Nobody uses this transactional id."""
 
     error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-
-
-class UnstableOffsetCommitError(KafkaApiError):
-    """Offsets of a transaction that is not ended yet wait to be committed (KIP-447)."""
-
-    error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT

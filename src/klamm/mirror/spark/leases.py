@@ -8,7 +8,7 @@ that served it last: ``session`` says which copier the driver saw finish, and on
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client.fetch import FetchLimits
@@ -44,16 +44,6 @@ class Group:
     shares: tuple[Share, ...]
     session: str = ""
     """The copier that served this group in the lease before and ended it in order; empty: none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """One micro-batch."""
-
-    number: int
-    groups: tuple[Group, ...] = field(default=())
-    seconds: float
-    """How long tasks go on; the driver may end it early."""
 
 
 def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -> tuple[Group, ...]:

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.files import write_atomically
+from klamm.storage.schema import connect_sqlite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from klamm.storage.schema import Database
 
 META_PROPERTIES: Final = "meta.properties"
 CLUSTER_ID_SETTING: Final = "cluster_id"
@@ -38,13 +41,16 @@ def partition_directories(logs: Path) -> Iterator[tuple[Path, str, int]]:
             yield path, topic, int(partition)
 
 
-def check_metadata(metadata: Path, logs: Path, *, was_clean: bool) -> None:
+def check_metadata(
+    metadata: Path, logs: Path, *, was_clean: bool, connect: Callable[[Path], Database] = connect_sqlite
+) -> None:
     """Refuse metadata that cannot be those of the logs beside them.
 
     Args:
         metadata: The SQLite file; it may be missing when there are no partitions either.
         logs: The directory of all partitions.
         was_clean: The last run ended in order, so that the file need not be read through.
+        connect: Opens a connection; crash tests pass their own.
 
     Raises:
         MetadataLostError: The metadata are missing, empty or damaged.
@@ -56,8 +62,8 @@ def check_metadata(metadata: Path, logs: Path, *, was_clean: bool) -> None:
             raise _lost(metadata, "is missing" if not metadata.exists() else "is empty", logs)
         return
     try:
-        with closing(sqlite3.connect(metadata, isolation_level=None)) as database:
-            found = "ok" if was_clean else database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        with closing(connect(metadata)) as database:
+            found = "ok" if was_clean else next(iter(database.execute("PRAGMA quick_check(1)")))[0]
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             cluster_id = _setting(database, CLUSTER_ID_SETTING) if "settings" in tables else None
     except sqlite3.OperationalError as error:
@@ -77,8 +83,8 @@ def check_metadata(metadata: Path, logs: Path, *, was_clean: bool) -> None:
         )
 
 
-def _setting(database: sqlite3.Connection, name: str) -> str | None:
-    row = database.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+def _setting(database: Database, name: str) -> str | None:
+    row = next(iter(database.execute("SELECT value FROM settings WHERE name = ?", (name,))), None)
     return None if row is None else str(row[0])
 
 

@@ -32,6 +32,10 @@ class CompactableLogs(Protocol):
         """Return the logs that are open."""
         ...
 
+    async def flush(self, log: PartitionLog) -> None:
+        """Make a log durable up to its present end."""
+        ...
+
     async def checkpoint(self) -> None:
         """Write durably how far logs are compacted, among others."""
         ...
@@ -104,6 +108,8 @@ class Cleaner:
             settings = self._settings()
             pace = Pace(settings.cleaner_bytes_per_s, self._stop)
             try:
+                if not await self._is_checkpointed(log):
+                    continue
                 saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
             except OSError as error:
                 self._reports.report(log.name, "cannot be compacted", error)
@@ -111,6 +117,17 @@ class Cleaner:
         if passes:
             await self._logs.checkpoint()
         return saved
+
+    async def _is_checkpointed(self, log: PartitionLog) -> bool:
+        """Return whether a start after a crash trusts all closed segments; bring that about if need be.
+
+        Above the recovery point a start takes a gap between two segments for records that a power cut has taken, and
+        compaction makes such gaps.
+        """
+        if log.checkpointed_point < log.segments[-1].base_offset:
+            await self._logs.flush(log)
+            await self._logs.checkpoint()
+        return log.checkpointed_point >= log.segments[-1].base_offset
 
 
 def _is_cleanable(log: PartitionLog) -> bool:

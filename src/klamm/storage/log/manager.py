@@ -405,6 +405,8 @@ class LogManager:
             outdated = frozenset(self._outdated)
             await _to_the_end(self._checkpoint_files.write, self._snapshot())
             self._outdated -= outdated
+            for state in moved:
+                state.log.checkpointed_point = self._recovery_points.get(state.log.name, 0)
 
     def _save_recovery_state(self, log: PartitionLog, moved: list[_RecoveryState]) -> None:
         recorded = self._recovery_points.get(log.name, 0)

@@ -75,6 +75,8 @@ class PartitionLog:
         self.end_offset = end_offset
         self.log_start_offset = log_start_offset
         self.recovery_point = recovery_point
+        self.checkpointed_point = recovery_point
+        """The recovery point that a start after a crash begins with."""
         self.segments = segments
         self.producers = producers
         self.epochs = epochs

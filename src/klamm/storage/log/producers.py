@@ -36,6 +36,8 @@ WINDOW: Final = 5
 SNAPSHOT: Final = "klamm-producers.json"
 NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
+UNUSABLE: Final = -1
+"""In place of the offset of a file: all of the log has to be read instead."""
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 
@@ -289,8 +291,14 @@ class ProducerStates:
 
     # -- keeping them over a restart
 
-    def save(self, directory: Path, offset: int) -> None:
-        """Write what is known of the log below ``offset``; without any producer the file goes."""
+    def save(self, directory: Path, offset: int, *, durable: bool = False) -> None:
+        """Write what is known of the log below ``offset``; without any producer the file goes.
+
+        Args:
+            directory: The partition's.
+            offset: The end of the log.
+            durable: Wait for the disk.
+        """
         path = directory / SNAPSHOT
         if not self._states:
             path.unlink(missing_ok=True)
@@ -308,14 +316,14 @@ class ProducerStates:
             for producer_id, state in self._states.items()
         ]
         text = json.dumps({"version": 3, "offset": offset, "producers": producers}, separators=(",", ":"))[1:]
-        write_atomically(path, _CRC_PREFIX.format(crc32(text.encode())) + text, durable=False)
+        write_atomically(path, _CRC_PREFIX.format(crc32(text.encode())) + text, durable=durable)
 
     def load(self, directory: Path, end_offset: int) -> int | None:
         """Read what ``save`` wrote.
 
         Returns:
-            The offset up to which it holds; None without a file; -1 when the file is damaged or ahead of the log,
-            which is told and not raised.
+            The offset up to which it holds; None without a file; ``UNUSABLE`` when the file is damaged or ahead of
+            the log, which is logged and not raised.
         """
         path = directory / SNAPSHOT
         try:
@@ -334,13 +342,13 @@ class ProducerStates:
         except (ValueError, KeyError, TypeError) as error:
             logger.warning("%s is not used, producers are taken from the log: %s", path, error)
             self.clear()
-            return -1
+            return UNUSABLE
         if offset > end_offset:
             logger.warning(
                 "%s is ahead of the log, which ends at %d: producers are taken from the log", path, end_offset
             )
             self.clear()
-            return -1
+            return UNUSABLE
         return offset
 
 

@@ -11,8 +11,9 @@ from klamm.storage.log import segment_swap
 from klamm.storage.log.aborted import SUFFIX, entry_for
 from klamm.storage.log.checkpoints import OFFLINE
 from klamm.storage.log.epochs import LeaderEpochs
+from klamm.storage.log.files import fsync_path
 from klamm.storage.log.partition import PartitionLog
-from klamm.storage.log.producers import NO_OFFSET, ProducerStates
+from klamm.storage.log.producers import NO_OFFSET, UNUSABLE, ProducerStates
 from klamm.storage.log.segment import LogSegment
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def open_partition(
     if offline_mark.exists():
         for segment in segments:
             segment.file.forget_cached()
-    end_offset = _recover(name, segments, recovery_point) if segments else 0
+    # Compaction leaves gaps between segments, but only below a recovery point that is in the checkpoint.
+    may_have_gaps = recovery_point == 0 and (compacted_up_to > 0 or configs().is_compacted)
+    end_offset = _recover(name, segments, recovery_point, may_have_gaps=may_have_gaps) if segments else 0
     if log_start_offset > end_offset:
         # The rest of the log was lost. Its offsets must not be used again for other records.
         if segments:
@@ -134,8 +137,11 @@ def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
     ]
 
 
-def _recover(name: str, segments: list[LogSegment], recovery_point: int) -> int:
-    """Check what is behind the recovery point and cut what is not whole; returns the end offset."""
+def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_have_gaps: bool) -> int:
+    """Check what is behind the recovery point and cut what is not whole; returns the end offset.
+
+    What is cut is cut durably: it would come back in the next power cut, behind other records with the same offsets.
+    """
     end_offset = segments[0].base_offset
     for index, segment in enumerate(segments):
         is_last = index == len(segments) - 1
@@ -143,6 +149,8 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int) -> int:
             segment.complete_indexes(_INDEX_INTERVAL, _END)
             continue
         end_offset, cut = _recover_segment(segment, recovery_point)
+        if cut is None and not is_last and not may_have_gaps and segments[index + 1].base_offset != end_offset:
+            cut = 0, f"the next segment begins at offset {segments[index + 1].base_offset}"
         if cut is None:
             continue
         lost = segments[index + 1 :]
@@ -154,9 +162,11 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int) -> int:
             cut[1],
             f", and {len(lost)} segments behind it" if lost else "",
         )
-        for other in lost:
+        for other in reversed(lost):
             other.remove()
         del segments[index + 1 :]
+        fsync_path(segment.file.path)
+        fsync_path(segment.file.path.parent)
         break
     return end_offset
 
@@ -240,6 +250,9 @@ def _replay_producers(
         except CorruptBatchError as error:
             segment.is_damaged = True
             logger.error("Producers of a damaged part of %s are not known: %s", directory.name, error)  # noqa: TRY400 -- the message has all there is
+    if saved == UNUSABLE:
+        # Else it would be taken for true as soon as the log is as long again.
+        producers.save(directory, end_offset, durable=True)
 
 
 def _replay(producers: ProducerStates, segment: LogSegment, head: BatchHead, now_ms: int) -> None:

@@ -1,0 +1,103 @@
+"""Power cuts over metadata and logs together, with transactions in flight, judged by a checker of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from unittest import mock
+
+import pytest
+
+from klamm.broker.transactions.decisions import Decisions
+from tests.support.power_cut_load import DURABLE, Ledger, live, start_after, what_is_wrong
+from tests.support.recorded_disk import RecordedDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
+_RUNS: Final = 10 if _IS_SOAK else 1
+_LIVES: Final = 4 if _IS_SOAK else 2
+_CUTS: Final = 60 if _IS_SOAK else 15
+_TRANSACTIONS: Final = 8 if _IS_SOAK else 5
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory in memory where there is one: the real disk proves nothing here."""
+    memory = Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="klamm-cuts-", dir=memory if memory.is_dir() else None))
+    yield directory
+    shutil.rmtree(directory)
+
+
+def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[int, list[str]]:
+    """Let a broker live, die at many moments and go on after one of them; returns the cuts and what was wrong."""
+    chance = random.Random(seed)
+    ledger, here = Ledger(), scratch / "life-0"
+    here.mkdir()
+    count, wrong = 0, []
+    for life in range(_LIVES):
+        disk = RecordedDisk(here)
+        live(here, disk, ledger, *options, life=life, transactions=_TRANSACTIONS)
+        moments = sorted(chance.randrange(len(disk.journal) + 1) for _ in range(_CUTS))
+        going_on = chance.randrange(_CUTS)
+        following = scratch / f"life-{life + 1}"
+        for number, cut in enumerate(disk.cuts(moments, chance)):
+            directory = scratch / "cut"
+            cut.write(directory)
+            known = ledger.at(cut)
+            try:
+                found = start_after(directory, *options)
+                problems = what_is_wrong(known, found, is_durable=options == DURABLE)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the start needed help
+                problems = [f"{type(error).__name__}: {error}"]
+            wrong += [f"seed {seed}, life {life}, moment {cut.moment}: {problem}" for problem in problems]
+            shutil.rmtree(directory)
+            if number == going_on:
+                cut.write(following)
+                next_ledger = known
+            count += 1
+        shutil.rmtree(here)
+        if life + 1 == _LIVES:
+            shutil.rmtree(following)
+        here, ledger = following, next_ledger
+    return count, wrong
+
+
+@pytest.mark.parametrize("options", [DURABLE, ()], ids=["flushed", "in the page cache"])
+def test_no_power_cut_breaks_a_promise(scratch: Path, options: tuple[str, ...]) -> None:
+    total = 0
+    for run in range(_RUNS):
+        directory = scratch / str(run)
+        directory.mkdir()
+        cuts, wrong = power_cuts(directory, options, seed=random.randrange(2**32))
+        total += cuts
+        assert not wrong, "\n".join(wrong)
+    assert total == _RUNS * _LIVES * _CUTS
+
+
+def _found_in(scratch: Path) -> bool:
+    """Cut until something is wrong."""
+    for run in range(20):
+        directory = scratch / str(run)
+        directory.mkdir()
+        if power_cuts(directory, DURABLE, seed=random.randrange(2**32))[1]:
+            return True
+    return False
+
+
+def test_the_checker_finds_decisions_that_are_not_remembered(scratch: Path) -> None:
+    """A control: as it was before decisions outlived the next transaction of their producer."""
+    with mock.patch.object(Decisions, "find", return_value=None):
+        assert _found_in(scratch)
+
+
+def test_the_checker_finds_records_that_were_not_synced(scratch: Path) -> None:
+    """A control: logs are acknowledged without an fsync."""
+    with mock.patch("klamm.storage.log.manager._fsync_all"):
+        assert _found_in(scratch)

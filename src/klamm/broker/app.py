@@ -160,11 +160,7 @@ class BrokerApp:
         if tls is not None:
             _follow(configs, tls)
         configs.subscribe(lambda change: policies.follow(change, configs.set_on_broker(change.resource_name)))
-        shares = DescriptorShares.of(raise_limit(), listeners=len(settings.listeners) * len(settings.node_ids))
-        logger.info(
-            "%d files may be open: %d of logs, %d connections", shares.limit, shares.log_files, shares.connections
-        )
-        SPARE.keep()
+        shares = _share_descriptors(settings)
         logs = _open_logs(settings, configs, FilePool(shares.log_files))
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
@@ -248,6 +244,14 @@ class BrokerApp:
         services.credentials.load()
         if services.topics.get(REGISTRATIONS_TOPIC) != topic:  # it is not deleted after all, or was not made
             self._registrations.replay()
+
+
+def _share_descriptors(settings: BrokerSettings) -> DescriptorShares:
+    """Divide the file descriptors that the process may have, and keep spare ones."""
+    shares = DescriptorShares.of(raise_limit(), listeners=len(settings.listeners) * len(settings.node_ids))
+    logger.info("%d files may be open: %d of logs, %d connections", shares.limit, shares.log_files, shares.connections)
+    SPARE.keep()
+    return shares
 
 
 def _tls_renewal(

@@ -192,3 +192,31 @@ def test_an_audited_policy_lets_pass_and_says_so(module: Path) -> None:
 def test_a_mode_that_is_no_mode_keeps_the_broker_from_starting() -> None:
     with pytest.raises(BrokerStartError, match=r"loud for configuration delete\.topic\.policy\.mode: .*ENFORCE, AUDIT"):
         klamm.Broker(config={"delete.topic.policy.mode": "loud"}).start()
+
+
+def test_a_maximum_holds_for_the_brokers_default_too(tmp_path: Path) -> None:
+    week_ms, day_ms = "604800000", "86400000"
+    (tmp_path / "rules.yaml").write_text(f"rules: [{{name: week, configs: {{retention.ms: {{max: {week_ms}}}}}}}]")
+    config = {
+        "create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "alter.config.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(tmp_path / "rules.yaml"),
+        "log.retention.hours": "720",
+    }
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        # given
+        with pytest.raises(PolicyViolationError, match=r"retention.ms=2592000000 \(the broker's default\)"):
+            admin.create_topics([NewTopic(name="left-out")]).all().result()
+        admin.create_topics([NewTopic(name="set", configs={"retention.ms": day_ms})]).all().result()
+        resource = ConfigResource(ResourceType.TOPIC, "set")
+        # when, then: neither a DELETE nor a replacement that leaves it out
+        with pytest.raises(PolicyViolationError, match="the broker's default"):
+            alter(admin, "set", "retention.ms", None).result()
+        with pytest.raises(PolicyViolationError, match="the broker's default"):
+            admin.replace_all_configs({resource: [ConfigEntry("flush.ms", "5")]}).all().result()
+        # when
+        default = AlterConfigOp(ConfigEntry("log.retention.ms", day_ms), OpType.SET)
+        admin.incremental_alter_configs({ConfigResource(ResourceType.BROKER, ""): [default]}).all().result()
+        # then
+        alter(admin, "set", "retention.ms", None).result()
+        admin.create_topics([NewTopic(name="left-out")]).all().result()

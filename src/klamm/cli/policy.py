@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
-from klamm.configs.definitions import POLICY_RULES_FILE
+from klamm.configs.definitions import POLICY_RULES_FILE, topic_configs
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, Details, TopicDetails
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
@@ -24,6 +24,8 @@ from klamm.security.principals import ANONYMOUS, principal_of
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
+
+    from klamm.admin import ConfigEntry
 
 EXIT_OK: Final = 0
 EXIT_REFUSED: Final = 3
@@ -46,6 +48,8 @@ class ExistingTopic:
     replication_factor: int
     configs: Mapping[str, str]
     """What the topic itself sets."""
+    defaults: Mapping[str, str]
+    """The cluster's values of the other configs; Kafka's where only a file describes the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +102,16 @@ def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, princip
 
 
 def _details(kind: str, topic: ExistingTopic, principal: str) -> Details:
+    defaults = topic.defaults
     who: dict[str, Any] = {"principal": principal, "client_id": CLIENT_ID}
     count, factor = topic.num_partitions, topic.replication_factor
     if kind == "create":
-        return TopicDetails(topic.name, count, factor, None, topic.configs, validate_only=True, **who)
+        return TopicDetails(
+            topic.name, count, factor, None, topic.configs, validate_only=True, defaults=defaults, **who
+        )
     if kind == "alter":
-        return AlterConfigDetails("TOPIC", topic.name, topic.configs, topic.configs, validate_only=True, **who)
+        configs = topic.configs
+        return AlterConfigDetails("TOPIC", topic.name, configs, configs, validate_only=True, defaults=defaults, **who)
     if kind == "partitions":
         return CreatePartitionsDetails(
             topic=topic.name, num_partitions=count, new_num_partitions=count + 1, replication_factor=factor, **who
@@ -201,19 +209,21 @@ def _only_policy(file: str, names: Mapping[str, Any], module: str) -> str:
 def _declared(file: str) -> list[ExistingTopic]:
     from klamm.cli.configs.plan_file import parse_document  # noqa: PLC0415  # reads YAML
 
+    defaults = {name: found.default for name, found in topic_configs().items() if found.default is not None}
     return [
         ExistingTopic(
             name=topic.name,
             num_partitions=topic.partitions or 1,
             replication_factor=topic.replication_factor or 1,
             configs=topic.configs,
+            defaults=defaults,
         )
         for topic in parse_document(Path(file).read_text(encoding="utf-8"))
     ]
 
 
 def _existing(options: argparse.Namespace) -> list[ExistingTopic]:
-    from klamm.admin import ConfigResource, ConfigSource, ResourceType  # noqa: PLC0415  # the network library
+    from klamm.admin import ConfigResource, ResourceType  # noqa: PLC0415  # the network library
 
     with connect(options) as admin:
         names = sorted(admin.list_topics().result())
@@ -225,14 +235,21 @@ def _existing(options: argparse.Namespace) -> list[ExistingTopic]:
             name=name,
             num_partitions=len(described[name].partitions),
             replication_factor=len(described[name].partitions[0].replicas),
-            configs={
-                entry.name: entry.value
-                for entry in configs[ConfigResource(ResourceType.TOPIC, name)].values()
-                if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None
-            },
+            configs=_values(configs[ConfigResource(ResourceType.TOPIC, name)], are_own=True),
+            defaults=_values(configs[ConfigResource(ResourceType.TOPIC, name)], are_own=False),
         )
         for name in names
     ]
+
+
+def _values(described: Mapping[str, ConfigEntry], *, are_own: bool) -> dict[str, str]:
+    from klamm.admin import ConfigSource  # noqa: PLC0415  # the network library
+
+    return {
+        entry.name: entry.value
+        for entry in described.values()
+        if (entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG) == are_own and entry.value is not None
+    }
 
 
 def _assignment(text: str) -> tuple[str, str]:

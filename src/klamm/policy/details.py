@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
+
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class TopicDetails:
     """The name of the listener that the request came through."""
     validate_only: bool = False
     """Whether nothing will be created either way."""
+    defaults: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """The broker's value of every topic config, which is in force where ``configs`` sets none; empty when unknown."""
 
     def __post_init__(self) -> None:
         """Keep read-only copies of what the caller passed."""
@@ -65,6 +70,10 @@ class AlterConfigDetails:
     """The name of the listener that the request came through."""
     validate_only: bool = False
     """Whether nothing will be changed either way."""
+    removed: frozenset[str] = frozenset()
+    """Configs that are set on the resource now and no longer then, also those that a replacing AlterConfigs drops."""
+    defaults: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """For TOPIC the broker's value of every config, which is in force where ``result`` sets none; else empty."""
 
     def __post_init__(self) -> None:
         """Keep read-only copies of what the caller passed."""

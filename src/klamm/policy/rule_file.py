@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from fnmatch import translate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,8 @@ from klamm.policy.patterns import NamePattern
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# A "*" at the beginning or behind one literal character; that in a class, or behind one such as \d, is left alone.
+_GLOB: Final = re.compile(r"(?P<skip>\\[A-Za-z]\*?|\[\^?\]?[^\]]*\]\*?)|(?P<literal>\\[^A-Za-z]|[A-Za-z0-9_:-]|^)\*")
 ACTIONS: Final = ("create", "alter", "partitions", "delete")
 
 
@@ -52,15 +53,17 @@ class Rule:
     name: str
     topics: NamePattern | None = None
     """Matches the whole name; None matches every topic."""
-    principals: tuple[re.Pattern[str], ...] = ()
-    """Match ``Type:name``, written with ``*`` for anything; empty: everybody."""
-    except_principals: tuple[re.Pattern[str], ...] = ()
+    principals: tuple[NamePattern, ...] = ()
+    """Match the whole ``Type:name``; empty: everybody."""
+    except_principals: tuple[NamePattern, ...] = ()
     """Whom the rule does not concern, even so."""
     actions: tuple[str, ...] = ACTIONS
     naming: NamePattern | None = None
     partitions: Bounds = Bounds()
     replication_factor: Bounds = Bounds()
     configs: Mapping[str, ConfigRule] = field(default_factory=dict)
+    only_configs: tuple[str, ...] | None = None
+    """The configs that may be set; None allows all, an empty list none."""
     forbids_deletion: bool = False
     remedy: str | None = None
     """What every refusal says in the end; None: a remedy of the rule's kind."""
@@ -70,14 +73,15 @@ class Rule:
         if action not in self.actions or (self.topics is not None and not self.topics.matches(topic)):
             return False
         known = principal or ""
-        if any(pattern.match(known) for pattern in self.except_principals):
+        if any(pattern.matches(known) for pattern in self.except_principals):
             return False
-        return not self.principals or any(pattern.match(known) for pattern in self.principals)
+        return not self.principals or any(pattern.matches(known) for pattern in self.principals)
 
     @property
     def is_linear(self) -> bool:
         """Whether the rule decides in a time that grows with the names alone."""
-        return all(pattern is None or pattern.is_linear for pattern in (self.topics, self.naming))
+        patterns = (self.topics, self.naming, *self.principals, *self.except_principals)
+        return all(pattern is None or pattern.is_linear for pattern in patterns)
 
 
 def parse_rules(text: str, *, source: str) -> tuple[Rule, ...]:
@@ -173,19 +177,17 @@ class _Table:
         return value
 
     def pattern(self, name: str) -> NamePattern | None:
-        if not self.has(name):
-            return None
-        try:
-            return NamePattern(self.text(name))
-        except re.error as error:
-            raise RuleFileError(f"{self.at(name)}: {self.text(name)!r} is no regular expression: {error}") from error
+        return _pattern(self.text(name), self.at(name)) if self.has(name) else None
 
-    def principals(self, name: str) -> tuple[re.Pattern[str], ...]:
+    def principals(self, name: str) -> tuple[NamePattern, ...]:
+        found = []
         for index, text in enumerate(self.texts(name)):
-            if ":" not in text and text != "*":  # nobody would ever match
-                raise RuleFileError(f"{self.at(name)}[{index}]: expected Type:name as in User:{text}, got {text!r}")
-        # What they become never goes back behind a ``*`` that was left: no bound on it is needed.
-        return tuple(re.compile(translate(text)) for text in self.texts(name))
+            place = f"{self.at(name)}[{index}]"
+            pattern = _pattern(text, place)
+            if ":" not in text and not text.startswith(".*"):  # it would match nobody
+                raise RuleFileError(f"{place}: expected Type:name as in User:{text}, got {text!r}")
+            found.append(pattern)
+        return tuple(found)
 
     def bounds(self) -> Bounds:
         found = Bounds(minimum=self.number("min"), maximum=self.number("max"))
@@ -197,7 +199,7 @@ class _Table:
 def _rule(table: _Table) -> Rule:
     table.only(
         "name", "topics", "principals", "except_principals", "actions", "naming",
-        "partitions", "replication_factor", "configs", "deletion", "remedy",
+        "partitions", "replication_factor", "configs", "only_configs", "deletion", "remedy",
     )  # fmt: skip
     actions = table.texts("actions") or ACTIONS
     for action in actions:
@@ -215,6 +217,7 @@ def _rule(table: _Table) -> Rule:
         partitions=_bounds(table, "partitions"),
         replication_factor=_bounds(table, "replication_factor"),
         configs=MappingProxyType(_config_rules(table.table("configs"))),
+        only_configs=_only_configs(table),
         forbids_deletion=table.has("deletion") and table.text("deletion") == "forbidden",
         remedy=table.text("remedy") if table.has("remedy") else None,
     )
@@ -224,15 +227,46 @@ def _bounds(table: _Table, name: str) -> Bounds:
     return table.table(name).only("min", "max").bounds()
 
 
+def _pattern(text: str, place: str) -> NamePattern:
+    """Read a regular expression; refuse a wildcard of shells, which would match something else.
+
+    Raises:
+        RuleFileError: It is no regular expression, or ``*`` repeats a single character as in ``prod-*``.
+    """
+    suggestion = _GLOB.sub(lambda found: found["skip"] or f"{found['literal']}.*", text)
+    if suggestion != text:
+        raise RuleFileError(
+            f"{place}: {text!r} is a regular expression, in which * repeats the character before it; did you mean"
+            f" {suggestion!r}?"
+        )
+    try:
+        return NamePattern(text)
+    except re.error as error:
+        raise RuleFileError(f"{place}: {text!r} is no regular expression: {error}") from error
+
+
 def _config_rules(table: _Table) -> dict[str, ConfigRule]:
     found = {}
     for name, entry in table.items():
         found[name] = _config_rule(entry)
-        if name not in topic_configs():  # a misspelt one would guard nothing, and could never be set
-            close = get_close_matches(name, topic_configs(), n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise RuleFileError(f"{table.at(name)}: no topic has such a config{hint}")
+        _check_config_name(name, table.at(name))
     return found
+
+
+def _only_configs(table: _Table) -> tuple[str, ...] | None:
+    if not table.has("only_configs"):
+        return None
+    names = table.texts("only_configs")
+    for index, name in enumerate(names):
+        _check_config_name(name, f"{table.at('only_configs')}[{index}]")
+    return names
+
+
+def _check_config_name(name: str, place: str) -> None:
+    if name not in topic_configs():  # a misspelt one would guard nothing, and could never be set
+        close = get_close_matches(name, topic_configs(), n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise RuleFileError(f"{place}: no topic has such a config{hint}")
 
 
 def _config_rule(table: _Table) -> ConfigRule:

@@ -8,6 +8,8 @@ Name it in any of the policy properties, and its file in ``policy.rules.file``::
         except_principals: ["User:admin"]
       - name: sizes
         topics: "orders[.].*"
+        principals: ["User:orders-.*"]
+        only_configs: [retention.ms, cleanup.policy]
         partitions: {min: 3, max: 48}
         replication_factor: {min: 2}
         configs:
@@ -19,14 +21,18 @@ Name it in any of the policy properties, and its file in ``policy.rules.file``::
         topics: "billing[.].*"
         deletion: forbidden
 
-Every rule that concerns the request must be kept. A change of configs is judged by the configs it touches, and by what
-is required afterwards; what was there before the rule came does not keep a topic from being changed otherwise.
+Every rule that concerns the request must be kept. A rule judges the value that will be in force: where a topic does not
+set a config, the broker's default. A change of configs is judged by the configs it sets or removes, and by what is
+required afterwards; what was there before the rule came does not keep a topic from being changed otherwise.
+
+Topics, names and principals are matched by regular expressions, the whole of them.
 """
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy.base import Policy
@@ -83,8 +89,10 @@ class RulesPolicy(Policy):
             _check_bounds(rule, topic, "partitions", partitions, rule.partitions)
             for factor in factors:
                 _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
+            _check_keys(rule, topic, details.configs)
             for key, wanted in rule.configs.items():
-                _check_config(rule, topic, key, wanted, altered=details.configs, result=details.configs)
+                value = _Value.in_force(key, details.configs, details.defaults)
+                _check_config(rule, topic, key, wanted, value, is_set=key in details.configs)
 
     def validate_alter_config(self, details: AlterConfigDetails) -> None:
         """Raise PolicyViolationError for the first rule that the change of a topic breaks; others are let be."""
@@ -92,8 +100,11 @@ class RulesPolicy(Policy):
             return
         topic = details.resource_name
         for rule in self._concerned("alter", topic, details.principal):
+            _check_keys(rule, topic, details.configs)
             for key, wanted in rule.configs.items():
-                _check_config(rule, topic, key, wanted, altered=details.configs, result=details.result)
+                is_touched = details.configs.get(key) is not None or key in details.removed
+                value = _Value.in_force(key, details.result, details.defaults) if is_touched else None
+                _check_config(rule, topic, key, wanted, value, is_set=key in details.result)
 
     def validate_create_partitions(self, details: CreatePartitionsDetails) -> None:
         """Raise PolicyViolationError for the first rule that the new number of partitions breaks."""
@@ -115,43 +126,98 @@ class RulesPolicy(Policy):
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))
 
 
-def _check_bounds(rule: Rule, topic: str, key: str, value: int, bounds: Bounds, *, is_unlimited: bool = False) -> None:
-    low, high = bounds.minimum, bounds.maximum
-    if high is not None and (is_unlimited or value > high):
-        _refuse(rule, topic, key, value, f"is above the maximum {high}", f"use {high} or less")
-    if low is not None and value < low and not is_unlimited:
-        _refuse(rule, topic, key, value, f"is below the minimum {low}", f"use {low} or more")
+class _Value(NamedTuple):
+    """A config's value that a rule judges."""
+
+    text: str
+    is_default: bool
+    """Whether the broker's default is in force, since the topic does not set the config."""
+
+    @classmethod
+    def in_force(cls, key: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> _Value | None:
+        """Return the value that a topic with these configs has; None when it is unknown."""
+        if key in configs:
+            return cls(configs[key], is_default=False)
+        return cls(defaults[key], is_default=True) if key in defaults else None
+
+    def __str__(self) -> str:
+        """Return the value as a refusal shows it."""
+        return f"{self.text} (the broker's default)" if self.is_default else self.text
 
 
-def _check_config(
+def _check_keys(rule: Rule, topic: str, altered: Mapping[str, str | None]) -> None:
+    """Refuse configs outside the rule's ``only_configs``; removing one is always allowed."""
+    if rule.only_configs is None:
+        return
+    for key, value in altered.items():
+        if value is not None and key not in rule.only_configs:
+            allowed = ", ".join(rule.only_configs) or "none"
+            _refuse(
+                rule, topic, key, value, f"is not one of the configs that may be set: {allowed}", f"leave {key} out"
+            )
+
+
+def _check_bounds(
     rule: Rule,
     topic: str,
     key: str,
-    wanted: ConfigRule,
+    value: object,
+    bounds: Bounds,
     *,
-    altered: Mapping[str, str | None],
-    result: Mapping[str, str],
+    number: float | None = None,
+    is_unlimited: bool = False,
+    verb: str = "use",
 ) -> None:
-    if wanted.is_required and key not in result:
+    low, high = bounds.minimum, bounds.maximum
+    size = float(str(value)) if number is None else number
+    if high is not None and (is_unlimited or size > high):
+        _refuse(rule, topic, key, value, f"is above the maximum {high}", f"{verb} {high} or less")
+    if low is not None and size < low and not is_unlimited:
+        _refuse(rule, topic, key, value, f"is below the minimum {low}", f"{verb} {low} or more")
+
+
+def _check_config(rule: Rule, topic: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool) -> None:
+    """Judge the value that will be in force, be it set or the broker's default.
+
+    Args:
+        rule: The rule.
+        topic: The topic's name.
+        key: The config.
+        wanted: What the rule says of the config.
+        value: The value in force; None when the request does not change it, or when it is unknown.
+        is_set: Whether the topic itself sets the config then.
+    """
+    if wanted.is_required and not is_set:
         _refuse(rule, topic, key, "(not set)", "is required", f"set {key}{_hint(wanted)}")
-    value = altered.get(key)
     if value is None:
         return
-    if wanted.is_forbidden:
+    if wanted.is_forbidden and not value.is_default:
         _refuse(rule, topic, key, value, "must not be set", f"leave {key} out")
+    verb = f"set {key} to" if value.is_default else "use"
     if wanted.one_of:
-        for element in (part.strip() for part in value.split(",")):
+        for element in (part.strip() for part in value.text.split(",")):
             if element not in wanted.one_of:
                 allowed = ", ".join(wanted.one_of)
-                _refuse(rule, topic, key, value, f"is not one of {allowed}", f"choose from {allowed}")
+                remedy = f"set {key}{_hint(wanted)}" if value.is_default else f"choose from {allowed}"
+                _refuse(rule, topic, key, value, f"is not one of {allowed}", remedy)
     if wanted.bounds != Bounds():
-        try:
-            number = int(value)
-        except ValueError:
-            _refuse(rule, topic, key, value, "is no whole number", f"set a number{_hint(wanted)}")
-        else:
-            is_unlimited = number == -1 and key in _UNLIMITED
-            _check_bounds(rule, topic, key, number, wanted.bounds, is_unlimited=is_unlimited)
+        number = _number(value.text)
+        if number is None:
+            _refuse(rule, topic, key, value, "is no number", f"set a number{_hint(wanted)}")
+        is_unlimited = number == -1 and key in _UNLIMITED
+        _check_bounds(rule, topic, key, value, wanted.bounds, number=number, is_unlimited=is_unlimited, verb=verb)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
 
 
 def _hint(wanted: ConfigRule) -> str:

@@ -63,8 +63,12 @@ def a_topic(
     principal: str = PRINCIPAL,
     client_id: str | None = CLIENT_ID,
     validate_only: bool = False,
+    defaults: Mapping[str, str] | None = None,
 ) -> TopicDetails:
-    """Build a topic that is about to be created; with ``assignments`` the numbers are None, as in a request."""
+    """Build a topic that is about to be created; with ``assignments`` the numbers are None, as in a request.
+
+    ``defaults`` are the broker's values of configs that the topic does not set.
+    """
     is_manual = assignments is not None
     return TopicDetails(
         topic,
@@ -76,6 +80,7 @@ def a_topic(
         client_id=client_id,
         listener=LISTENER,
         validate_only=validate_only,
+        defaults=defaults or {},
     )
 
 
@@ -88,12 +93,23 @@ def a_config_change(
     resource_type: str = "TOPIC",
     principal: str = PRINCIPAL,
     client_id: str | None = CLIENT_ID,
+    defaults: Mapping[str, str] | None = None,
 ) -> AlterConfigDetails:
     """Build a change of configs; what is set then follows from what was set before."""
     sets = sets or {}
     result = {name: value for name, value in {**(before or {}), **sets}.items() if name not in removes}
     altered = {**sets, **dict.fromkeys(removes)}
-    return AlterConfigDetails(resource_type, resource_name, altered, result, principal, client_id, LISTENER)
+    return AlterConfigDetails(
+        resource_type,
+        resource_name,
+        altered,
+        result,
+        principal,
+        client_id,
+        LISTENER,
+        removed=frozenset(before or ()).difference(result),
+        defaults=defaults or {},
+    )
 
 
 def more_partitions(

@@ -31,7 +31,7 @@ RULES = """
     rules:
       - name: team names
         naming: "(orders|billing)[.][a-z0-9.-]+"
-        except_principals: ["User:admin*"]
+        except_principals: ["User:admin.*"]
       - name: sizes
         topics: "orders[.].*"
         partitions: {min: 3, max: 48}
@@ -45,7 +45,7 @@ RULES = """
         deletion: forbidden
         remedy: ask finance
       - name: interns
-        principals: ["User:intern-*"]
+        principals: ["User:intern-.*"]
         actions: [create]
         partitions: {max: 1}
 """
@@ -185,6 +185,16 @@ def test_a_refusal_names_rule_key_value_limit_and_remedy_in_one_line(
         ("rules: [{name: a, configs: {k: 5}}]", "rules[0].configs.k: expected a mapping with names, got 5"),
         ("rules: [{name: a}, {name: a}]", "rules[1].name: 'a' is the name of another rule already"),
         ("rules: [{name: a, principals: [[b]]}]", "rules[0].principals[0]: expected a text"),
+        ("rules: [{name: a, topics: prod-*}]", "rules[0].topics: 'prod-*' is a regular expression, in which *"),
+        ("rules: [{name: a, topics: prod-*}]", "did you mean 'prod-.*'?"),
+        ("rules: [{name: a, topics: '*'}]", "rules[0].topics: '*' is a regular expression"),
+        ("rules: [{name: a, naming: '*-prod-v*.x'}]", "did you mean '.*-prod-v.*.x'?"),
+        ("rules: [{name: a, principals: ['User:b', 'User:*']}]", "principals[1]: 'User:*' is a regular expression"),
+        ("rules: [{name: a, principals: ['User:(']}]", "principals[0]: 'User:(' is no regular expression"),
+        (
+            "rules: [{name: a, only_configs: [flush.ms, retenton.ms]}]",
+            "only_configs[1]: no topic has such a config",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place(text: str, place: str) -> None:
@@ -225,3 +235,69 @@ def test_rules_only_compute_unless_a_pattern_is_up_to_re(tmp_path: Path, pattern
     path = tmp_path / "rules.yaml"
     path.write_text(f"rules: [{{name: a, partitions: {{max: 3}}}}, {{name: b, topics: '{pattern}'}}]")
     assert make_policy(RulesPolicy, policy_rules_file=str(path)).only_computes == only_computes
+
+
+@pytest.mark.parametrize("pattern", ["prod-.*", "[a-z*]*", r"\d*x", "(ab)*", "x[-]*", ".*", "a+", "a{0,}"])
+def test_what_repeats_more_than_one_character_is_no_wildcard_of_shells(pattern: str) -> None:
+    assert parse_rules(f"rules: [{{name: a, topics: '{pattern}'}}]", source="rules.yaml")
+
+
+def rules_of(text: str, tmp_path: Path) -> RulesPolicy:
+    path = tmp_path / "rules.yaml"
+    path.write_text(textwrap.dedent(text))
+    return make_policy(RulesPolicy, policy_rules_file=str(path))  # type: ignore[no-any-return]
+
+
+LIMITS = """
+    rules:
+      - name: limits
+        configs:
+          retention.ms: {max: 604800000}
+          cleanup.policy: {one_of: [compact]}
+          min.cleanable.dirty.ratio: {max: 1}
+          preallocate: {forbidden: true}
+"""
+MONTH = {"retention.ms": "2592000000"}
+GOOD = {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("value", ["2592000000", "-1"])
+def test_a_maximum_is_not_passed_by_leaving_the_config_out(tmp_path: Path, value: str) -> None:
+    policy = rules_of(LIMITS, tmp_path)
+    refusal = assert_refused(policy, a_topic(configs=GOOD, defaults={"retention.ms": value}))
+    assert refusal.error_message == (
+        f"Rule 'limits': retention.ms={value} (the broker's default) of topic orders is above the maximum 604800000;"
+        " set retention.ms to 604800000 or less."
+    )
+    assert_allowed(policy, a_topic(configs={**GOOD, "retention.ms": "5"}, defaults=MONTH))
+    assert_allowed(policy, a_topic(configs=GOOD, defaults={"retention.ms": "5", "min.cleanable.dirty.ratio": "0.5"}))
+
+
+def test_a_maximum_is_not_passed_by_removing_the_config(tmp_path: Path) -> None:
+    policy, before = rules_of(LIMITS, tmp_path), {"retention.ms": "5", **GOOD}
+    assert_refused(policy, a_config_change(removes=["retention.ms"], before=before, defaults=MONTH), match="default")
+    assert_allowed(policy, a_config_change(removes=["retention.ms"], before=before, defaults={"retention.ms": "7"}))
+    assert_allowed(policy, a_config_change(sets={"flush.ms": "5"}, before={}, defaults=MONTH))
+
+
+def test_the_brokers_default_must_be_one_of_the_values_and_may_be_what_is_forbidden_to_set(tmp_path: Path) -> None:
+    policy = rules_of(LIMITS, tmp_path)
+    refusal = assert_refused(policy, a_topic(defaults={"cleanup.policy": "delete"}))
+    assert "cleanup.policy=delete (the broker's default) of topic orders is not one of compact" in str(refusal)
+    assert "set cleanup.policy to one of compact." in str(refusal)
+    assert_allowed(policy, a_topic(configs=GOOD, defaults={"preallocate": "true"}))
+
+
+def test_a_rule_names_the_only_configs_that_may_be_set(tmp_path: Path) -> None:
+    policy = rules_of("rules: [{name: keys, only_configs: [retention.ms, flush.ms]}]", tmp_path)
+    assert_allowed(policy, a_topic(configs={"retention.ms": "5"}))
+    refusal = assert_refused(policy, a_topic(configs={"retention.ms": "5", "segment.ms": "7"}))
+    assert refusal.error_message == (
+        "Rule 'keys': segment.ms=7 of topic orders is not one of the configs that may be set: retention.ms, flush.ms;"
+        " leave segment.ms out."
+    )
+    assert_refused(policy, a_config_change(sets={"segment.ms": "7"}))
+    assert_allowed(policy, a_config_change(removes=["segment.ms"], before={"segment.ms": "7"}))
+    assert_allowed(policy, a_config_change(sets={"flush.ms": "7"}, before={"segment.ms": "7"}))
+    nothing = rules_of("rules: [{name: keys, only_configs: []}]", tmp_path)
+    assert_refused(nothing, a_topic(configs={"flush.ms": "7"}), match="may be set: none")

@@ -10,6 +10,7 @@ from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.broker.configs.logger_levels import plan_logger_levels
 from klamm.configs.brokers import BrokerSchema, is_store_of_listener
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
+from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of, parse_node_id
 from klamm.configs.operations import (
     AlterOperation,
@@ -79,6 +80,8 @@ class Decision:
     """What is set on the resource when this is decided."""
     altered: Mapping[str, str | None] = field(default_factory=dict)
     """What the request names itself; None for what it removes."""
+    defaults: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
+    """For a topic the broker's value of every config."""
 
     @property
     def result(self) -> Mapping[str, str]:
@@ -141,7 +144,12 @@ class ConfigDecider:
         replaced = {key for key, _ in alteration.replacement}
         altered = {c.name: c.value for c in changes if operations is not None or c.name in replaced}
         return Decision(
-            resource_type=resource_type, resource_name=name, changes=changes, before=current, altered=altered
+            resource_type=resource_type,
+            resource_name=name,
+            changes=changes,
+            before=current,
+            altered=altered,
+            defaults=self._image.topic_default_texts() if resource_type is ResourceType.TOPIC else NOTHING_SET,
         )
 
     def _schema(self, alteration: ResourceAlteration, node_id: int) -> tuple[ResourceType, str, ConfigSchema]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from klamm.configs.definitions import group_configs, topic_configs
 from klamm.configs.describe import CreatedTopicDescriber, TopicDescriber
 from klamm.configs.layers import NOTHING_SET, BrokerLayers
+from klamm.configs.values import format_value
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class ConfigImage:
         self._describers: dict[int, TopicDescriber] = {}
         self._created_describers: dict[int, CreatedTopicDescriber] = {}
         self._topic_defaults: Mapping[str, ConfigValue | None] | None = None
+        self._topic_default_texts: Mapping[str, str] | None = None
         self._topic_configs: dict[str, Mapping[str, ConfigValue | None]] = {}
 
     @property
@@ -133,6 +135,15 @@ class ConfigImage:
         found = self._topic_configs[name] = MappingProxyType({**defaults, **own})
         return found
 
+    def topic_default_texts(self) -> Mapping[str, str]:
+        """Return the broker's value of every topic config that has one, as DescribeConfigs shows it."""
+        found = self._topic_default_texts
+        if found is None:
+            defaults = self.layers().topic_defaults()
+            texts = {name: format_value(value) for name, value in defaults.items() if value is not None}
+            found = self._topic_default_texts = MappingProxyType(texts)
+        return found
+
     def group_config(self, group_id: str) -> Mapping[str, ConfigValue | None]:
         """Return every config in force for a group, typed; any group has some."""
         overrides, table = self.current(ResourceType.GROUP, group_id), group_configs()
@@ -150,3 +161,4 @@ class ConfigImage:
         self._created_describers.clear()
         self._topic_configs.clear()
         self._topic_defaults = None
+        self._topic_default_texts = None

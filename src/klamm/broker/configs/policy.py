@@ -25,15 +25,18 @@ class _PolicyGuard:
         return self._policies.turn(ALTER_CONFIG)
 
     async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+        result = decision.result
         details = AlterConfigDetails(
             resource_type=decision.resource_type.name,
             resource_name=decision.resource_name,
             configs=decision.altered,
-            result=decision.result,
+            result=result,
             principal=author.principal,
             client_id=author.client_id,
             listener=author.listener,
             validate_only=validate_only,
+            removed=frozenset(decision.before).difference(result),
+            defaults=decision.defaults,
         )
         return await self._policies.check(ALTER_CONFIG, details)
 

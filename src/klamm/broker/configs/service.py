@@ -136,6 +136,10 @@ class ConfigService:
         """Return every config in force for a topic, typed: int, float, bool, str, or a tuple of str for lists."""
         return self._image.topic_config(topic)
 
+    def topic_defaults(self) -> Mapping[str, str]:
+        """Return the broker's value of every topic config that has one, as DescribeConfigs shows it."""
+        return self._image.topic_default_texts()
+
     def group_config(self, group_id: str) -> Mapping[str, ConfigValue | None]:
         """Return every config in force for a group, typed."""
         return self._image.group_config(group_id)

@@ -183,4 +183,5 @@ def _details(
         client_id=context.client_id,
         listener=session.listener,
         validate_only=validate_only,
+        defaults=context.services.configs.topic_defaults(),
     )

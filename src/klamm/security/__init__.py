@@ -1,1 +1,1 @@
-"""Who somebody is and what they may do: the rules, without I/O, clock or randomness of their own."""
+"""Authentication and authorization rules: SASL mechanisms, tokens, key stores, ACLs. No I/O, no clock."""

@@ -1,6 +1,6 @@
-"""Access control lists: what an ACL says, and which ACLs a filter means (KIP-50, KIP-290).
+"""Access control lists: the ACL itself, and the filters that select ACLs (KIP-50, KIP-290).
 
-Numbers are those of the wire. A number that is not known becomes UNKNOWN, which matches nothing.
+Numbers are those of the wire protocol. An unknown number becomes UNKNOWN, which matches nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from klamm.protocol.errors import InvalidRequestError
 
 WILDCARD: Final = "*"
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The only resource of type CLUSTER."""
+"""Name of the only resource of type CLUSTER."""
 
 
 class _WireEnum(IntEnum):
     @classmethod
     def from_wire(cls, number: int) -> Self:
-        """Return the member, UNKNOWN when there is none."""
+        """Return the member of a wire value, UNKNOWN for a value without a member."""
         try:
             return cls(number)
         except ValueError:
@@ -27,7 +27,7 @@ class _WireEnum(IntEnum):
 
 
 class AclResourceType(_WireEnum):
-    """Wire values of ``resource_type`` in the ACL APIs (other numbers than those of config resources)."""
+    """Wire values of ``resource_type`` in the ACL APIs. They differ from the numbers of config resources."""
 
     UNKNOWN = 0
     ANY = 1
@@ -81,15 +81,15 @@ class AclPermission(_WireEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Acl:
-    """One entry: who may, or may not, do what to which resources, and from where."""
+    """One ACL: it allows or denies a principal one operation on the resources that its pattern covers."""
 
     resource_type: AclResourceType
     resource_name: str
     pattern_type: PatternType
     principal: str
-    """``Type:name``; ``User:*`` is everybody."""
+    """``Type:name``; ``User:*`` stands for every user."""
     host: str
-    """An address in text; ``*`` is every address."""
+    """IP address as text; ``*`` stands for every address."""
     operation: AclOperation
     permission: AclPermission
 
@@ -105,7 +105,7 @@ class Acl:
         operation: int,
         permission: int,
     ) -> Acl:
-        """Make an ACL of Kafka's numbers; one that is not known becomes UNKNOWN."""
+        """Return an ACL for wire values. Unknown values become UNKNOWN."""
         return cls(
             resource_type=AclResourceType.from_wire(resource_type),
             resource_name=resource_name,
@@ -119,19 +119,19 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which ACLs are meant; ANY and None, which stand wherever nothing is named, leave a part open."""
+    """Filter for ACLs. ANY, or None where there is no ANY, leaves a field open. The default leaves all fields open."""
 
     resource_type: AclResourceType = AclResourceType.ANY
     resource_name: str | None = None
     pattern_type: PatternType = PatternType.ANY
-    """MATCH means the patterns that apply to the resource of that name."""
+    """MATCH selects every pattern that covers the resource of that name."""
     principal: str | None = None
     host: str | None = None
     operation: AclOperation = AclOperation.ANY
     permission: AclPermission = AclPermission.ANY
 
     def matches(self, acl: Acl) -> bool:
-        """Tell whether ``acl`` is meant."""
+        """Return whether the filter selects an ACL."""
         return (
             self.resource_type in (AclResourceType.ANY, acl.resource_type)
             and self._matches_pattern(acl)
@@ -154,14 +154,14 @@ class AclFilter:
 
 
 ANY_ACL: Final = AclFilter()
-"""Means every ACL (Java's ``AclBindingFilter.ANY``)."""
+"""Filter that selects every ACL (Java's ``AclBindingFilter.ANY``)."""
 
 
 def check_new_acl(acl: Acl) -> None:
-    """Refuse what can be no ACL, with Kafka's words.
+    """Reject an ACL that cannot exist. Messages are Kafka's.
 
     Raises:
-        InvalidRequestError: A part is open or unknown, a name is empty, or the principal has no type.
+        InvalidRequestError: A field is open or unknown, a name is empty, or the principal has no type.
     """
     if acl.resource_type == AclResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise InvalidRequestError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
@@ -183,10 +183,10 @@ def check_new_acl(acl: Acl) -> None:
 
 
 def check_filter(wanted: AclFilter) -> None:
-    """Refuse a filter that nothing can match.
+    """Reject a filter that no ACL can match.
 
     Raises:
-        InvalidRequestError: A part is unknown.
+        InvalidRequestError: A field is unknown.
     """
     if wanted.resource_type == AclResourceType.UNKNOWN or wanted.pattern_type == PatternType.UNKNOWN:
         raise InvalidRequestError("Unknown patternFilter.")

@@ -1,7 +1,7 @@
-"""What the ACLs in force say about one action: the decisions of Kafka's StandardAuthorizer.
+"""Authorization by ACLs: the decisions of Kafka's ``StandardAuthorizer``.
 
-DENY wins over ALLOW. An ALLOW for READ, WRITE, DELETE or ALTER allows DESCRIBE too, one for ALTER_CONFIGS allows
-DESCRIBE_CONFIGS; a DENY implies nothing. Super users may do everything. Where no ACL at all concerns a resource,
+DENY wins over ALLOW. An ALLOW for READ, WRITE, DELETE or ALTER also allows DESCRIBE, and one for ALTER_CONFIGS also
+allows DESCRIBE_CONFIGS. A DENY implies nothing. Super users may do everything. If no ACL covers a resource,
 ``allow.everyone.if.no.acl.found`` decides.
 """
 
@@ -27,7 +27,7 @@ _ALLOWED_BY: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
-"""What an ALLOW has to name, where more than the operation itself will do."""
+"""Operations whose ALLOW also allows the key, besides the key itself."""
 
 OPERATIONS: Final[Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     AclResourceType.TOPIC: (
@@ -57,20 +57,20 @@ OPERATIONS: Final[Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
         AclOperation.IDEMPOTENT_WRITE,
     ),
 }
-"""What can be done to a resource: the bits of ``authorized_operations`` (KIP-430)."""
+"""Operations on a resource type that ``authorized_operations`` has bits for (KIP-430)."""
 
 
 @dataclass(slots=True)
 class _OfType:
-    """The ACLs of one resource type, by the name in their pattern."""
+    """ACLs of one resource type, indexed by the name in their pattern."""
 
     literal: dict[str, set[Acl]] = field(default_factory=dict)
     prefixed: dict[str, set[Acl]] = field(default_factory=dict)
     lengths: Counter[int] = field(default_factory=Counter)
-    """How many prefixes there are of each length."""
+    """Number of prefixes by length."""
 
     def patterns_like(self, acl: Acl) -> dict[str, set[Acl]]:
-        """Return where an ACL of this kind of pattern stands."""
+        """Return the index for a pattern type."""
         return self.prefixed if acl.pattern_type == PatternType.PREFIXED else self.literal
 
     def concerning(self, name: str) -> Iterator[Acl]:
@@ -83,16 +83,13 @@ class _OfType:
                 yield from self.prefixed.get(name[:length], ())
 
     def named(self, name: str) -> Iterator[Acl]:
-        """Yield every ACL whose pattern has this very name."""
+        """Yield every ACL whose pattern is exactly ``name``."""
         yield from self.literal.get(name, ())
         yield from self.prefixed.get(name, ())
 
 
 class AclRules:
-    """The ACLs in force, arranged for decisions and for filters: a question costs as much as concerns it.
-
-    Not thread-safe.
-    """
+    """ACLs in force, indexed so that a decision costs only as much as the ACLs it concerns. Not thread-safe."""
 
     def __init__(self, acls: Iterable[Acl], *, super_users: frozenset[str], allows_without_acl: bool) -> None:
         self.super_users = super_users
@@ -104,11 +101,11 @@ class AclRules:
             self.add(acl)
 
     def __contains__(self, acl: Acl) -> bool:
-        """Tell whether an ACL is in force."""
+        """Return whether an ACL is in force."""
         return acl in self._acls
 
     def add(self, acl: Acl) -> None:
-        """Put an ACL in force; one that is already stays."""
+        """Add an ACL. Adding it twice has no effect."""
         if acl in self._acls:
             return
         self._acls.add(acl)
@@ -120,7 +117,7 @@ class AclRules:
         self._by_principal.setdefault(acl.principal, set()).add(acl)
 
     def remove(self, acl: Acl) -> None:
-        """Take an ACL out of force."""
+        """Remove an ACL."""
         self._acls.remove(acl)
         of_type = self._by_type[acl.resource_type]
         patterns = of_type.patterns_like(acl)
@@ -134,7 +131,7 @@ class AclRules:
         _drop(self._by_principal, acl.principal, acl)
 
     def meant_by(self, wanted: AclFilter) -> list[Acl]:
-        """Return the ACLs that a filter means, in no order; only those of its name or its principal are looked at."""
+        """Return the ACLs that a filter selects, in no order. Only ACLs of its name or its principal are checked."""
         candidates: Iterable[Acl] = self._acls
         name = wanted.resource_name
         if name is not None:
@@ -147,14 +144,14 @@ class AclRules:
     def allow(
         self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType, name: str
     ) -> bool:
-        """Decide one action.
+        """Return whether one action is allowed.
 
         Args:
-            principal: ``Type:name``.
-            host: the client's address in text.
-            operation: what is asked for; never ALL or ANY.
-            resource_type: of the resource.
-            name: the resource's own name, not a pattern.
+            principal: Principal as ``Type:name``.
+            host: IP address of the client as text.
+            operation: Requested operation, never ALL or ANY.
+            resource_type: Type of the resource.
+            name: Name of the resource itself, not a pattern.
         """
         if principal in self.super_users:
             return True
@@ -170,7 +167,7 @@ class AclRules:
         return is_allowed or (self._allows_without_acl and not is_concerned)
 
     def allow_on_any(self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType) -> bool:
-        """Tell whether some resource of a type, existing or not, may be acted on (Kafka's authorizeByResourceType)."""
+        """Return whether the action is allowed on some resource of a type (Kafka's ``authorizeByResourceType``)."""
         if principal in self.super_users:
             return True
         of_type = self._by_type.get(resource_type)
@@ -185,7 +182,7 @@ class AclRules:
 
 
 def _drop(index: dict[str, set[Acl]], key: str, acl: Acl) -> bool:
-    """Take an ACL out of an index; True when it was the last one under its key."""
+    """Remove an ACL from an index. Return whether it was the last one under its key."""
     index[key].remove(acl)
     if index[key]:
         return False
@@ -206,9 +203,9 @@ def _split(of_type: _OfType, principal: str, host: str, operation: AclOperation)
 
 
 def _is_covered(allowed: Acl, denied: Iterable[Acl]) -> bool:
-    """Tell whether some DENY takes away everything that an ALLOW gives."""
+    """Return whether some DENY covers everything that an ALLOW grants."""
     if allowed.resource_name == WILDCARD and allowed.pattern_type == PatternType.LITERAL:
-        return False  # only a denied wildcard covers it, and there is none
+        return False  # only a denied wildcard could cover a wildcard, and there is none
     for deny in denied:
         if deny.pattern_type == PatternType.PREFIXED and allowed.resource_name.startswith(deny.resource_name):
             return True

@@ -1,4 +1,4 @@
-"""Who a certificate is about, in the words that Kafka uses for principals (RFC 2253, ssl.principal.mapping.rules)."""
+"""Names in X.509 certificates, written as Kafka writes principals (RFC 2253), and ``ssl.principal.mapping.rules``."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-"""The attributes that RFC 2253 names; others are written as number and hex."""
+"""Attributes that RFC 2253 names. All others are written as object identifier and hex value."""
 _ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
 _VERSION_TAG: Final = 0xA0
 _EXTENSIONS_TAG: Final = 0xA3
 _ALTERNATIVE_NAMES: Final = "2.5.29.17"
 _BEFORE_SUBJECT: Final = 4
-"""Serial number, signature algorithm, issuer, validity."""
+"""Fields before the subject: serial number, signature algorithm, issuer, validity."""
 _SPECIAL: Final = re.compile(r'([,+"\\<>;=])')
 
 
 class CertificateError(ValueError):
-    """The bytes are no certificate."""
+    """The bytes are not an X.509 certificate."""
 
 
 def subject_of(certificate: bytes) -> str:
-    """Return the subject of a certificate in DER as RFC 2253 text, the most special part first.
+    """Return the subject of a DER certificate as RFC 2253 text, the most specific attribute first.
 
     Raises:
-        CertificateError: It is no certificate.
+        CertificateError: The bytes are not a certificate.
     """
     try:
         fields = [value for tag, value in _fields(certificate) if tag != _VERSION_TAG]
@@ -52,10 +52,10 @@ def subject_of(certificate: bytes) -> str:
 
 
 def alternative_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
-    """Return the names in ``subjectAltName`` of a certificate in DER, as kind and value of each.
+    """Return kind and value of each name in the ``subjectAltName`` of a DER certificate.
 
     Raises:
-        CertificateError: It is no certificate.
+        CertificateError: The bytes are not a certificate.
     """
     try:
         for tag, value in _fields(certificate):
@@ -72,7 +72,7 @@ def alternative_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
 
 
 def _fields(certificate: bytes) -> list[tuple[int, bytes]]:
-    """Return what is signed in a certificate, part by part."""
+    """Return the fields of the signed part of a certificate."""
     (_, body), *_ = values(certificate)
     (_, to_be_signed), *_ = values(body)
     return list(values(to_be_signed))
@@ -103,10 +103,10 @@ class MappingRule:
     """One of ``ssl.principal.mapping.rules``."""
 
     pattern: re.Pattern[str] | None
-    """None is DEFAULT: the subject as it is."""
+    """Pattern for the subject. None is the rule DEFAULT, which keeps the subject as it is."""
     replacement: str = ""
     case: str = ""
-    """L or U, or empty."""
+    """Case of the result: ``L`` for lower, ``U`` for upper, empty to keep it."""
 
 
 _RULE: Final = re.compile(
@@ -116,10 +116,10 @@ _RULE: Final = re.compile(
 
 
 def parse_mapping_rules(text: str | None) -> tuple[MappingRule, ...]:
-    """Read ``ssl.principal.mapping.rules``; None and the empty text mean DEFAULT.
+    """Parse ``ssl.principal.mapping.rules``. None and the empty string mean DEFAULT.
 
     Raises:
-        SettingsError: A rule cannot be read.
+        SettingsError: A rule has a syntax error.
     """
     text = (text or "").strip() or "DEFAULT"
     rules, position = [], 0
@@ -140,7 +140,10 @@ def parse_mapping_rules(text: str | None) -> tuple[MappingRule, ...]:
 
 
 def map_subject(subject: str, rules: Sequence[MappingRule]) -> str | None:
-    """Return the user's name by the first rule that fits, None when none does (the connection is refused)."""
+    """Return the user name by the first rule that matches the subject.
+
+    None means that no rule matches. The connection is then refused.
+    """
     for rule in rules:
         if rule.pattern is None:
             return subject

@@ -1,4 +1,4 @@
-"""Names of TLS cipher suites: those of Java and IANA, and what OpenSSL calls the same."""
+"""Names of TLS cipher suites: from Java's and IANA's names to OpenSSL's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 SINCE_TLS_1_3: Final = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
-"""They say nothing about keys, and have the same name everywhere."""
+"""Suites of TLS 1.3. Their names say nothing about keys and are the same in Java and OpenSSL."""
 SIGNALLING: Final = frozenset({"TLS_EMPTY_RENEGOTIATION_INFO_SCSV"})
-"""Java lists it among the suites; OpenSSL does what it means without being told."""
+"""Signalling value that Java lists among the suites. OpenSSL applies it by default."""
 _SUITE: Final = re.compile(
     r"(?:TLS|SSL)_(?P<exchange>RSA|(?:ECDHE|DHE|ECDH|DH)_(?:RSA|ECDSA|DSS))_WITH_"
     r"(?:(?P<cipher>AES|CAMELLIA|ARIA)_(?P<bits>128|256)_(?P<mode>CBC|GCM|CCM_8|CCM)(?:_(?P<hash>SHA\d*))?"
@@ -17,7 +17,7 @@ _SUITE: Final = re.compile(
 
 
 def openssl_name(suite: str) -> str | None:
-    """Return OpenSSL's name of a suite before TLS 1.3; None when it is no name of that form."""
+    """Return OpenSSL's name of a suite before TLS 1.3. None means that the name has an unknown form."""
     match = _SUITE.fullmatch(suite)
     if match is None:
         return None

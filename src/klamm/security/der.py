@@ -1,4 +1,4 @@
-"""ASN.1 in DER, as far as certificates and keys need it read (X.690)."""
+"""Reader for ASN.1 in DER encoding, as far as certificates and keys need it (X.690)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _SHORT_LENGTH: Final = 0x80
 
 
 class DerError(ValueError):
-    """The bytes are no DER."""
+    """The bytes are not valid DER."""
 
 
 def values(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield tag and content of each value in ``data``.
 
     Raises:
-        DerError: A value does not end where it should.
+        DerError: A value does not end within the data.
     """
     position = 0
     while position < len(data):
@@ -38,7 +38,7 @@ def values(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def encoded(tag: int, value: bytes) -> bytes:
-    """Return a value with tag and length before it."""
+    """Return a value encoded with its tag and length."""
     if len(value) < _SHORT_LENGTH:
         return bytes([tag, len(value)]) + value
     size = len(value).to_bytes((len(value).bit_length() + 7) // 8)

@@ -1,7 +1,7 @@
-"""The text of ``sasl.jaas.config``: one login module with its options.
+"""Parser for ``sasl.jaas.config``: one login module with its options.
 
 ``org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret" user_bob="other";``
-Error messages never repeat the text: it holds passwords.
+Error messages never repeat the text, because it holds passwords.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class JaasEntry:
 
     @property
     def users(self) -> dict[str, str]:
-        """Passwords by user: the options ``user_NAME``."""
+        """Return passwords by user name, from the options ``user_NAME``."""
         return {
             name.removeprefix(_USER_PREFIX): value
             for name, value in self.options.items()
@@ -43,14 +43,14 @@ class JaasEntry:
 
 
 def parse_jaas(text: str, *, setting: str) -> JaasEntry:
-    """Read one entry.
+    """Parse one entry.
 
     Args:
-        text: the value of the setting.
-        setting: its name, for messages.
+        text: Value of the setting.
+        setting: Name of the setting, for messages.
 
     Raises:
-        SettingsError: It is no entry of that form.
+        SettingsError: The text is not a JAAS entry.
     """
     tokens = _tokens(text, setting)
     minimum = 3
@@ -70,7 +70,7 @@ def parse_jaas(text: str, *, setting: str) -> JaasEntry:
 
 
 def _tokens(text: str, setting: str) -> list[tuple[str, bool]]:
-    """Return (text, whether it is punctuation) of each token."""
+    """Return each token with whether it is punctuation."""
     tokens: list[tuple[str, bool]] = []
     position, end = 0, len(text.rstrip())
     while position < end:

@@ -1,6 +1,6 @@
-"""The keys of an issuer of tokens (RFC 7517), and signatures by them: RS256 and ES256 with their longer kin.
+"""JSON Web Key Sets of token issuers (RFC 7517), and signatures with them: RS256, ES256 and their longer variants.
 
-Signatures are checked by the package ``cryptography``, imported where tokens are signed.
+The package ``cryptography`` checks the signatures. It is imported only if tokens are signed.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ ALGORITHMS: Final = (*sorted(_RSA), *_CURVES)
 
 
 class KeysError(ValueError):
-    """The text is no set of keys."""
+    """The text is not a JSON Web Key Set, or no key in it can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerKey:
-    """One public key."""
+    """One public key of an issuer."""
 
     key_id: str | None
     kind: str
-    """``RSA``, or the name of the curve."""
+    """``RSA``, or the name of the elliptic curve."""
     public: RSAPublicKey | EllipticCurvePublicKey
 
 
 def parse_keys(text: str) -> tuple[IssuerKey, ...]:
-    """Read a JSON Web Key Set; keys of other kinds, or for encryption, are passed over.
+    """Parse a JSON Web Key Set. Keys of other kinds and keys for encryption are skipped.
 
     Raises:
-        KeysError: The text is no key set, no key in it can be used, or the extra `security` is not installed.
+        KeysError: The text is not a key set, no key in it can be used, or the extra ``security`` is not installed.
     """
     try:
         require_extra("security", feature="a JSON Web Key Set")
@@ -60,10 +60,10 @@ def parse_keys(text: str) -> tuple[IssuerKey, ...]:
 
 
 def check_signed(text: str, keys: Sequence[IssuerKey], rules: ClaimRules, now_s: float) -> Token:
-    """Return what a signed token says.
+    """Verify a signed token and return its content.
 
     Raises:
-        TokenError: It is refused.
+        TokenError: The token is rejected.
     """
     token = Jwt.parse(text)
     algorithm, key_id = token.header.get("alg"), token.header.get("kid")

@@ -1,7 +1,7 @@
-"""SASL/OAUTHBEARER (RFC 7628, KIP-255): a client shows a token, and the token says who it is and for how long.
+"""SASL/OAUTHBEARER (RFC 7628, KIP-255): the client sends a token that names its user and its lifetime.
 
-Tokens are JSON Web Tokens: unsecured ones (for development, what Kafka takes when nothing else is said) or signed ones,
-whose keys are in ``klamm.security.jwks`` (KIP-768). Why one is refused is for the log; the client hears a status only.
+Tokens are JSON Web Tokens. They are either unsecured (for development, and Kafka's default) or signed with keys from
+``klamm.security.jwks`` (KIP-768). The reason for a rejection is logged; the client receives only a status.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _PARTS: Final = 3
 
 
 class TokenError(Exception):
-    """A token is refused; the message is for the log and never holds the token."""
+    """A token is rejected. The message is for the log and never contains the token."""
 
     def __init__(self, message: str, *, missing_scope: str | None = None) -> None:
         super().__init__(message)
         self.missing_scope = missing_scope
-        """The scope that was required, when it was that."""
+        """Required scope that the token lacks; None if it is rejected for another reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What a valid token says."""
+    """Content of a valid token."""
 
     principal: str
     expires_at_s: float
@@ -47,7 +47,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jwt:
-    """A JSON Web Token in its parts; nothing is checked yet."""
+    """Parsed JSON Web Token. Parsing checks neither claims nor signature."""
 
     header: Mapping[str, Any]
     claims: Mapping[str, Any]
@@ -56,10 +56,10 @@ class Jwt:
 
     @classmethod
     def parse(cls, text: str) -> Jwt:
-        """Take a token apart.
+        """Split a token into header, claims and signature.
 
         Raises:
-            TokenError: It is none.
+            TokenError: The text is not a JSON Web Token.
         """
         parts = text.split(".")
         if len(parts) != _PARTS:
@@ -76,7 +76,7 @@ class Jwt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRules:
-    """What is asked of the claims of a token."""
+    """Requirements on the claims of a token."""
 
     principal_claim: str = "sub"
     scope_claim: str = "scope"
@@ -86,13 +86,13 @@ class ClaimRules:
     audiences: Collection[str] = ()
     needs_issued_at: bool = False
     checks_audience: bool = False
-    """True: a token for an audience is good for nobody who does not expect it."""
+    """Whether a token with an audience is rejected unless the audience is expected."""
 
     def check(self, claims: Mapping[str, Any], now_s: float) -> Token:
-        """Return what the claims say.
+        """Check the claims and return the token's content.
 
         Raises:
-            TokenError: They are not enough, or not for us, or not now.
+            TokenError: A claim is missing, is meant for another audience, or the token is not valid at this time.
         """
         principal = claims.get(self.principal_claim)
         if not isinstance(principal, str) or not principal.strip():
@@ -125,10 +125,10 @@ class ClaimRules:
 
 
 def check_unsecured(text: str, rules: ClaimRules, now_s: float) -> Token:
-    """Return what an unsecured token says (Kafka's ``OAuthBearerUnsecuredValidatorCallbackHandler``).
+    """Check an unsecured token and return its content (Kafka's ``OAuthBearerUnsecuredValidatorCallbackHandler``).
 
     Raises:
-        TokenError: It is refused.
+        TokenError: The token is rejected.
     """
     token = Jwt.parse(text)
     if token.header.get("alg") != "none" or token.signature:
@@ -137,12 +137,12 @@ def check_unsecured(text: str, rules: ClaimRules, now_s: float) -> Token:
 
 
 class OAuthBearerExchange(SaslExchange):
-    """OAUTHBEARER: one message with a token; who is refused acknowledges the reason before it ends.
+    """OAUTHBEARER exchange: one message with a token. A rejected client first acknowledges the reason.
 
     Args:
-        check: returns what a token says, or raises TokenError.
-        now_s: the clock, in seconds since the epoch.
-        log: takes the reason of a refusal.
+        check: Returns the content of a valid token, or raises TokenError.
+        now_s: Clock in seconds since the epoch.
+        log: Called with the reason of a rejection.
     """
 
     def __init__(
@@ -156,20 +156,20 @@ class OAuthBearerExchange(SaslExchange):
 
     @property
     def user_name(self) -> str | None:
-        """Who logged in, None before the end."""
+        """Return the authenticated user, None before the end of the exchange."""
         return None if self._token is None else self._token.principal
 
     @property
     def lifetime_s(self) -> float | None:
-        """How long the token is good from now on."""
+        """Return for how many seconds from now the token is valid."""
         return None if self._token is None else max(0.0, self._token.expires_at_s - self._now_s())
 
     def step(self, token: bytes) -> bytes:
-        """Check the token.
+        """Check the token of a client message.
 
         Raises:
-            SaslRefusedError: The client has acknowledged that it is refused, or wants to be somebody else.
-            InvalidCredentialsError: The message is none of this mechanism.
+            SaslRefusedError: The client has acknowledged its rejection, or asks to act for another user.
+            InvalidCredentialsError: The message does not belong to this mechanism.
         """
         if self._refusal is not None and token == _ACKNOWLEDGED:
             raise SaslRefusedError(self._refusal)

@@ -1,4 +1,4 @@
-"""Names of those who act, as Kafka writes them: ``User:alice``."""
+"""Principals, written as Kafka writes them: ``User:alice``."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from klamm.properties import SettingsError
 
 USER: Final = "User"
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""Who has not logged in and showed no certificate."""
+"""Principal of a client that neither logged in nor presented a certificate."""
 
 
 def user_principal(name: str) -> str:
-    """Return the principal of a user."""
+    """Return the principal of a user name."""
     return f"{USER}:{name}"
 
 
 def user_name(text: str) -> str:
-    """Return the name of a user, given as ``alice`` or as the principal ``User:alice``.
+    """Return the user name, given as ``alice`` or as the principal ``User:alice``.
 
-    Only one ``User:`` is removed, so that a user whose name begins with it is reached as ``User:User:...``.
+    Only one ``User:`` is removed, so ``User:User:x`` names the user ``User:x``.
     """
     return text.removeprefix(f"{USER}:")
 
 
 def principal_of(text: str) -> str:
-    """Return the principal that a person means by ``User:alice`` or by ``alice``."""
+    """Return the principal for an input of ``User:alice`` or ``alice``."""
     return text if ":" in text else user_principal(text)
 
 
 def parse_super_users(text: str | None) -> frozenset[str]:
-    """Read ``super.users``: principals separated by semicolons, since certificate names contain commas.
+    """Parse ``super.users``. Principals are separated by semicolons, because certificate names contain commas.
 
     Raises:
         SettingsError: An entry has no ``Type:``.

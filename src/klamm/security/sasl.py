@@ -1,4 +1,4 @@
-"""What all SASL mechanisms have in common, and the simplest of them: PLAIN (RFC 4616)."""
+"""Interface of all SASL mechanisms, and the mechanism PLAIN (RFC 4616)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN_PARTS: Final = 3
 
 
 class SaslRefusedError(Exception):
-    """A login is refused; the message is for the client and tells nothing about who exists."""
+    """A login is refused. The message is sent to the client and does not reveal which users exist."""
 
     def __init__(self, error_message: str) -> None:
         super().__init__(error_message)
@@ -21,37 +21,37 @@ class SaslRefusedError(Exception):
 
 
 class InvalidCredentialsError(Exception):
-    """A login is refused without a reason; the client hears only which mechanism it was."""
+    """A login is refused without a reason. The client learns only the mechanism."""
 
 
 class SaslExchange(Protocol):
-    """One login by one mechanism: tokens in, tokens out."""
+    """One login by one mechanism: client tokens in, server tokens out."""
 
     @property
     def user_name(self) -> str | None:
-        """Who logged in, None before the end."""
+        """Return the authenticated user, None before the end of the exchange."""
         ...
 
     @property
     def lifetime_s(self) -> float | None:
-        """How long what the client has shown is good, in seconds; None: for ever."""
+        """Return for how many seconds the credentials are valid, None for no limit."""
         return None
 
     def step(self, token: bytes) -> bytes:
-        """Take what the client says, return what is said back.
+        """Process a client token and return the server's.
 
         Raises:
             SaslRefusedError: The client is refused with a message.
-            InvalidCredentialsError: The client is refused.
+            InvalidCredentialsError: The client is refused without a reason.
         """
         ...
 
 
 class PlainExchange(SaslExchange):
-    """PLAIN: one token with name and password.
+    """PLAIN exchange: one token with user name and password.
 
     Args:
-        users: passwords by user name.
+        users: Passwords by user name.
     """
 
     def __init__(self, users: Mapping[str, str]) -> None:
@@ -60,14 +60,14 @@ class PlainExchange(SaslExchange):
 
     @property
     def user_name(self) -> str | None:
-        """Who logged in, None before the end."""
+        """Return the authenticated user, None before the end of the exchange."""
         return self._user_name
 
     def step(self, token: bytes) -> bytes:
-        """Check name and password; an unknown user takes as long as a wrong password.
+        """Check name and password. An unknown user takes as long as a wrong password, so timing reveals no user names.
 
         Raises:
-            SaslRefusedError: They are wrong, or not there.
+            SaslRefusedError: Name or password is wrong or missing.
         """
         parts = token.decode(errors="replace").split("\x00")
         if len(parts) != _PLAIN_PARTS:
@@ -78,7 +78,7 @@ class PlainExchange(SaslExchange):
         if not password:
             raise SaslRefusedError("Authentication failed: password not specified")
         expected = self._users.get(user_name)
-        # An empty password in the settings lets nobody in: it never gets past the check above.
+        # An empty password in the settings never authenticates: the check above rejects it.
         is_right = hmac.compare_digest((expected or "").encode(), password.encode(errors="replace"))
         if expected is None or not is_right:
             raise SaslRefusedError("Authentication failed: Invalid username or password")

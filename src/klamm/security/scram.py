@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server's side, as Kafka speaks it (KIP-84)."""
+"""Server side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), with Kafka's extensions (KIP-84)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
-"""More would let a client make the broker's peers work for long."""
+"""Upper limit of iterations. A client computes them at every login, so a larger number would overload it."""
 
 
 class ScramMechanism(IntEnum):
@@ -30,28 +30,28 @@ class ScramMechanism(IntEnum):
 
     @classmethod
     def from_wire(cls, number: int) -> ScramMechanism:
-        """Return the member, UNKNOWN when there is none."""
+        """Return the member of a wire value, UNKNOWN for a value without a member."""
         return cls(number) if number in (1, 2) else cls.UNKNOWN
 
     @classmethod
     def from_name(cls, name: str) -> ScramMechanism:
-        """Return the member of a SASL mechanism's name, UNKNOWN when it is none of SCRAM."""
+        """Return the member of a SASL mechanism name, UNKNOWN for a mechanism that is not SCRAM."""
         return next((member for member in cls if member and member.mechanism_name == name), cls.UNKNOWN)
 
     @property
     def mechanism_name(self) -> str:
-        """The name in SASL: ``SCRAM-SHA-256``."""
+        """Name in SASL, such as ``SCRAM-SHA-256``."""
         return self.name.replace("_", "-")
 
     @property
     def hash_name(self) -> str:
-        """The name in ``hashlib``."""
+        """Name in ``hashlib``, such as ``sha256``."""
         return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What the broker keeps of a password: enough to check it, not enough to log in elsewhere."""
+    """Stored form of a password. It suffices to check a login, but not to log in elsewhere."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -62,7 +62,7 @@ class ScramCredential:
 def credential_from_salted_password(
     mechanism: ScramMechanism, *, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """Derive the two keys; ``salted_password`` itself is not kept."""
+    """Derive a credential with both keys. ``salted_password`` itself is not kept."""
     client_key = _hmac(mechanism, salted_password, b"Client Key")
     return ScramCredential(
         salt=salt,
@@ -73,7 +73,7 @@ def credential_from_salted_password(
 
 
 def salt_password(mechanism: ScramMechanism, password: str, *, salt: bytes, iterations: int) -> bytes:
-    """Return the salted password, which a client sends instead of the password."""
+    """Return the salted password. Clients send it to the broker instead of the password (KIP-554)."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
@@ -89,12 +89,12 @@ _FINAL: Final = re.compile(
 
 
 class ScramExchange(SaslExchange):
-    """One login.
+    """SCRAM exchange of one login.
 
     Args:
-        mechanism: which of the two.
-        find: returns a user's credential, None when there is none.
-        new_nonce: returns an unguessable text of letters and digits.
+        mechanism: SCRAM-SHA-256 or SCRAM-SHA-512.
+        find: Returns the credential of a user, None for an unknown user.
+        new_nonce: Returns an unguessable string of letters and digits.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class ScramExchange(SaslExchange):
 
     @property
     def user_name(self) -> str | None:
-        """Who logged in, None before the end."""
+        """Return the authenticated user, None before the end of the exchange."""
         return self._user_name if self._is_complete else None
 
     def step(self, token: bytes) -> bytes:
-        """Take what the client says, return what is said back.
+        """Process a client token and return the server's.
 
         Raises:
-            InvalidCredentialsError: The client is not who it says, or does not speak SCRAM.
-            SaslRefusedError: It asks to act for somebody else.
+            InvalidCredentialsError: The password is wrong, or the message is not SCRAM.
+            SaslRefusedError: The client asks to act for another user.
         """
         try:
             text = token.decode()

@@ -1,8 +1,9 @@
-"""Java's key stores: what is in a JKS or PKCS12 file, opened with its passwords.
+"""Reader for Java key stores: JKS and PKCS12 files with their passwords.
 
-A file is recognised by its content, as Java does since version 9: a store of type JKS may be PKCS12, and the other way
-round. JKS is read here (``sun.security.provider.JavaKeyStore``: certificates lie open, keys are under a stream of
-SHA-1, the file ends in a digest over the password); PKCS12 by the package ``cryptography``, imported when there is one.
+A file is recognised by its content, as Java does since version 9: a store declared as JKS may be PKCS12 and vice versa.
+This module reads JKS itself (``sun.security.provider.JavaKeyStore``: certificates are in plain form, keys are masked by
+a stream of SHA-1 digests, and the file ends in a digest over the password). The package ``cryptography`` reads PKCS12
+and is imported only for such a store.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ KINDS: Final = ("JKS", "PKCS12")
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _WITH_CERTIFICATE_TYPES: Final = 2
-"""The version of JKS whose certificates say what they are."""
+"""JKS version whose entries name the type of their certificates."""
 _KEY_ENTRY: Final = 1
 _CERTIFICATE_ENTRY: Final = 2
 _DIGEST_BYTES: Final = 20
@@ -35,42 +36,42 @@ _TO_PKCS12: Final = "keytool -importkeystore -srckeystore OLD -destkeystore NEW.
 
 
 class StoreError(ValueError):
-    """A store cannot be opened; the message says why and never holds what is in it."""
+    """A store cannot be opened. The message gives the reason and never contains the store's content."""
 
 
 class StorePasswordError(StoreError):
-    """The store's password is wrong or missing."""
+    """The password of the store is wrong or missing."""
 
 
 class KeyPasswordError(StoreError):
-    """The key's password is wrong."""
+    """The password of the key is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreContents:
-    """What a store holds that TLS can use, all in DER."""
+    """Content of a store that TLS can use, all in DER."""
 
     key: bytes | None = field(default=None, repr=False)
-    """PKCS #8, not encrypted; None when there is none, or nobody asked for it."""
+    """Private key as unencrypted PKCS #8. None if the store has none or no key was requested."""
     chain: tuple[bytes, ...] = ()
-    """The certificate of the key and those that vouch for it, in this order."""
+    """Certificate of the key, followed by its issuers in order."""
     trusted: tuple[bytes, ...] = ()
-    """The certificates of others, and of our own keys, as Java's trust managers take them."""
+    """Trusted certificates, including those of the store's own keys, as Java's trust managers see them."""
 
 
 def read_store(
     data: bytes, *, password: str | None, key_password: str | None = None, wants_key: bool = True
 ) -> StoreContents:
-    """Open a store. Of several keys the first one counts.
+    """Open a store. If it has several keys, the first one is used.
 
     Args:
-        data: the file.
-        password: of the store; None opens a JKS without a look at its digest.
-        key_password: of the key; None: that of the store.
-        wants_key: False for a trust store, whose keys need not be opened.
+        data: Content of the file.
+        password: Password of the store. None opens a JKS store without checking its digest.
+        key_password: Password of the key; None means the store's password.
+        wants_key: Whether to open the key. False for a trust store.
 
     Raises:
-        StoreError: It cannot be read, is damaged, of another kind, or a password is wrong.
+        StoreError: The store is damaged or of another kind, or a password is wrong.
     """
     if data.startswith(_JKS_MAGIC):
         return _Jks(data, password).read(password if key_password is None else key_password, wants_key=wants_key)
@@ -91,7 +92,7 @@ def pem(label: str, der: bytes) -> str:
 
 
 class _Jks:
-    """A reader of one JKS file."""
+    """Reader of one JKS file."""
 
     def __init__(self, data: bytes, password: str | None) -> None:
         self._data, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -102,7 +103,7 @@ class _Jks:
                 raise StorePasswordError("its password is wrong, or the file is damaged")
 
     def read(self, key_password: str | None, *, wants_key: bool) -> StoreContents:
-        """Return the contents."""
+        """Return the content of the store."""
         key: bytes | None = None
         chain: tuple[bytes, ...] = ()
         trusted: list[bytes] = []
@@ -110,8 +111,8 @@ class _Jks:
             version, count = struct.unpack(">II", self._take(8))
             for _ in range(count):
                 (tag,) = struct.unpack(">I", self._take(4))
-                self._short()  # the alias
-                self._take(8)  # when it was made
+                self._short()  # skip the alias
+                self._take(8)  # skip the creation time
                 if tag == _KEY_ENTRY:
                     protected, own = self._key_entry(version)
                     trusted += own[:1]
@@ -152,7 +153,7 @@ class _Jks:
 
 
 def _unprotect(protected: bytes, password: str | None) -> bytes:
-    """Open a key of a JKS: salt, the key under a stream of chained SHA-1, a digest over password and key."""
+    """Decrypt a key of a JKS store: salt, the key masked by chained SHA-1, and a digest over password and key."""
     if password is None:
         raise KeyPasswordError("the key needs a password")
     try:
@@ -185,14 +186,14 @@ def _read_pkcs12(data: bytes, password: str | None, key_password: str | None, *,
     try:
         found = pkcs12.load_pkcs12(data, password.encode())
     except ValueError as error:
-        # One error for all: OpenSSL does not tell a wrong password from a damaged file in every case.
+        # OpenSSL cannot always distinguish a wrong password from a damaged file, so both get the same message.
         raise StorePasswordError("its password is wrong, or the file is damaged") from error
     if wants_key and key_password not in (None, password):
         raise KeyPasswordError("a key in a PKCS12 store has the password of the store; leave the key's out")
     others = [other.certificate for other in found.additional_certs]
     if found.key is None or found.cert is None:
         return StoreContents(trusted=tuple(map(_der, others)))
-    # Java names what it trusts and leaves the rest of a chain without a name.
+    # Java gives names to trusted certificates and leaves the rest of a chain unnamed.
     named = [other.certificate for other in found.additional_certs if other.friendly_name is not None]
     leaf = found.cert.certificate
     key = found.key.private_bytes(
@@ -206,7 +207,7 @@ def _read_pkcs12(data: bytes, password: str | None, key_password: str | None, *,
 
 
 def _chain(leaf: Certificate, others: Sequence[Certificate]) -> list[Certificate]:
-    """Return the leaf and those that vouch for it; PKCS12 keeps certificates in no order."""
+    """Return the leaf certificate followed by its issuers. PKCS12 stores certificates in no order."""
     by_subject = {other.subject: other for other in others}
     chain = [leaf]
     while (issuer := by_subject.pop(chain[-1].issuer, None)) is not None and issuer != chain[-1]:

@@ -36,12 +36,12 @@ def read_properties(path: Path) -> dict[str, str]:
     such letters is therefore not what Kafka makes of the same file; ``\u`` escapes are the same to both.
 
     Raises:
-        SettingsError: the file can not be read, or is not properties text.
+        SettingsError: the file cannot be read, or is not properties text.
     """
     try:
         return parse_properties(_decode(path.read_bytes()))
     except OSError as error:
-        raise SettingsError(f"{path}: can not be read: {error.strerror or error}") from error
+        raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _decode(content: bytes) -> str:

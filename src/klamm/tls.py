@@ -140,7 +140,7 @@ def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
                 raise SettingsError(f"{where}: the store holds no certificates (keytool -importcert adds one)")
             context.load_verify_locations(cadata=b"".join(trusted))
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"{where}: can not be read: {_why(error)}") from None
+        raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
     # Whatever is in the store is trusted, as in Java; OpenSSL by itself wants a chain up to a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return True
@@ -213,7 +213,7 @@ def _open(setting: Setting, store: str, location: str, *, wants_key: bool) -> St
             wants_key=wants_key,
         )
     except OSError as error:
-        raise SettingsError(f"{where}: can not be read: {_why(error)}") from None
+        raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
     except StorePasswordError as error:
         raise SettingsError(f"{where}: the store cannot be opened by {store}.password: {error}") from None
     except KeyPasswordError as error:
@@ -230,7 +230,7 @@ def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: 
         # A password that is missing is an error, not a question on the terminal.
         context.load_cert_chain(path, password=lambda: password)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise SettingsError(f"{where}: can not be read as key and certificates: {_why(error)}") from None
+        raise SettingsError(f"{where}: cannot be read as key and certificates: {_why(error)}") from None
 
 
 def _first_certificate(text: str) -> bytes:

@@ -79,7 +79,7 @@ def test_reverting_brings_back_what_was_and_touches_nothing_else(
     assert "  + flush.ms: unset -> 7" in told
     assert "  - segment.ms: 5000 -> unset" in told
     assert main(["configs", "revert", *server, *where]) == 0
-    assert "0 config(s) reverted" in capsys.readouterr().out
+    assert "0 configs reverted" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_broker_on_this_machine_tells_itself_where_its_history_is(
     # then
     told = capsys.readouterr().out.splitlines()
     assert "TOPIC:orders" in told[0]
-    assert told[-1] == "TOPIC:orders: 3 config(s) reverted."
+    assert told[-1] == "TOPIC:orders: 3 configs reverted."
 
 
 def test_a_resource_may_be_named_as_klamm_configs_names_it(
@@ -133,10 +133,10 @@ def test_a_resource_may_be_named_as_klamm_configs_names_it(
         assert history(*topic) == history("--resource", "TOPIC:orders")
     for default in (["--broker-defaults"], ["--entity-type", "brokers", "--entity-default"]):
         assert "log.roll.ms: unset -> 9" in history(*default)
-    assert history("--broker", "1") == "Nothing was changed.\n"
+    assert history("--broker", "1") == "No change of BROKER:1 is recorded.\n"
     server = ["--bootstrap-server", broker.bootstrap_servers]
     assert main(["configs", "revert", *server, "--topic", "orders", "--to", moment]) == 0
-    assert capsys.readouterr().out.endswith("TOPIC:orders: 3 config(s) reverted.\n")
+    assert capsys.readouterr().out.endswith("TOPIC:orders: 3 configs reverted.\n")
 
 
 def test_configs_that_went_with_their_topic_come_back_to_one_of_its_name(
@@ -161,7 +161,7 @@ def test_configs_that_went_with_their_topic_come_back_to_one_of_its_name(
         "  - max.message.bytes: 99999 -> unset",
         "  + retention.ms: unset -> 2000",
         "  + segment.ms: unset -> 5000",
-        "TOPIC:orders: 3 config(s) reverted.",
+        "TOPIC:orders: 3 configs reverted.",
     ]
 
 

@@ -180,9 +180,11 @@ def blanks_aside(text: str) -> str:
 
 
 def as_java_says(text: str) -> str:
-    """An error without a message is its code's name here, and its exception's there."""
-    is_code = re.fullmatch(r"[A-Z]+(_[A-Z]+)+\s*", text)
-    return "".join(word.capitalize() for word in text.strip().split("_")) if is_code else blanks_aside(text)
+    """An error without a message is put in words here, and shown as its exception's name there."""
+    if re.fullmatch(r"Topic '.*' does not exist\s*", text):
+        return "UnknownTopicOrPartition"
+    code = re.fullmatch(r".* \(([A-Z]+(?:_[A-Z]+)*)\)\s*", text)
+    return "".join(word.capitalize() for word in code[1].split("_")) if code else blanks_aside(text)
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +306,7 @@ def test_flags_that_do_not_go_together_exit_with_2_in_kafkas_words(
     kafkas, ours = run_kafkas(kafkas_tools, "127.0.0.1:1", words), run_ours("127.0.0.1:1", words, capsys)
     # then
     assert (kafkas.exit_code, ours.exit_code) == (1, 2)
-    reason = ours.stderr.removeprefix(f"klamm {words[0]}: ").partition(f" (klamm {words[0]} --help")[0]
+    reason = ours.stderr.removeprefix(f"klamm {words[0]}: ").partition(f" (see klamm {words[0]} --help")[0]
     assert reason in kafkas.stderr
 
 

@@ -387,7 +387,7 @@ def test_a_login_over_tls_and_a_second_listener_each_tell_their_own_address(cert
     [
         ({"ssl.keystore.type": "JKS"}, "a JKS store needs ssl.keystore.password"),
         ({"ssl.keystore.type": "PKCS12", "ssl.keystore.password": "p"}, "it is PEM text; set the type to PEM"),
-        ({"ssl.keystore.location": "missing.pem"}, "missing.pem: can not be read"),
+        ({"ssl.keystore.location": "missing.pem"}, "missing.pem: cannot be read"),
         ({"ssl.cipher.suites": "TLS_MADE_UP"}, "ssl.cipher.suites: TLS_MADE_UP: expected Java's names"),
         ({"ssl.client.auth": "maybe"}, "expected one of|ssl.client.auth"),
         ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols"),

@@ -99,7 +99,7 @@ def test_a_store_that_is_set_again_is_read_again_and_one_elsewhere_survives_a_re
 def test_a_store_that_cannot_be_used_is_refused_and_what_was_there_stays(renewed: Renewed) -> None:
     directory = renewed.certificates.directory
     for location, reason in [
-        ("/no/such.pem", r"SSLFactory failed: Listener SSL: ssl\.keystore\.location=/no/such\.pem: can not be read"),
+        ("/no/such.pem", r"SSLFactory failed: Listener SSL: ssl\.keystore\.location=/no/such\.pem: cannot be read"),
         (
             str(directory / "stranger.pem"),
             "DistinguishedName does not match: existing=CN=broker,O=klamm, new=CN=broker",

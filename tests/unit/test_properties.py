@@ -53,7 +53,7 @@ def test_a_file_is_utf_8_or_else_latin_1(content: bytes, expected: str, tmp_path
 
 
 def test_a_file_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"none\.properties: can not be read: No such file"):
+    with pytest.raises(SettingsError, match=r"none\.properties: cannot be read: No such file"):
         read_properties(tmp_path / "none.properties")
 
 

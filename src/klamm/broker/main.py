@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_USAGE
     for name in unknown_names(settings.static_configs):
         if names_policy(settings.static_configs):
-            logger.info("Config %s is unknown to the broker; only the configured policies can read it", name)
+            logger.info("%s (unless a policy reads it)", warn_of_unknown(name))
         else:
             logger.warning("%s", warn_of_unknown(name))
     stdout = sys.stdout

@@ -41,18 +41,24 @@ COMMANDS: Final = (
     Command(
         name="configs",
         module="klamm.cli.configs",
-        summary="describe and change configs, as kafka-configs.sh does; plan and apply files",
+        summary="describe, change, plan and revert configs, like kafka-configs.sh",
     ),
-    Command(name="policy", module="klamm.cli.policy", summary="ask a policy which existing topics it would refuse"),
+    Command(name="policy", module="klamm.cli.policy", summary="test a policy: which existing topics would it refuse?"),
     Command(
-        name="clients", module="klamm.cli.clients", summary="who is connected, and who follows what is set for clients"
+        name="clients",
+        module="klamm.cli.clients",
+        summary="list connected clients and whether they follow",
     ),
-    Command(name="mirror", module="klamm.cli.mirror", summary="mirror clusters, as mm2.properties says, on Spark"),
+    Command(
+        name="mirror",
+        module="klamm.cli.mirror",
+        summary="mirror clusters on Spark, as mm2.properties says",
+    ),
     Command(
         name="registrations", module="klamm.cli.registrations", summary="report which clients support which configs"
     ),
-    Command(name="completion", module="klamm.cli.completion", summary="print the completion of all this for a shell"),
-    Command(name="demo", module="klamm.cli.demo", summary="show all of it on real data, and check it"),
+    Command(name="completion", module="klamm.cli.completion", summary="print the completion script for bash or zsh"),
+    Command(name="demo", module="klamm.cli.demo", summary="show and check all features on real data"),
 )
 
 
@@ -126,5 +132,15 @@ def _usage(stream: TextIO) -> None:
     width = max(len(command.name) for command in COMMANDS)
     lines = [f"  {command.name:<{width}}  {command.summary}" for command in COMMANDS]
     stream.write(
-        "\n".join(["usage: klamm COMMAND ...", "", "commands:", *lines, "", "klamm COMMAND --help tells more.", ""])
+        "\n".join(
+            [
+                "usage: klamm COMMAND ...",
+                "",
+                "commands:",
+                *lines,
+                "",
+                "klamm COMMAND --help shows its flags.",
+                "",
+            ]
+        )
     )

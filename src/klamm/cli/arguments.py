@@ -56,9 +56,9 @@ class ToolParser(argparse.ArgumentParser):
         self.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong on stderr, but no password, and exit with 2."""
+        """Write the error to stderr, without passwords, and exit with 2."""
         message = _PASSWORD.sub(r"\1(hidden)", message)
-        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells the flags)\n")
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def add_value(self, flag: str, **how: Any) -> None:
         """Add a flag that takes one value and may be given once."""

@@ -15,6 +15,7 @@ from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
+from klamm.configs.durations import with_duration
 from klamm.security.principals import user_name
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.history import plan_revert, read_config_history
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from klamm.storage.history import Reversal
 
 _DESCRIPTION: Final = (
-    "Who set what for clients when (history), and back to how it was (revert).\n"
-    "The history is read from the broker's data directory; going back is a change like any other."
+    "Show the changes of client configs (history), or restore the configs of a user or client id at a time (revert).\n"
+    "The history is read from the broker's data directory. A revert is checked and recorded like any other change."
 )
 _ALL_LINES: Final = 1_000_000
 _SHOWN_LINES: Final = 50
@@ -41,11 +42,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser(prog, action)
     options = parser.parse_args(rest)
     if options.user is None and not options.user_defaults:
-        parser.error("--user or --user-defaults is needed: client configs belong to a user, or to a client id of one")
+        parser.error("--user or --user-defaults must be specified: client configs belong to a user or its client ids")
     if (options.user is not None and options.user_defaults) or (options.client is not None and options.client_defaults):
-        parser.error("a name and the default do not go together")
+        parser.error("a name cannot be combined with --user-defaults or --client-defaults of the same kind")
     if action == "revert" and options.bootstrap_server is None:
-        parser.error("--bootstrap-server is needed: going back is a change like any other")
+        parser.error("--bootstrap-server must be specified")
     run = _revert if action == "revert" else _history
 
     def work() -> int:
@@ -67,9 +68,9 @@ def _parser(prog: str, action: str) -> ToolParser:
     parser.add_switch("--client-defaults", help="the default client id of this user")
     if action == "revert":
         parser.add_value("--to", type=moment_ms, required=True, metavar="TIME", help=TO_HELP)
-        parser.add_switch("--validate-only", help="say what would change, and change nothing")
+        parser.add_switch("--validate-only", help="show what would change, and change nothing")
     else:
-        parser.add_value("--limit", type=int, metavar="N", help=f"so many changes at most (default {_SHOWN_LINES})")
+        parser.add_value("--limit", type=int, metavar="N", help=f"show at most N changes (default {_SHOWN_LINES})")
     return parser
 
 
@@ -103,9 +104,10 @@ def _line(line: PutHistory) -> str:
 
 
 def _change(name: str, old: str | None, new: str | None) -> str:
-    if old is None:
-        return f"+ {name}={new}"
-    return f"- {name} (was {old})" if new is None else f"~ {name}: {old} -> {new}"
+    before, after = (None if value is None else with_duration(name, value) for value in (old, new))
+    if before is None:
+        return f"+ {name}={after}"
+    return f"- {name} (was {before})" if after is None else f"~ {name}: {before} -> {after}"
 
 
 def _revert(options: argparse.Namespace) -> int:
@@ -145,6 +147,6 @@ def _planned(one: Reversal) -> dict[str, str | None]:
 
 def _said(reversals: Sequence[Reversal], options: argparse.Namespace) -> list[str]:
     if not reversals:
-        return [f"Nothing to change: {_entity(options)} is as it was at {shown_moment(options.to)}."]
+        return [f"Nothing to change: {_entity(options)} has the same configs as at {shown_moment(options.to)}."]
     done = "Would change" if options.validate_only else "Changed"
     return [*(_change(one.name, one.replaces, one.value) for one in reversals), f"{done}: {len(reversals)}."]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _PROG: Final = "klamm clients"
 _PATH: Final = "/clients.json"
+_IS_IT: Final = "is it the --metrics address of a klamm broker?"
 _TIMEOUT_S: Final = 10.0
 _COLUMNS: Final = (
     "PRINCIPAL",
@@ -64,13 +65,17 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> ToolParser:
     parser = ToolParser(
         prog=_PROG,
-        description="Who is connected, and who follows what is set centrally (KIP-649).\n"
-        "klamm clients history tells who set what when, klamm clients revert goes back to how it was at a time.",
-        epilog="Exit codes: 0 done, 1 the broker does not answer, 2 flags that do not go together.",
+        description="List the clients of a broker and whether they follow the configs set for them (KIP-649).\n"
+        "klamm clients history shows who changed client configs, klamm clients revert restores those of a time.",
+        epilog="Exit codes: 0 done, 1 the broker does not answer, 2 wrong or missing flags.",
     )
-    parser.add_argument("action", choices=("list", "watch"), help="once, or line by line as clients come and change")
+    parser.add_argument(
+        "action",
+        choices=("list", "watch"),
+        help="one table, or a line for each change",
+    )
     parser.add_value("--metrics", metavar="HOST:PORT", required=True, help="what klamm broker --metrics was given")
-    parser.add_switch("--gone", help="also those that are not connected any more")
+    parser.add_switch("--gone", help="include clients that have disconnected")
     parser.add_value("--user", metavar="NAME", help="only this user's")
     parser.add_value("--client", metavar="ID", help="only with this client id")
     parser.add_argument(
@@ -116,7 +121,7 @@ def _fetch_again(address: str, interval_s: float) -> list[Client]:
             return fetch(address)
         except RefusedError as error:
             if not is_told:
-                complain(f"{_PROG}: {error}; asked again every {interval_s:g} s")
+                complain(f"{_PROG}: {error}; retrying every {interval_s:g} s")
             is_told = True
 
 
@@ -136,10 +141,10 @@ def fetch(address: str) -> list[Client]:
         response = connection.getresponse()
         body = response.read()
         if response.status != http.client.OK:
-            raise RefusedError(f"{address} answers {_PATH} with {response.status}: is it klamm broker --metrics?")
+            raise RefusedError(f"{address} answers with HTTP status {response.status}; {_IS_IT}")
         clients: list[Client] = json.loads(body)["clients"]
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        raise RefusedError(f"{address} does not tell its clients: {error!r}") from error
+        raise RefusedError(f"{address} returned no list of clients; {_IS_IT} ({error!r})") from error
     except OSError as error:
         raise RefusedError(f"{address} does not answer: {error.strerror or error}") from error
     finally:

@@ -6,7 +6,6 @@ only for the names of topics, and only where the line names a ``--bootstrap-serv
 
 from __future__ import annotations
 
-import argparse
 import io
 import re
 from contextlib import redirect_stdout, suppress
@@ -14,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli import COMMANDS
+from klamm.cli.arguments import ToolParser
 from klamm.cli.output import say
 from klamm.configs.definitions import topic_configs
 
@@ -72,10 +72,9 @@ autoload -Uz compinit bashcompinit && compinit && bashcompinit
 
 def main(arguments: Sequence[str]) -> int:
     """Print the completion for a shell; 0, or 2 (by SystemExit) for a shell that is not known."""
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         prog="klamm completion",
-        description="Print what makes a shell complete klamm: source <(klamm completion bash)",
-        allow_abbrev=False,
+        description="Print a script that makes the shell complete klamm. To load it: source <(klamm completion bash)",
     )
     parser.add_argument("shell", choices=("bash", "zsh"))
     shell = parser.parse_args(list(arguments)).shell

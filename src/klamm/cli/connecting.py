@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli import write_nothing_more
 from klamm.cli.output import complain
 from klamm.properties import SettingsError, read_properties, split_address
-from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersionError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     import argparse
@@ -91,7 +91,7 @@ def _obstacle(address: str) -> str:
 
 
 def _addresses(text: str) -> list[str]:
-    """Return the servers to connect to; nobody should wait a minute to learn that they were written wrong.
+    """Return the servers to connect to, checked at once: a misspelt one would only fail after a minute.
 
     Raises:
         SettingsError: One is no address, or none of their hosts has one.
@@ -101,7 +101,7 @@ def _addresses(text: str) -> list[str]:
     if unreadable is not None:
         raise SettingsError(f"--bootstrap-server {text}: {unreadable!r}: expected HOST:PORT")
     if not any(map(_is_known, addresses)):
-        raise SettingsError(f"--bootstrap-server {text}: the host is not known here; check its name")
+        raise SettingsError(f"--bootstrap-server {text}: the host name cannot be resolved; check its spelling")
     return addresses
 
 
@@ -145,12 +145,17 @@ def _login(jaas: str) -> dict[str, str]:
 def explain(error: BaseException) -> str:
     """Return what went wrong as one line."""
     if isinstance(error, UnsupportedVersionError):
-        return f"The cluster does not offer what this needs: {error}"
+        return f"The cluster does not support this request: {error}"
     if isinstance(error, KafkaApiError):
-        return str(error) or error.error_code.name
+        return error.error_message or _meaning(error.error_code)
     if isinstance(error, UnicodeEncodeError):
-        return f"{error.object!a} holds bytes that are no text in this locale"
+        return f"{error.object!a} holds bytes that are not text in this locale"
     return str(error) or type(error).__name__
+
+
+def _meaning(code: ErrorCode) -> str:
+    """Return an error code that came without a message in words, and the code itself to search for."""
+    return f"{code.name.replace('_', ' ').capitalize()} ({code.name})"
 
 
 def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str], None] | None = None) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 from typing import TYPE_CHECKING
 
+from klamm.cli.arguments import ToolParser
 from klamm.extras import require_extra
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the demo; 0 when everything it claims was so, 1 when not."""
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         prog="klamm demo",
         description="Mirror 336,776 flights between two brokers while everything changes, and check it.",
     )

@@ -72,9 +72,9 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"expected test, got {words[0] if words else 'nothing'}")
     options = parser.parse_args(words[1:] if words[:1] == ["test"] else words)
     if options.policy is None and options.rules is None:
-        parser.error("expected a policy, or --rules")
+        parser.error("a policy or --rules must be specified")
     if (options.bootstrap_server is None) == (options.topics_file is None):
-        parser.error("expected either --bootstrap-server or --topics-file")
+        parser.error("exactly one of --bootstrap-server and --topics-file must be specified")
     return guarded("klamm policy", lambda: _test(options))
 
 
@@ -160,7 +160,8 @@ def _table(name: str, count: int, bad: Sequence[Verdict]) -> list[str]:
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = ["  ".join([*(row[c].ljust(widths[c]) for c in range(3)), row[3]]) for row in rows] + [""]
     broken = len({verdict.topic for verdict in bad})
-    return [*lines, f"{broken} of {count} topics would break {name}."]
+    topics = "1 topic" if count == 1 else f"{count} topics"
+    return [*lines, f"{name} would refuse {broken} of {topics}."]
 
 
 def _spec(name: str, kinds: Sequence[str]) -> PolicySpec:
@@ -180,7 +181,7 @@ def _locate(name: str) -> tuple[str, str]:
     path = Path(file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise RefusedError(f"{file}: there is no such file")
+        raise RefusedError(f"{file}: no such file")
     sys.path.insert(0, str(path.parent.resolve()))
     module_object = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module_object
@@ -262,8 +263,8 @@ def _assignment(text: str) -> tuple[str, str]:
 def _parser() -> ToolParser:
     parser = ToolParser(
         prog="klamm policy test",
-        description="Ask a policy about topics that exist: which of them would it refuse today?",
-        epilog="Exit codes: 0 none, 1 it could not be found out, 2 wrong usage, 3 some would be refused.",
+        description="Test a policy on existing topics: which of them would it refuse today?",
+        epilog="Exit codes: 0 none would be refused, 1 the test failed, 2 wrong flags, 3 some would be refused.",
     )
     parser.add_argument("policy", nargs="?", metavar="POLICY", help="FILE.py, FILE.py:Class or module:Class")
     add_common(parser)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.cli.arguments import ToolParser
 from klamm.cli.clients import fetch
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.client_configs.definitions import ClientKind
@@ -17,6 +17,7 @@ from klamm.properties import read_properties
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
     from klamm.cli.clients import Client
@@ -33,11 +34,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(list(arguments))
     if options.checkpoint is not None and not options.follow:
-        parser.error("--checkpoint needs --follow: only what goes on has something to keep")
+        parser.error("--checkpoint needs --follow")
     if not 0 < options.every < math.inf:
         parser.error(f"--every {options.every:g}: expected a number of seconds above 0")
     if options.html is not None and not options.html.parent.is_dir():
-        parser.error(f"--html {options.html}: there is no directory {options.html.parent}")
+        parser.error(f"--html {options.html}: no such directory: {options.html.parent}")
 
     def complain(line: str) -> None:
         sys.stderr.write(f"klamm registrations: {options.bootstrap_server}: {line}\n")
@@ -83,7 +84,7 @@ def _sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
             try:
                 latest[address] = sightings(fetch(address))
             except (RefusedError, OSError) as error:  # a report that follows outlives a restart of the broker
-                sys.stderr.write(f"klamm registrations: {address}: {error}; its clients are told as they were before\n")
+                sys.stderr.write(f"klamm registrations: {address}: {error}; its last answer is used\n")
         return [one for of_broker in latest.values() for one in of_broker]
 
     return ask
@@ -114,11 +115,13 @@ def sightings(clients: Sequence[Client]) -> list[Sighting]:
     ]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="klamm registrations", description="What clients have registered.")
+def _parser() -> ToolParser:
+    parser = ToolParser(prog="klamm registrations", description="Report which configs running clients can follow.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser(
-        "report", help="which client versions support which configs", description="Sum up the registrations on Spark."
+        "report",
+        help="which client versions support which configs",
+        description="Sum up the registrations on Spark.",
     )
     report.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT[,HOST:PORT]", help="the cluster")
     report.add_argument(
@@ -128,28 +131,32 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--metrics",
         metavar="HOST:PORT[,HOST:PORT]",
-        help="count clients that never registered too: what klamm broker --metrics was given, of each broker",
+        help="count clients that never registered too: the --metrics addresses of all brokers",
     )
     report.add_argument("--user", metavar="NAME", help="only this user's clients")
+    report.add_argument("--key", metavar="CONFIG", help="only this config")
     report.add_argument(
-        "--key", metavar="CONFIG", help="only this config: who follows when it is set, and who does not"
+        "--window",
+        default="1 day",
+        metavar="DURATION",
+        help="width of the windows over time (default: 1 day)",
     )
-    report.add_argument(
-        "--window", default="1 day", metavar="DURATION", help="versions over time are counted by this (default: 1 day)"
-    )
-    report.add_argument("--html", type=Path, metavar="FILE", help="write one page with plots that needs nothing else")
+    report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page with plots")
     report.add_argument("--parquet", type=Path, metavar="DIR", help="write support, ignoring and windows as Parquet")
-    report.add_argument("--follow", action="store_true", help="go on: report anew whenever clients have registered")
+    report.add_argument("--follow", action="store_true", help="keep running and report again whenever clients register")
     report.add_argument(
         "--every", type=float, default=10.0, metavar="SECONDS", help="with --follow: how often to look (default 10)"
     )
     report.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="with --follow: keep the state here and go on from it next time"
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="with --follow: keep the state here and continue from it",
     )
     report.add_argument(
         "--late",
         default="1 day",
         metavar="DURATION",
-        help="with --follow: a registration so far behind the newest one counts in its window (default: 1 day)",
+        help="with --follow: how late a registration may come and still count in its window (default: 1 day)",
     )
     return parser

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from klamm.configs.definitions import POLICY_RULES_FILE
+from klamm.configs.durations import with_duration
 from klamm.policy.base import Policy
 from klamm.policy.rule_file import Bounds, ConfigRule, Rule, RuleFileError, parse_rules
 from klamm.protocol.errors import PolicyViolationError
@@ -120,7 +121,8 @@ class RulesPolicy(Policy):
         topic = details.topic
         for rule in self._concerned("delete", topic, details.principal):
             if rule.forbids_deletion:
-                _refuse(rule, topic, "deletion", "requested", "is forbidden", "keep the topic")
+                remedy = f"; {rule.remedy}" if rule.remedy else ""
+                raise PolicyViolationError(f"Rule '{rule.name}': topic {topic} must not be deleted{remedy}.")
 
     def _concerned(self, action: str, topic: str, principal: str | None) -> Iterator[Rule]:
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))
@@ -171,9 +173,13 @@ def _check_bounds(
     low, high = bounds.minimum, bounds.maximum
     size = float(str(value)) if number is None else number
     if high is not None and (is_unlimited or size > high):
-        _refuse(rule, topic, key, value, f"is above the maximum {high}", f"{verb} {high} or less")
+        _refuse(
+            rule, topic, key, value, f"is above the maximum {with_duration(key, str(high))}", f"{verb} {high} or less"
+        )
     if low is not None and size < low and not is_unlimited:
-        _refuse(rule, topic, key, value, f"is below the minimum {low}", f"{verb} {low} or more")
+        _refuse(
+            rule, topic, key, value, f"is below the minimum {with_duration(key, str(low))}", f"{verb} {low} or more"
+        )
 
 
 def _check_config(rule: Rule, topic: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool) -> None:

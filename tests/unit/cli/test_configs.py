@@ -309,7 +309,7 @@ def test_a_plan_shows_the_difference_and_apply_makes_it_so(run: Run, topic: str,
     expected = (
         f"~ topic {topic}\n"
         "    ~ partitions: 2 (cluster) -> 3 (file)\n"
-        "    ~ retention.ms: 5 (topic) -> 1000 (file)\n"
+        "    ~ retention.ms: 5 (topic) -> 1000 (1 s, file)\n"
         f"+ topic {topic}-new\n"
         "    + partitions: 2 (file)\n"
         "    + cleanup.policy: compact,delete (file)\n"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SERVER = ("--bootstrap-server", "a:1")
+
+
 @pytest.mark.parametrize(
     ("text", "pairs"),
     [
@@ -51,11 +54,12 @@ def test_a_file_of_configs_is_read_as_properties(tmp_path: Path) -> None:
     file = tmp_path / "configs.properties"
     file.write_text("# mine\nacks = all\nlist=a,b\n")
     # when
-    changes = read_changes(parse(["--alter", "--user", "u", "--add-config-file", str(file), "--delete-config", "x, y"]))
+    words = ("--alter", "--user", "u", "--add-config-file", str(file), "--delete-config", "x, y")
+    changes = read_changes(parse([*SERVER, *words]))
     # then
     assert changes == Changes(added={"acks": "all", "list": "a,b"}, deleted=("x", "y"), appended={}, subtracted={})
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(SettingsError, match="/no/such/file: can not be read"):
-        read_changes(parse(["--alter", "--user", "u", "--add-config-file", "/no/such/file"]))
+    with pytest.raises(SettingsError, match="/no/such/file: cannot be read"):
+        read_changes(parse([*SERVER, "--alter", "--user", "u", "--add-config-file", "/no/such/file"]))

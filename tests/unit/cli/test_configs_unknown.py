@@ -1,4 +1,4 @@
-"""Users and client ids that nobody has ever seen: a warning with the nearest name, and both spellings of a user."""
+"""Users, client ids and topics that do not exist, and the two spellings of a user."""
 
 from __future__ import annotations
 
@@ -81,3 +81,18 @@ def test_the_principal_and_the_name_are_the_same_user(
     for spelled in ("ANONYMOUS", "User:ANONYMOUS"):
         cli.main(["configs", "--describe", "--user", spelled, "--bootstrap-server", address])
         assert "Dynamic configs for user-principal 'ANONYMOUS' are acks=1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--alter", "--add-config", "retention.ms=5"),
+        ("--describe", "--all"),
+        ("--alter", "--delete-config", "flush.ms"),
+    ],
+)
+def test_a_topic_that_does_not_exist_is_named(
+    words: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.main(["configs", *words, "--topic", "nosuch", "--bootstrap-server", address])
+    assert (code, capsys.readouterr().err) == (1, "Topic 'nosuch' does not exist\n")

@@ -13,6 +13,7 @@ import pytest
 
 from klamm.cli import connecting
 from klamm.cli.connecting import client_settings, connect, explain, guarded
+from klamm.connections.errors import api_error
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
 from tests.support.processes import free_port
@@ -58,7 +59,7 @@ def test_properties_that_cannot_be_used_are_named(name: str, value: str, complai
 def test_tls_is_read_as_the_java_client_does() -> None:
     unchecked = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
     assert not client_settings(unchecked)["ssl_context"].check_hostname
-    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=/trust\.jks: can not be read: No such file"):
+    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=/trust\.jks: cannot be read: No such file"):
         client_settings({"security.protocol": "ssl", "ssl.truststore.location": "/trust.jks"})
 
 
@@ -80,11 +81,11 @@ def test_errors_become_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[st
 
 def test_words_that_are_no_text_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded("klamm configs", lambda: len("user \udcff".encode())) == 1
-    assert capsys.readouterr().err == "klamm configs: 'user \\udcff' holds bytes that are no text in this locale\n"
+    assert capsys.readouterr().err == "klamm configs: 'user \\udcff' holds bytes that are not text in this locale\n"
 
 
 def test_a_broker_that_is_too_old_is_told_apart() -> None:
-    assert explain(UnsupportedVersionError("x")) == "The cluster does not offer what this needs: x"
+    assert explain(UnsupportedVersionError("x")) == "The cluster does not support this request: x"
     assert explain(TimeoutError()) == "TimeoutError"
 
 
@@ -94,13 +95,18 @@ def test_a_broker_that_is_too_old_is_told_apart() -> None:
         ("nowhere", "--bootstrap-server nowhere: 'nowhere': expected HOST:PORT"),
         ("", "--bootstrap-server : '': expected HOST:PORT"),
         ("a:1,b:99999", "'b:99999': expected HOST:PORT"),
-        ("no-such-host.invalid:9092", "--bootstrap-server no-such-host.invalid:9092: the host is not known here"),
+        ("no-such-host.invalid:9092", "--bootstrap-server no-such-host.invalid:9092: the host name cannot be resolved"),
     ],
 )
 def test_servers_that_cannot_be_are_refused_at_once(servers: str, complaint: str) -> None:
     with pytest.raises(SettingsError) as refused, connect(Namespace(bootstrap_server=servers, command_config=None)):
         pass
     assert complaint in str(refused.value)
+
+
+def test_an_error_without_a_message_is_put_in_words() -> None:
+    assert explain(api_error(29)) == "Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"
+    assert explain(InvalidConfigError("x is wrong")) == "x is wrong"
 
 
 def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:

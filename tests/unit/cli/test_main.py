@@ -107,3 +107,36 @@ def test_the_broker_command_imports_nothing_that_it_does_not_need() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     # then
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "--list"),
+        ("configs", "--describe", "--topic", "t"),
+        ("configs", "--alter", "--user", "u", "--add-config", "acks=1"),
+        ("configs", "plan", "file"),
+        ("configs", "revert", "--topic", "t", "--to", "2026-01-01"),
+        ("configs", "history"),
+        ("clients", "revert", "--user", "u", "--data-dir", "d", "--to", "2026-01-01"),
+        ("registrations", "report"),
+        ("policy", "test", "house:Policy"),
+    ],
+)
+def test_every_command_misses_its_server_in_the_same_way(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(words))
+    said = capsys.readouterr().err
+    assert ended.value.code == cli.EXIT_USAGE
+    assert said.count("\n") == 1
+    assert "--bootstrap-server" in said
+
+
+def test_the_help_of_configs_names_its_further_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["configs", "--help"])
+    said = capsys.readouterr().out
+    for command in ("plan", "apply", "history", "revert"):
+        assert f"klamm configs {command}" in said

@@ -63,7 +63,7 @@ def test_rules_are_asked_about_declared_topics(files: Path, capsys: pytest.Captu
     assert lines[1].split()[:3] == ["big", "create", "POLICY_VIOLATION"]
     assert "partitions=9 of topic big is above the maximum 2" in lines[1]
     assert lines[2].split()[0] == "Loud"
-    assert lines[-1] == "2 of 3 topics would break klamm.policy.rules:RulesPolicy."
+    assert lines[-1] == "klamm.policy.rules:RulesPolicy would refuse 2 of 3 topics."
 
 
 @pytest.mark.parametrize(
@@ -99,21 +99,21 @@ def test_topics_of_a_cluster_are_judged_by_what_they_set(
     said = capsys.readouterr().out
     assert code == 3
     assert said.count("flush.ms=5 of topic hasty is below the minimum 1000") == 2
-    assert said.splitlines()[-1] == "1 of 2 topics would break klamm.policy.rules:RulesPolicy."
+    assert said.splitlines()[-1] == "klamm.policy.rules:RulesPolicy would refuse 1 of 2 topics."
     # and when
     code = policy.main([*arguments, "--kind", "delete"])
     # then
     assert code == 0
-    assert capsys.readouterr().out == "0 of 2 topics would break klamm.policy.rules:RulesPolicy.\n"
+    assert capsys.readouterr().out == "klamm.policy.rules:RulesPolicy would refuse 0 of 2 topics.\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "expected test, got nothing"),
-        (["test"], "expected a policy, or --rules"),
-        (["test", "a:B"], "expected either --bootstrap-server or --topics-file"),
-        (["test", "a:B", "--topics-file", "f", "--bootstrap-server", "h:1"], "expected either"),
+        (["test"], "a policy or --rules must be specified"),
+        (["test", "a:B"], "exactly one of --bootstrap-server and --topics-file"),
+        (["test", "a:B", "--topics-file", "f", "--bootstrap-server", "h:1"], "exactly one of"),
     ],
 )
 def test_wrong_usage_ends_with_exit_code_2(
@@ -128,7 +128,7 @@ def test_wrong_usage_ends_with_exit_code_2(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none.py", "none.py: there is no such file"),
+        ("none.py", "none.py: no such file"),
         ("nodots", "expected FILE.py, FILE.py:Class or module:Class"),
         ("no.such.module:Class", "cannot import no.such.module"),
         ("{}/empty_policy.py", "expected one policy in it"),

@@ -211,7 +211,7 @@ def test_the_old_flag_for_deleting_configs_is_told_to_do_nothing(
     # when
     assert run(address, "--list", "--topic", "none", "--delete-config", "retention.ms") == 0
     # then
-    assert "changes nothing: klamm configs --alter does it" in capsys.readouterr().err
+    assert "use klamm configs --alter --delete-config" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

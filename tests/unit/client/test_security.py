@@ -54,7 +54,7 @@ def test_host_names_are_checked_unless_the_file_says_otherwise() -> None:
         ),
         (
             {"security.protocol": "SSL", "ssl.truststore.location": "/t.pem", "ssl.truststore.type": "PEM"},
-            "ssl.truststore.location=/t.pem: can not be read: No such file",
+            "ssl.truststore.location=/t.pem: cannot be read: No such file",
         ),
     ],
 )
@@ -67,5 +67,5 @@ def test_what_can_not_be_honoured_is_named_at_the_start(settings: dict[str, str]
 def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
-    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=.*empty\.pem: can not be read"):
+    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=.*empty\.pem: cannot be read"):
         Security.of({"security.protocol": "SSL", "ssl.truststore.location": str(empty), "ssl.truststore.type": "PEM"})

@@ -112,7 +112,8 @@ def test_what_keeps_the_rules_is_allowed(policy: RulesPolicy, details: Details) 
         ),
         (
             an_order(retention_ms="-1"),
-            "Rule 'sizes': retention.ms=-1 of topic orders.eu is above the maximum 604800000; use 604800000 or less.",
+            "Rule 'sizes': retention.ms=-1 of topic orders.eu is above the maximum 604800000 (7 days);"
+            " use 604800000 or less.",
         ),
         (
             an_order(cleanup_policy="delete,shred"),
@@ -131,7 +132,7 @@ def test_what_keeps_the_rules_is_allowed(policy: RulesPolicy, details: Details) 
         ),
         (
             a_config_change("orders.eu", sets={"retention.ms": "999"}),
-            "Rule 'sizes': retention.ms=999 of topic orders.eu is below the minimum 1000; use 1000 or more.",
+            "Rule 'sizes': retention.ms=999 of topic orders.eu is below the minimum 1000 (1 s); use 1000 or more.",
         ),
         (
             more_partitions("orders.eu", then=49),
@@ -139,7 +140,7 @@ def test_what_keeps_the_rules_is_allowed(policy: RulesPolicy, details: Details) 
         ),
         (
             a_deletion("billing.x"),
-            "Rule 'books': deletion=requested of topic billing.x is forbidden; ask finance.",
+            "Rule 'books': topic billing.x must not be deleted; ask finance.",
         ),
         (
             a_topic("billing.x", num_partitions=2, principal="User:intern-7"),
@@ -266,7 +267,8 @@ def test_a_maximum_is_not_passed_by_leaving_the_config_out(tmp_path: Path, value
     policy = rules_of(LIMITS, tmp_path)
     refusal = assert_refused(policy, a_topic(configs=GOOD, defaults={"retention.ms": value}))
     assert refusal.error_message == (
-        f"Rule 'limits': retention.ms={value} (the broker's default) of topic orders is above the maximum 604800000;"
+        f"Rule 'limits': retention.ms={value} (the broker's default) of topic orders"
+        " is above the maximum 604800000 (7 days);"
         " set retention.ms to 604800000 or less."
     )
     assert_allowed(policy, a_topic(configs={**GOOD, "retention.ms": "5"}, defaults=MONTH))

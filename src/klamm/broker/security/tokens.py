@@ -100,7 +100,7 @@ class _SignedTokens:
                 self._read_at = mark
                 self._keys = parse_keys(self._path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, KeysError) as error:
-            raise SettingsError(f"{_KEYS}: {self._path} can not be read: {error}") from error
+            raise SettingsError(f"{_KEYS}: {self._path} cannot be read: {error}") from error
 
 
 def _keys_file(url: str | None) -> Path:

@@ -17,6 +17,7 @@ from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
+from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
@@ -50,7 +51,7 @@ def parser(action: str) -> ToolParser:
         prog=f"klamm configs {action}",
         description="Show who changed which config when, the newest first."
         if action == "history"
-        else "Bring the configs of a resource back to how they were; only what was changed since is sent.",
+        else "Restore the configs that a resource had at a time. Configs that were not changed since are left alone.",
         epilog="A resource is TOPIC:name, BROKER:id, BROKER: (the default of all brokers), GROUP:id"
         " or CLIENT_METRICS:name; of quotas QUOTA:user=alice,client-id=reports (<default> for the default one);"
         " of SCRAM credentials SCRAM:alice; for client configs what the history says, e.g. \"user 'alice'\".",
@@ -61,7 +62,7 @@ def parser(action: str) -> ToolParser:
         help="the broker's data directory; the broker may run (default: what the broker at --bootstrap-server says)",
     )
     add_common(found)
-    found.add_value("--resource", metavar="TYPE:NAME", help="only this resource; or by the flags of klamm configs:")
+    found.add_value("--resource", metavar="TYPE:NAME", help="only this resource; the flags below name it too")
     found.add_value("--entity-type", metavar="TYPE", help=f"one of {', '.join(_ENTITY_TYPES)}")
     found.add_value("--entity-name", metavar="NAME", help="its name")
     found.add_switch("--entity-default", help="the default of all brokers")
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse_args(list(arguments[1:]))
     options.resource = _resource(flags, options)
     if action == "revert" and options.resource is None:
-        flags.error("--resource, or --topic and the like, must be specified")
+        flags.error("a resource must be specified: --topic NAME, --broker ID, ... or --resource TYPE:NAME")
     if action == "revert" and options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
     if options.data_dir is None and options.bootstrap_server is None:
@@ -133,8 +134,12 @@ def _history(options: argparse.Namespace) -> int:
         }
         for line in lines
     ]
-    write(options.output, document, lambda: [_sentence(line) for line in lines] or ["Nothing was changed."])
+    write(options.output, document, lambda: [*map(_sentence, lines)] or [_no_change(options.resource)])
     return 0
+
+
+def _no_change(resource: str | None) -> str:
+    return "No change is recorded." if resource is None else f"No change of {resource} is recorded."
 
 
 def _revert(options: argparse.Namespace) -> int:
@@ -145,12 +150,15 @@ def _revert(options: argparse.Namespace) -> int:
     plan = plan_revert(_read(options, resource, limit=ALL_LINES), resource=resource, to_ms=_to_ms(options.to))
     unknown = [reversal.name for reversal in plan if not reversal.is_known]
     if unknown:
-        raise RefusedError(f"{', '.join(unknown)}: a secret whose old value nobody knows; set it by hand")
+        raise RefusedError(
+            f"{', '.join(unknown)}: the old value of a secret is not kept; set it with klamm configs --alter"
+        )
     if plan:
         change(plan, options)
     document = [{"name": reversal.name, "old": reversal.replaces, "new": reversal.value} for reversal in plan]
     verb = "would be reverted" if options.validate_only else "reverted"
-    write(options.output, document, lambda: [*map(_change, plan), f"{resource}: {len(plan)} config(s) {verb}."])
+    count = "1 config" if len(plan) == 1 else f"{len(plan)} configs"
+    write(options.output, document, lambda: [*map(_change, plan), f"{resource}: {count} {verb}."])
     return 0
 
 
@@ -163,14 +171,14 @@ def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace
     kind, _, name = resource.partition(":")
     if kind == _SCRAM:
         raise RefusedError(
-            f"{resource}: the credentials of a user do not go back: of passwords the history knows only that they were"
-            " set or deleted; set them with klamm configs --alter --user"
+            f"{resource}: SCRAM credentials cannot be reverted, because the history does not keep passwords; set them"
+            " with klamm configs --alter --user"
         )
     if kind == QUOTA_RESOURCE:
         return partial(_send_quotas, entity=parse_quota_resource(name))
     if kind in _KINDS:
         return partial(_send_configs, kind=_KINDS[kind], name=name)
-    raise RefusedError(f"{resource}: configs of clients go back with klamm clients revert")
+    raise RefusedError(f"{resource}: client configs are reverted by klamm clients revert")
 
 
 def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: QuotaEntity) -> None:
@@ -224,10 +232,7 @@ def _data_dir(options: argparse.Namespace) -> Path:
         broker = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().result().nodes[0].id))
         entry = admin.describe_configs({broker: [_LOG_DIRS]}).all().result()[broker].get(_LOG_DIRS)
     if entry is None or entry.value is None or not Path(entry.value).is_dir():
-        raise RefusedError(
-            "The broker's data directory is not on this machine, or the broker does not tell where it is: name it with"
-            " --data-dir"
-        )
+        raise RefusedError("The broker's data directory was not found on this machine; name it with --data-dir")
     return Path(entry.value)
 
 
@@ -258,14 +263,17 @@ def _to_ms(text: str) -> int:
 
 def _sentence(line: PutHistory) -> str:
     client = f" ({line.client_id})" if line.client_id else ""
-    change = f"{_shown(line.old)} -> {_shown(line.new)}"
+    change = f"{_shown(line.name, line.old)} -> {_shown(line.name, line.new)}"
     return f"{shown_moment(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}"
 
 
 def _change(reversal: Reversal) -> str:
     mark = "-" if reversal.value is None else "~" if reversal.replaces is not None else "+"
-    return f"  {mark} {reversal.name}: {_shown(reversal.replaces)} -> {_shown(reversal.value)}"
+    before, after = (_shown(reversal.name, value) for value in (reversal.replaces, reversal.value))
+    return f"  {mark} {reversal.name}: {before} -> {after}"
 
 
-def _shown(value: str | None) -> str:
-    return "unset" if value is None else repr(value) if value == "" or value != value.strip() else value
+def _shown(name: str, value: str | None) -> str:
+    if value is None:
+        return "unset"
+    return repr(value) if value == "" or value != value.strip() else with_duration(name, value)

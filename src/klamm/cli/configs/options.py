@@ -56,9 +56,14 @@ def parser() -> ToolParser:
     """Return the parser."""
     found = ToolParser(
         prog="klamm configs",
-        description="Describe and change configs: the flags and the output of kafka-configs.sh.\n"
-        "klamm configs plan FILE and klamm configs apply FILE keep topics as a file says.",
-        epilog="Exit codes: 0 done, 1 the cluster or the tool refused, 2 flags that do not go together.",
+        description="Describe and change configs, with the flags and the output of kafka-configs.sh.\n\n"
+        "Further commands, each with a --help of its own:\n"
+        "  klamm configs plan FILE     compare topics with a YAML file\n"
+        "  klamm configs apply FILE    create and change topics as a YAML file says\n"
+        "  klamm configs history       show who changed which config when\n"
+        "  klamm configs revert        restore the configs that a topic, broker, ... had at a time\n"
+        "The configs of users and clients have klamm clients history and klamm clients revert.",
+        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found)
     found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # refused with a reason, so it is not offered
@@ -115,6 +120,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     given = given_flags(options)
     if ("alter" in given) == ("describe" in given):
         flags.error("Command must include exactly one action: --describe, --alter")
+    if options.bootstrap_server is None and options.bootstrap_controller is None:
+        flags.error("--bootstrap-server must be specified")
     check_conflicts(flags, given, "describe", (*_CHANGES, "validate-only", "percent"))
     check_conflicts(flags, given, "alter", ("all",))
     return options
@@ -175,10 +182,6 @@ def _check_connection(options: argparse.Namespace) -> None:
     if options.bootstrap_controller is not None:
         raise RefusedError(
             "--bootstrap-controller is not served: klamm's brokers are their own controllers, use --bootstrap-server"
-        )
-    if options.bootstrap_server is None:
-        raise RefusedError(
-            "One of the required --bootstrap-server or --bootstrap-controller arguments must be specified"
         )
 
 

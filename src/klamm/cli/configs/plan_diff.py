@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import topic_configs
+from klamm.configs.durations import duration_of
 from klamm.protocol.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -68,10 +69,14 @@ class KeyChange:
 
     def __str__(self) -> str:
         """Return ``~ key: old (its origin) -> new (its origin)``."""
-        after = "what is inherited" if self.new is None else f"{self.new} ({self.new_origin})"
+        after = "what is inherited" if self.new is None else self._shown(self.new, self.new_origin)
         if self.old_origin is None:
             return f"{self.mark} {self.key}: {after}"
-        return f"{self.mark} {self.key}: {_text(self.old)} ({self.old_origin}) -> {after}"
+        return f"{self.mark} {self.key}: {self._shown(_text(self.old), self.old_origin)} -> {after}"
+
+    def _shown(self, value: str, origin: str) -> str:
+        words = duration_of(self.key, value)
+        return f"{value} ({origin})" if words is None else f"{value} ({words}, {origin})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

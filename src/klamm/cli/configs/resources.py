@@ -9,7 +9,7 @@ from klamm.admin import AlterConfigOp, AlterConfigsOptions, ConfigEntry, ConfigR
 from klamm.admin import ResourceType as Kind
 from klamm.cli.connecting import RefusedError
 from klamm.cli.output import write
-from klamm.protocol.errors import UnsupportedVersionError
+from klamm.protocol.errors import UnknownTopicOrPartitionError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     import argparse
@@ -114,7 +114,10 @@ def _entries(admin: AdminClient, kind: str, name: str, *, everything: bool) -> l
     if kind == "brokers" and not name:
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     resource = ConfigResource(resource_type, name)
-    entries = admin.describe_configs([resource], include_synonyms=True).all().result()[resource]
+    try:
+        entries = admin.describe_configs([resource], include_synonyms=True).all().result()[resource]
+    except UnknownTopicOrPartitionError as error:
+        raise RefusedError(f"Topic '{name}' does not exist") from error
     return sorted(
         (entry for entry in entries.values() if everything or source is None or entry.source is source),
         key=lambda entry: entry.name,

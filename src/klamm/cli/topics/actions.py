@@ -107,8 +107,12 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
         }
         for name in names
     ]
-    would = [f"Valid: topic {name} would grow to {options.partitions} partitions." for name in names]
+    would = [f"Valid: topic {name} would grow to {_partitions(options.partitions)}." for name in names]
     write(options.output, document, lambda: would if options.validate_only else [])
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
 
 
 def delete(admin: AdminClient, options: argparse.Namespace) -> None:

@@ -44,8 +44,8 @@ def parser() -> ToolParser:
     """Return the parser."""
     found = ToolParser(
         prog="klamm topics",
-        description="Create, delete, describe or change topics: the flags and the output of kafka-topics.sh.",
-        epilog="Exit codes: 0 done, 1 the cluster or the tool refused, 2 flags that do not go together.",
+        description="Create, delete, describe or change topics, with the flags and the output of kafka-topics.sh.",
+        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found)
     for action, text in (
@@ -73,12 +73,12 @@ def parser() -> ToolParser:
     found.add_value(
         "--replica-assignment", metavar="1:2,2:1", help="brokers of each partition: its replicas, the leader first"
     )
-    found.add_switch("--if-exists", help="do nothing where no topic is found")
-    found.add_switch("--if-not-exists", help="do nothing where the topic is there")
+    found.add_switch("--if-exists", help="succeed and do nothing when no topic matches")
+    found.add_switch("--if-not-exists", help="succeed and do nothing when the topic exists")
     found.add_switch("--exclude-internal", help="leave out internal topics")
     found.add_switch("--topics-with-overrides", help="describe only topics with configs of their own")
     found.add_switch("--under-replicated-partitions", help="describe only partitions with replicas out of sync")
-    found.add_switch("--unavailable-partitions", help="describe only partitions whose leader is not there")
+    found.add_switch("--unavailable-partitions", help="describe only partitions without a live leader")
     found.add_switch("--under-min-isr-partitions", help="describe only partitions below min.insync.replicas")
     found.add_switch("--at-min-isr-partitions", help="describe only partitions exactly at min.insync.replicas")
     found.add_value(
@@ -103,7 +103,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if sum(action in given for action in ACTIONS) != 1:
         flags.error("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
     if "delete-config" in given:
-        complain("--delete-config is not supported any more and changes nothing: klamm configs --alter does it")
+        complain("--delete-config is ignored since Kafka 4.0; use klamm configs --alter --delete-config")
     _check_required(flags, options, given)
     _check_conflicts(flags, given)
     return options

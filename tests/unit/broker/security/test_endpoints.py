@@ -50,7 +50,7 @@ def opened(configs: dict[str, str]) -> Endpoint:
         (OAUTH | {HANDLER: "com.example.Own"}, "other Java classes are not run"),
         (OAUTH | {HANDLER: SIGNED}, r"jwks\.endpoint\.url=: expected file:///PATH"),
         (OAUTH | {HANDLER: SIGNED, KEYS: "https://issuer/keys"}, "keys are not fetched over a network"),
-        (OAUTH | {HANDLER: SIGNED, KEYS: "file:///no/such/keys"}, "/no/such/keys can not be read"),
+        (OAUTH | {HANDLER: SIGNED, KEYS: "file:///no/such/keys"}, "/no/such/keys cannot be read"),
         (
             OAUTH | {f"{PREFIX}sasl.jaas.config": f'{MODULE} required unsecuredValidatorAllowableClockSkewMs="-1";'},
             "AllowableClockSkewMs=-1: expected a whole number",

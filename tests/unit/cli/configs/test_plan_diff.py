@@ -38,8 +38,8 @@ def test_a_new_topic_is_all_additions() -> None:
 
 def test_a_changed_value_shows_old_and_new_and_where_both_come_from() -> None:
     assert lines(plan(DeclaredTopic(name="orders", configs={"retention.ms": "1", "segment.ms": "2"}))) == [
-        "~ retention.ms: 5000 (topic) -> 1 (file)",
-        "+ segment.ms: 604800000 (all brokers) -> 2 (file)",
+        "~ retention.ms: 5000 (5 s, topic) -> 1 (file)",
+        "+ segment.ms: 604800000 (7 days, all brokers) -> 2 (file)",
     ]
 
 
@@ -50,7 +50,7 @@ def test_inherited_values_are_never_changes() -> None:
     assert plan(topic).is_in_line
     assert lines(plan(topic, prune_configs=True)) == [
         "- cleanup.policy: compact,delete (topic) -> delete (default)",
-        "- retention.ms: 5000 (topic) -> 604800000 (default)",
+        "- retention.ms: 5000 (5 s, topic) -> 604800000 (7 days, default)",
     ]
 
 
@@ -59,7 +59,9 @@ def test_configs_that_the_file_does_not_name_stay_unless_pruning_is_asked_for() 
     topic = DeclaredTopic(name="orders", configs={"cleanup.policy": "compact,delete"})
     # then
     assert lines(plan(topic)) == []
-    assert lines(plan(topic, prune_configs=True)) == ["- retention.ms: 5000 (topic) -> 604800000 (default)"]
+    assert lines(plan(topic, prune_configs=True)) == [
+        "- retention.ms: 5000 (5 s, topic) -> 604800000 (7 days, default)"
+    ]
 
 
 def test_what_will_be_inherited_is_shown_where_the_cluster_tells_it() -> None:

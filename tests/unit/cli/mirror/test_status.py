@@ -32,7 +32,7 @@ def test_flags_that_do_not_go_together_are_wrong_usage(
 
 def test_a_file_that_can_not_be_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["mirror", "status", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere: can not be read" in capsys.readouterr().err
+    assert "nowhere: cannot be read" in capsys.readouterr().err
 
 
 def test_a_target_that_does_not_answer_fails(capsys: pytest.CaptureFixture[str]) -> None:

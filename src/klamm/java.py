@@ -1,4 +1,4 @@
-"""Finding a Java that Spark runs on. The broker, the admin API and the clients never need one."""
+"""Search for a Java that Spark supports. The broker, the admin API and the clients never need one."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class JavaNotFoundError(RuntimeError):
 
 
 def find_java_home(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the home of a supported Java, or None when there is none.
+    """Return the home of a supported Java, or None if there is none.
 
-    ``JAVA_HOME`` comes first, then ``java`` on the PATH, then the places where packages put it.
+    ``JAVA_HOME`` comes first, then ``java`` on the PATH, then the directories that packages install to.
     """
     for home in _candidates(environ):
         if (home / "bin" / "java").exists() and _major_version(home) in SUPPORTED_VERSIONS:
@@ -44,7 +44,7 @@ def require_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the home of a supported Java.
 
     Raises:
-        JavaNotFoundError: there is none; the message says what to install.
+        JavaNotFoundError: There is none. The message says what to install.
     """
     home = find_java_home(environ)
     if home is None:
@@ -67,7 +67,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _major_version(home: Path) -> int | None:
-    """Return 17 for 17.0.15, or None when this is no Java; asks its ``release`` file before it starts a JVM."""
+    """Return 17 for 17.0.15, or None if this is not a Java. Reads the ``release`` file before it starts a JVM."""
     release = home / "release"
     text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else _ask(home / "bin" / "java")
     found = re.search(r'(?:JAVA_VERSION=|version )"(\d+)', text)

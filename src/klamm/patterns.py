@@ -1,7 +1,7 @@
-"""Regular expressions of strangers, matched by RE2: in a time that grows with the text's length, whatever they are.
+"""Regular expressions from users, matched by RE2 in time linear in the length of the text.
 
-Python's ``re`` tries one way after the other and holds the interpreter while it does; ``(a+)+b`` takes it longer than
-anybody lives. RE2 follows all ways at once. It does not know look-around and references to groups.
+Python's ``re`` backtracks and holds the interpreter lock meanwhile; ``(a+)+b`` takes it practically forever. RE2
+follows all alternatives at once. It supports neither look-around nor back-references.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class PatternError(ValueError):
-    """RE2 does not take the pattern."""
+    """RE2 does not accept the pattern."""
 
 
 def full_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether the whole of a text matches, within microseconds.
+    """Return a function that returns whether a whole text matches, within microseconds.
 
     Raises:
-        PatternError: It is no regular expression of RE2.
+        PatternError: RE2 does not accept the pattern.
     """
     import re2  # noqa: PLC0415 - only who has a pattern waits for it
 
     options = re2.Options()
     options.log_errors = False
     try:
-        # A set says yes or no; a single pattern would also find out where its groups are, at ten times the cost.
+        # A set only answers yes or no. A single pattern would also locate its groups, at ten times the cost.
         found = re2.Set.FullMatchSet(options)
         found.Add(pattern)
         found.Compile()

@@ -1,4 +1,4 @@
-"""Java ``.properties`` text, as ``java.util.Properties`` reads it, and the addresses that stand in it."""
+"""Java ``.properties`` text, as ``java.util.Properties`` parses it, and the addresses in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SettingsError(Exception):
-    """A setting that cannot be: the message names the key, the value and what is allowed."""
+    """A setting is invalid. The message names the key, the value and the allowed values."""
 
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -21,22 +21,22 @@ _MAX_PORT: Final = 65_535
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Return keys and values in file order; of a key given twice the last one wins.
+    r"""Return keys and values in file order. The last value of a duplicate key wins.
 
     Raises:
-        SettingsError: a ``\u`` escape without four hexadecimal digits.
+        SettingsError: A ``\u`` escape lacks four hexadecimal digits.
     """
     return dict(_split(line) for line in _logical_lines(text))
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    r"""Read a properties file in UTF-8 or, where it is none, in Latin-1, which is what Kafka takes every file for.
+    r"""Read a properties file in UTF-8, or in Latin-1 if it is not valid UTF-8.
 
-    What is valid UTF-8 is nearly always meant so: text in Latin-1 seldom has a valid sequence by chance. A value with
-    such letters is therefore not what Kafka makes of the same file; ``\u`` escapes are the same to both.
+    Kafka reads every file as Latin-1. Valid UTF-8 is nearly always meant as UTF-8, because Latin-1 text seldom contains
+    a valid sequence by chance. Non-ASCII values may therefore differ from Kafka's reading; ``\u`` escapes never do.
 
     Raises:
-        SettingsError: the file cannot be read, or is not properties text.
+        SettingsError: The file cannot be read, or is not properties text.
     """
     try:
         return parse_properties(_decode(path.read_bytes()))
@@ -46,13 +46,13 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def _decode(content: bytes) -> str:
     try:
-        return content.decode("utf-8-sig")  # some editors mark a file in UTF-8
+        return content.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError:
         return content.decode("latin-1")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean NAME?`` for the known name most like this one, an empty text when none is alike."""
+    """Return ``; did you mean NAME?`` for the most similar known name, an empty string if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415  # needed only after a mistake
 
     by_folded = {each.casefold(): each for each in known}
@@ -61,7 +61,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def with_prefix(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the entries whose key starts with ``prefix``, without it."""
+    """Return the entries whose keys start with ``prefix``, without the prefix."""
     return {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
 
 
@@ -118,10 +118,10 @@ def _unicode(digits: str) -> str:
 
 
 def parse_int(key: str, value: str, *, at_least: int, at_most: int = 2**31 - 1) -> int:
-    """Parse a whole number within limits.
+    """Parse an integer within limits.
 
     Raises:
-        SettingsError: no number, or outside.
+        SettingsError: The text is not an integer or out of range.
     """
     try:
         number = at_least - 1 if "_" in value else int(value.strip())
@@ -133,7 +133,7 @@ def parse_int(key: str, value: str, *, at_least: int, at_most: int = 2**31 - 1) 
 
 
 def split_address(text: str) -> tuple[str, int] | None:
-    """Return host and port of ``host:port``, an IPv6 host without its brackets; None: it is no address."""
+    """Return host and port of ``host:port``, IPv6 without its brackets. None means that it is not an address."""
     host, _, port = text.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
         return None

@@ -1,7 +1,7 @@
-"""YAML in which nothing that was written is lost or changed on the way: for files that guard or set up a cluster.
+"""Strict YAML for files that guard or set up a cluster: nothing is lost or changed while it is loaded.
 
-A key that stands twice is an error, since the one that was meant cannot be known. A number is a number only as people
-write it: 010 is no 8 and 1:30 no 90, as YAML 1.1 has it; what is not plain comes out as the text that it is.
+A duplicate key is an error, because the intended value is unknown. Only plain decimal numbers are numbers: 010 is not 8
+and 1:30 is not 90, as they are in YAML 1.1. Everything else stays the text that it is.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class StrictYamlError(ValueError):
-    """The text cannot be used; the message says where."""
+    """The text is not valid. The message names the line."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Makes nothing but dictionaries, lists and plain values."""
+    """YAML loader that creates dictionaries, lists and plain values only."""
 
 
 def load_yaml(text: str) -> Any:
-    """Return what a text says.
+    """Return the content of a YAML text.
 
     Raises:
-        StrictYamlError: No YAML, a key that stands twice or is no name, or more levels than anybody means.
+        StrictYamlError: The text is not YAML, has a duplicate or non-string key, or is nested too deeply.
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader

@@ -1,7 +1,7 @@
-"""TLS from Kafka's ``ssl.*`` settings, the same for a broker's listener and for a client.
+"""TLS contexts from Kafka's ``ssl.*`` settings, for broker listeners and for clients.
 
-Stores are JKS, PKCS12 or PEM (KIP-651), in files or, as PEM, in the settings themselves. Settings mean what they mean
-to Kafka's ``DefaultSslEngineFactory``; one that cannot be honoured is refused by its name. No message holds a secret.
+Stores are JKS, PKCS12 or PEM (KIP-651), in files or, as PEM, in the settings themselves. Settings have the meaning of
+Kafka's ``DefaultSslEngineFactory``. A setting without support is rejected by name. No message contains a secret.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _PROTOCOLS: Final = ("TLS", *_VERSIONS)
 
 
 def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """Return what a client's connections are encrypted by.
+    """Return the TLS context of a client.
 
     Raises:
-        SettingsError: Something is missing, of another format, or cannot be read.
+        SettingsError: A setting is missing, has the wrong format, or its file cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = properties.get("ssl.endpoint.identification.algorithm", "https").strip() != ""
@@ -61,10 +61,10 @@ def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def restrict(context: ssl.SSLContext, setting: Setting) -> None:
-    """Allow the versions and cipher suites that the settings name.
+    """Restrict the protocol versions and cipher suites to the configured ones.
 
     Raises:
-        SettingsError: A name is not known, or the names cannot be had together.
+        SettingsError: A name is unknown, or the names cannot be combined.
     """
     protocol = (setting("ssl.protocol") or "TLSv1.3").strip()
     if protocol not in _PROTOCOLS:
@@ -77,10 +77,10 @@ def restrict(context: ssl.SSLContext, setting: Setting) -> None:
 
 
 def load_own(context: ssl.SSLContext, setting: Setting) -> bytes | None:
-    """Load the key and certificates we show; returns our certificate in DER, None when the settings name none.
+    """Load our own key and certificates. Return our certificate in DER, None if the settings name none.
 
     Raises:
-        SettingsError: They cannot be used.
+        SettingsError: Key or certificates cannot be used.
     """
     location, kind = _location(setting, "ssl.keystore"), _kind(setting, "ssl.keystore")
     key, chain = setting("ssl.keystore.key"), setting("ssl.keystore.certificate.chain")
@@ -115,10 +115,10 @@ def _load_store(context: ssl.SSLContext, setting: Setting, location: str, kind: 
 
 
 def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
-    """Load the certificates we trust; returns False when the settings name none.
+    """Load the trusted certificates. Return whether the settings name any.
 
     Raises:
-        SettingsError: They cannot be used.
+        SettingsError: The certificates cannot be used.
     """
     location, kind = _location(setting, "ssl.truststore"), _kind(setting, "ssl.truststore")
     certificates = setting("ssl.truststore.certificates")
@@ -141,7 +141,7 @@ def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
             context.load_verify_locations(cadata=b"".join(trusted))
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
-    # Whatever is in the store is trusted, as in Java; OpenSSL by itself wants a chain up to a root.
+    # Every certificate in the store is trusted, as in Java. By default OpenSSL requires a chain up to a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return True
 
@@ -159,7 +159,7 @@ def _set_versions(context: ssl.SSLContext, text: str | None) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, suites: Sequence[str]) -> None:
-    """Map the names to OpenSSL's; suites of one TLS version only leave the other version out, as in Java."""
+    """Map suite names to OpenSSL's. If all belong to one TLS version, the other version is disabled, as in Java."""
     newer = [suite for suite in suites if suite in SINCE_TLS_1_3]
     older = {suite: openssl_name(suite) for suite in suites if suite not in SINCE_TLS_1_3}
     context.set_ciphers("ALL")
@@ -227,7 +227,7 @@ def _open(setting: Setting, store: str, location: str, *, wants_key: bool) -> St
 def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: str) -> None:
     password = setting("ssl.key.password") or setting("ssl.keystore.password") or ""
     try:
-        # A password that is missing is an error, not a question on the terminal.
+        # A missing password is an error. Without this callback OpenSSL would prompt on the terminal.
         context.load_cert_chain(path, password=lambda: password)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise SettingsError(f"{where}: cannot be read as key and certificates: {_why(error)}") from None
@@ -245,7 +245,7 @@ def _why(error: Exception) -> str:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """OpenSSL reads keys from files only: give it one that nobody else can read, for a moment."""
+    """Provide a key as a file for a moment, readable by this user only. OpenSSL reads keys from files only."""
     descriptor, path = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(descriptor, "w") as file:

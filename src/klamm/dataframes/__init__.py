@@ -1,1 +1,1 @@
-"""Topics as Spark DataFrames, record by record: what ``spark.read.format("klamm-kafka")`` means, without Spark."""
+"""Topics as DataFrames, record by record: the parts of Spark's format ``klamm-kafka`` that do not need Spark."""

@@ -1,8 +1,8 @@
-"""What one task writes of one batch of a stream, in one transaction: its batch id is committed with its records.
+"""Transaction in which one task writes its part of one micro-batch, together with the batch id.
 
-Each task of a query has a transactional id of its own, the number of the task in it. Spark repeats a batch that it does
-not know to be done, by the same offsets: the task that committed it before finds its batch id, as an offset of a group
-of the same name, and writes nothing. Whoever begins fences its predecessor first.
+Each task of a query has its own transactional id, which contains the task's number. Spark repeats a batch if it does
+not know that the batch is complete. The task that already committed it finds the batch id, which it stores as the
+committed offset of a group with the same name, and writes nothing. InitProducerId fences an older attempt first.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 
 class BatchTransaction:
-    """The transaction of one task and batch. Thread-confined; calls block."""
+    """Transaction of one task and one batch. Confined to one thread; its calls block."""
 
     def __init__(
         self, target: TargetCluster, options: WriteOptions, *, query_id: str, task: int, batch_id: int
     ) -> None:
-        """Prepare; nothing is asked yet.
+        """Create a transaction. Nothing is sent before ``begin``.
 
         Args:
-            target: where to.
-            options: as the query says.
-            query_id: of the stream, the same after a restart from its checkpoint.
-            task: the number of Spark's partition.
-            batch_id: of the round.
+            target: Cluster to write to.
+            options: Options of the query.
+            query_id: Id of the stream, which survives a restart from its checkpoint.
+            task: Number of the Spark partition.
+            batch_id: Id of the micro-batch.
         """
         self.transactional_id = f"{options.id_prefix}-{query_id}-{task}"
         self._target = target
@@ -51,7 +51,7 @@ class BatchTransaction:
 
     @property
     def identity(self) -> ProducerStamp:
-        """Who we are for the brokers.
+        """Return producer id and epoch.
 
         Raises:
             WritingError: ``begin`` was not called.
@@ -62,14 +62,14 @@ class BatchTransaction:
 
     @property
     def is_written(self) -> bool:
-        """Tell whether the batch was committed before."""
+        """Return whether an earlier attempt already committed this batch."""
         return self._written is not None
 
     def begin(self) -> None:
-        """Fence whoever wrote with this id, and look what it committed.
+        """Fence older producers with this transactional id and read the last committed batch id.
 
         Raises:
-            WritingError: It can not be, or a later batch was committed.
+            WritingError: The cluster refuses, or a later batch is already committed.
         """
         insist = self._target.insist
         self._identity = insist(lambda: self._coordinator.init(timeout_ms=self._timeout_ms))
@@ -87,7 +87,7 @@ class BatchTransaction:
         """Add partitions to the transaction.
 
         Raises:
-            WritingError: One can not be added.
+            WritingError: A partition cannot be added.
         """
         self._target.insist(lambda: self._try_to_add(partitions))
 
@@ -103,11 +103,11 @@ class BatchTransaction:
         """Commit the records together with the batch id.
 
         Args:
-            where: a partition that was written to, to keep the batch id at.
-            records: how many were written.
+            where: One of the written partitions. The batch id is stored as its committed offset.
+            records: Number of records written.
 
         Raises:
-            WritingError: Nothing is committed, or it is not known; the next attempt finds out.
+            WritingError: The commit failed, or its outcome is unknown. The next attempt finds out.
         """
         noted = GroupOffset(self._batch_id + 1, json.dumps({"records": records}))
         insist = self._target.insist
@@ -116,10 +116,10 @@ class BatchTransaction:
         insist(lambda: self._coordinator.commit(self.identity))
 
     def check_repeated(self, records: int) -> None:
-        """Compare what this task would write now with what it wrote before.
+        """Compare the rows of this attempt with those of the committed one.
 
         Raises:
-            WritingError: The rows were dealt to tasks in another way, so that some would be lost or come twice.
+            WritingError: Spark distributed the rows to tasks differently, so some would be lost or written twice.
         """
         if self._written not in (None, records):
             raise WritingError(

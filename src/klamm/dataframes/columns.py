@@ -1,7 +1,7 @@
-"""Record batches to Arrow columns, thousands of records at a time.
+"""Conversion of record batches to Arrow columns, thousands of records at a time.
 
-A record's length has to be read before the next record is found, one after the other; everything else is read from all
-records of a fetch at once by numpy, and keys and values are copied once, by Arrow.
+The length of a record must be read before the next record can be found, so this is a loop over records. Everything
+else is read by numpy from all records of a fetch at once. Arrow copies keys and values exactly once.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""Of the columns, in their order: those of Spark's own Kafka source."""
+"""Names of the columns, in the order of Spark's own Kafka source."""
 
 _MAGIC: Final = 2
 _LEAST_RECORD: Final = 7
 _GROUP_BYTES: Final = 8 * 1024 * 1024
-"""Decompressed records are turned into columns by about so much."""
+"""Approximate number of decompressed bytes that are converted at a time."""
 _PADDING: Final = bytes(16)
-"""Behind the last record, so that a number that is cut may be read before it is found to be cut."""
+"""Bytes behind the last record, so that a truncated number can be read before it is detected."""
 _MAX_SHIFT: Final = 63
 _LAST_BYTE: Final = 0x7F
-"""Greatest value of a byte that ends a varint; greater ones say that more follow."""
+"""Largest value of the last byte of a varint. Larger values mean that another byte follows."""
 _MICROSECONDS: Final = 1000
 _LARGEST_TIMESTAMP: Final = (1 << 63) // _MICROSECONDS - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Some records of one partition, by column; each is made when it is asked for first."""
+    """Records of one partition as columns. Each column is built on first use."""
 
     topic: str
     partition: int
     offsets: Numbers
     timestamps: Numbers
-    """Milliseconds since the epoch; -1: none."""
+    """Milliseconds since the epoch; -1 means no timestamp."""
     timestamp_types: NDArray[np.int32]
     fields: Any
-    """A BinaryArray in which ``key_at`` and ``value_at`` name the elements that are keys and values."""
+    """BinaryArray with keys and values. ``key_at`` and ``value_at`` are the indexes of its elements."""
     key_at: Any
     value_at: Any
     headers: Sequence[RecordHeaders] | None
-    """None: no record has any."""
+    """None means that no record has headers."""
 
     def __len__(self) -> int:
         """Return the number of records."""
         return len(self.offsets)
 
     def to_arrow(self, schema: Any) -> Any:
-        """Return those columns that a schema names, as a RecordBatch of that schema.
+        """Return the columns of a schema as a RecordBatch.
 
         Args:
-            schema: A ``pyarrow.Schema``; its fields have names out of ``NAMES``.
+            schema: A ``pyarrow.Schema`` with field names from ``NAMES``.
         """
         arrays = [getattr(self, f"_{field.name.lower()}").cast(field.type) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -95,7 +95,7 @@ class Columns:
 
     @cached_property
     def _timestamp(self) -> Any:
-        # What no calendar holds is no time.
+        # A timestamp that no calendar can represent becomes null.
         beyond = np.abs(self.timestamps) > _LARGEST_TIMESTAMP
         microseconds = np.where(beyond, 0, self.timestamps) * _MICROSECONDS
         return pa.array(microseconds, mask=beyond).cast(pa.timestamp("us", tz="UTC"))
@@ -119,11 +119,11 @@ def _text(name: str) -> str:
 
 
 def columns_of(batches: Sequence[RecordBatch], wanted: OffsetRange) -> Iterator[Columns]:
-    """Yield the records of batches that belong to a range, in groups of some megabytes.
+    """Yield the records of a range, in groups of some megabytes.
 
     Raises:
-        CorruptBatchError: The bytes are not the records that a header announces.
-        UnsupportedCompressionTypeError: Compressed with no known codec.
+        CorruptBatchError: The bytes do not match the batch header.
+        UnsupportedCompressionTypeError: The codec is unknown.
     """
     group: list[RecordBatch] = []
     bodies: list[memoryview] = []
@@ -155,7 +155,7 @@ def _columns(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], wante
     def spread(values: Sequence[int]) -> Numbers:
         return np.repeat(np.array(values, np.int64), counts)
 
-    timestamp_deltas, at = _numbers(view, begins + 1, ends)  # behind the attributes, which mean nothing
+    timestamp_deltas, at = _numbers(view, begins + 1, ends)  # skip the record's attributes, which Kafka does not use
     offset_deltas, at = _numbers(view, at, ends)
     key_is_null, key_from, key_to = _field(view, at, ends)
     value_is_null, value_from, value_to = _field(view, key_to, ends)
@@ -187,7 +187,7 @@ def _columns(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], wante
 
 
 def _boundaries(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], data: bytes) -> tuple[Numbers, Numbers]:
-    """Return where each record begins behind its length, and where it ends."""
+    """Return for each record the position behind its length field and its end."""
     begins: list[int] = []
     ends: list[int] = []
     begin, end_of = begins.append, ends.append
@@ -196,7 +196,7 @@ def _boundaries(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], da
         stop += len(body)
         if not 0 <= batch.record_count <= len(body) // _LEAST_RECORD:
             raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(body)} bytes")
-        for _ in range(batch.record_count):  # what this loop does costs a third of all: short numbers are read in line
+        for _ in range(batch.record_count):  # this loop is a third of the total cost, so short varints are read inline
             length = data[position]
             position += 1
             if length > _LAST_BYTE:
@@ -212,11 +212,11 @@ def _boundaries(batches: Sequence[RecordBatch], bodies: Sequence[memoryview], da
             end_of(position)
         if position != stop:
             raise CorruptBatchError(f"{batch!r} holds {stop - position} bytes behind its last record")
-    return np.array(begins, np.int64), np.array(ends, np.int64)  # a record that is too short ends within its fields
+    return np.array(begins, np.int64), np.array(ends, np.int64)  # a record that is too short ends inside its fields
 
 
 def _long_length(data: bytes, value: int, position: int) -> tuple[int, int]:
-    """Return a varint (still zigzag) whose first two bytes were read already, and the next position."""
+    """Return a varint (still zigzag encoded) whose first two bytes were already read, and the next position."""
     shift = 14
     while True:
         byte = data[position]
@@ -230,10 +230,10 @@ def _long_length(data: bytes, value: int, position: int) -> tuple[int, int]:
 
 
 def _numbers(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
-    """Read a zigzag varint at each position; returns values and the positions behind them.
+    """Read a zigzag varint at each position. Return the values and the positions behind them.
 
     Raises:
-        CorruptBatchError: One begins or ends behind its record.
+        CorruptBatchError: A varint begins or ends outside its record.
     """
     if np.any(at >= ends):
         raise CorruptBatchError("A record ends within its fields")
@@ -257,7 +257,7 @@ def _numbers(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[Numbe
 
 
 def _field(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[NDArray[np.bool_], Numbers, Numbers]:
-    """Return of a key or value of each record whether it is null, where it begins and where it ends."""
+    """Return for the key or value of each record whether it is null, its start and its end."""
     lengths, begins = _numbers(view, at, ends)
     if np.any(lengths >= ends - begins):
         raise CorruptBatchError("A record ends within its key or value")
@@ -265,7 +265,7 @@ def _field(view: NDArray[np.uint8], at: Numbers, ends: Numbers) -> tuple[NDArray
 
 
 def _headers(data: bytes, counts: NDArray[np.uint8], at: Numbers, ends: Numbers) -> list[RecordHeaders] | None:
-    """Return the headers of all records, None when there are none; checks that records end where they say."""
+    """Return the headers of all records, None if there are none. Check that each record ends where announced."""
     bare = counts == 0
     if np.any(at[bare] + 1 != ends[bare]):
         raise CorruptBatchError("Record is not as long as it says")

@@ -1,11 +1,11 @@
-"""What ends a query over topics; the text is for the person who wrote it."""
+"""Errors that end a query over topics. Their messages are for the author of the query."""
 
 from __future__ import annotations
 
 
 class ReadingError(Exception):
-    """Records that were asked for can not be delivered, and leaving them out silently would be wrong."""
+    """Requested records cannot be delivered, and skipping them silently would be wrong."""
 
 
 class WritingError(Exception):
-    """Records can not be written, and going on without them would be wrong."""
+    """Records cannot be written, and continuing without them would be wrong."""

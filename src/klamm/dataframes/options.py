@@ -1,4 +1,4 @@
-"""The options of ``klamm-kafka``: the names of Spark's own Kafka source, where it has one. Pure."""
+"""Read options of ``klamm-kafka``. They have the names of Spark's own Kafka source where it has them. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What ListOffsets understands, and Spark's JSON of offsets too."""
+"""Special timestamps of ListOffsets, which Spark's JSON of offsets uses too."""
 
 Positions = int | dict[str, dict[int, int]]
-"""``EARLIEST`` or ``LATEST`` everywhere, or an offset (or one of the two) by topic and partition."""
+"""``EARLIEST`` or ``LATEST`` for all partitions, or an offset (or one of these two) by topic and partition."""
 
 _KAFKA: Final = "kafka."
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -38,37 +38,37 @@ _WITHOUT_EFFECT: Final = (
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
 )
-"""Of Spark's own source; nothing that is read depends on them."""
+"""Options of Spark's own source that are accepted and have no effect on the result."""
 _SPARKS: Final = ("schema", "path", "checkpointLocation", "queryName")
-"""Spark's own, which it hands over as well."""
+"""Options of Spark itself, which it passes to every source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What is read, from where to where, and how. Travels to Spark's tasks."""
+    """Parsed read options: topics, start, end, limits. Sent to Spark's tasks."""
 
     connection: ConnectionSettings
     topics: tuple[str, ...]
     starting: Positions
     ending: Positions
     records_per_range: int | None
-    """``maxRecordsPerPartition``; None: a task reads a whole partition."""
+    """``maxRecordsPerPartition``; None means that one task reads a whole partition."""
     most_per_trigger: int | None
-    """``maxOffsetsPerTrigger``; None: a round of a stream takes all there is."""
+    """``maxOffsetsPerTrigger``; None means that a micro-batch takes everything that is available."""
     fail_on_data_loss: bool
     fail_on_missing_topic: bool
-    """False: a topic that does not exist has no records."""
+    """Whether a missing topic is an error. False treats it as empty."""
     read_committed: bool
     """``kafka.isolation.level``."""
     patience_s: float
-    """``kafka.default.api.timeout.ms``: how long a partition may bring nothing of what it has."""
+    """``kafka.default.api.timeout.ms`` in seconds: the time that a partition may take to deliver existing records."""
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Read the options of a query.
+    """Parse the options of a query.
 
     Raises:
-        SettingsError: An option that is missing, unknown, or has a value that cannot be.
+        SettingsError: An option is missing or unknown, or its value is invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
     refuse_unknown(given, _READING, _WITHOUT_EFFECT)
@@ -101,10 +101,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
-    """Return how to reach the cluster.
+    """Return the connection settings of the cluster.
 
     Raises:
-        SettingsError: No address, or one that is none; security settings that cannot be.
+        SettingsError: The address is missing or invalid, or the security settings are.
     """
     kafka = with_prefix(given, _KAFKA)
     servers = tuple(server.strip() for server in kafka.get("bootstrap.servers", "").split(",") if server.strip())
@@ -121,15 +121,15 @@ def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
 
 
 def refuse_unknown(given: Mapping[str, str], known: Sequence[str], without_effect: Sequence[str] = ()) -> None:
-    """Refuse options that nobody reads.
+    """Reject unknown options.
 
     Args:
-        given: in lower case, as Spark hands options over.
-        known: those that are read.
-        without_effect: those that may be there as well.
+        given: Option names in lower case, as Spark passes them.
+        known: Options that have an effect.
+        without_effect: Options that are accepted and ignored.
 
     Raises:
-        SettingsError: Names them, and what is known.
+        SettingsError: An option is unknown. The message lists the known ones.
     """
     allowed = {name.lower() for name in (*known, *without_effect, *_SPARKS)}
     unknown = sorted(name for name in given if name not in allowed and not name.startswith(_KAFKA))
@@ -138,7 +138,7 @@ def refuse_unknown(given: Mapping[str, str], known: Sequence[str], without_effec
 
 
 def _refuse_others(name: str, positions: Positions, topics: Sequence[str]) -> None:
-    """Refuse offsets of topics that are not read: their name is misspelt."""
+    """Reject offsets of topics that the query does not read: such a name is misspelt."""
     others = sorted(positions.keys() - set(topics)) if isinstance(positions, dict) else []
     if others:
         raise SettingsError(f"{name}: {', '.join(others)}: not among subscribe={','.join(topics)}")
@@ -168,10 +168,10 @@ def _count(name: str, given: Mapping[str, str]) -> int | None:
 
 
 def flag(name: str, given: Mapping[str, str], *, default: bool = True) -> bool:
-    """Return an option that is true or false.
+    """Return the value of a boolean option.
 
     Raises:
-        SettingsError: It is neither.
+        SettingsError: The value is neither true nor false.
     """
     text = given.get(name.lower(), str(default)).strip().lower()
     if text not in {"true", "false"}:
@@ -186,10 +186,10 @@ def _isolation(text: str) -> bool:
 
 
 def milliseconds(name: str, kafka: Mapping[str, str], default: int, *, at_least: int = 0) -> int:
-    """Return a time of a client's properties.
+    """Return a duration option in milliseconds.
 
     Raises:
-        SettingsError: It is none, or too short.
+        SettingsError: The value is not a number, or too small.
     """
     text = kafka.get(name, str(default)).strip()
     if not text.isdecimal() or int(text) < at_least:

@@ -1,4 +1,4 @@
-"""Cutting partitions into pieces that tasks read side by side, and limiting what one round of a stream takes. Pure."""
+"""Splitting of partitions into offset ranges for parallel tasks, and limits for one micro-batch of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Records of one partition, from ``start`` up to and without ``end``."""
+    """Records of one partition from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     topic: str
     partition: int
@@ -24,11 +24,11 @@ class OffsetRange:
 def split(
     bounds: Mapping[PartitionTuple, tuple[int, int]], *, records_per_range: int | None = None
 ) -> tuple[OffsetRange, ...]:
-    """Cut each partition into ranges of at most ``records_per_range`` offsets, nearly equal in size.
+    """Split each partition into ranges of at most ``records_per_range`` offsets and nearly equal size.
 
     Args:
-        bounds: First and end offset by partition.
-        records_per_range: At least 1; None: one range per partition.
+        bounds: First offset and end offset by partition.
+        records_per_range: At least 1; None means one range per partition.
     """
     return tuple(
         OffsetRange(
@@ -47,9 +47,9 @@ def split(
 def limited(
     start: Mapping[PartitionTuple, int], end: Mapping[PartitionTuple, int], most: int
 ) -> dict[PartitionTuple, int]:
-    """Return how far to read so that about ``most`` records come, each partition by its share of what waits.
+    """Return end offsets so that about ``most`` records are read, each partition in proportion to its backlog.
 
-    Every partition with anything new goes on by one record at least, so none is left behind for ever.
+    Every partition with new records advances by at least one, so none is starved.
     """
     waiting = {where: max(0, to - start.get(where, to)) for where, to in end.items()}
     total = sum(waiting.values())

@@ -1,4 +1,4 @@
-"""Reading topics: where they begin and end, and the batches between, one fetch ahead of whoever takes them."""
+"""Reader for topics: bounds of their partitions, and their batches, prefetched by one request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _RETRY_S: Final = 0.2
 
 
 class TopicReader:
-    """Connections to a cluster for one task, or for the planning of one query. Thread-confined; calls block."""
+    """Connections of one task, or of one query's planning, to a cluster. Confined to one thread; its calls block."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -59,8 +59,8 @@ class TopicReader:
         """Return the partitions of all topics, in order.
 
         Raises:
-            ReadingError: A topic does not exist, and that matters.
-            ConnectionLostError: The cluster is away.
+            ReadingError: A topic does not exist, and ``failOnDataLoss`` or its like makes that an error.
+            ConnectionLostError: The cluster cannot be reached.
         """
         self._cluster.refresh(self._options.topics)
         missing = [topic for topic in self._options.topics if topic not in self._cluster.topics]
@@ -77,11 +77,11 @@ class TopicReader:
         return ",".join(self._options.connection.bootstrap_servers)
 
     def offsets(self, partitions: Sequence[PartitionTuple], where: int) -> dict[PartitionTuple, int]:
-        """Return the first (``EARLIEST``) or the end offset (``LATEST``) of partitions; waits for their leaders.
+        """Return the first (``EARLIEST``) or end offsets (``LATEST``) of partitions. Wait for missing leaders.
 
         Raises:
-            ReadingError: A partition has no leader for too long: its records must not be missing silently.
-            ConnectionLostError: The cluster is away.
+            ReadingError: A partition has had no leader for too long. Its records must not be missing silently.
+            ConnectionLostError: The cluster cannot be reached.
         """
         deadline = time.monotonic() + self._options.patience_s
         while True:
@@ -101,10 +101,10 @@ class TopicReader:
                 self._cluster.refresh(self._options.topics)
 
     def resolve(self, positions: Positions, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
-        """Return offsets for positions as they were asked for.
+        """Return offsets for the requested positions.
 
         Raises:
-            ReadingError: The positions and the partitions that exist do not match.
+            ReadingError: The positions do not match the existing partitions.
         """
         if isinstance(positions, int):
             return self.offsets(partitions, positions)
@@ -119,10 +119,10 @@ class TopicReader:
     def checked(
         self, start: Mapping[PartitionTuple, int], end: Mapping[PartitionTuple, int]
     ) -> dict[PartitionTuple, tuple[int, int]]:
-        """Return start and end by partition, after looking whether records between them are still there.
+        """Return start and end offset by partition, after checking that the records between them still exist.
 
         Raises:
-            ReadingError: Some are gone, and ``failOnDataLoss`` is true.
+            ReadingError: Records are gone and ``failOnDataLoss`` is true.
         """
         first = self.offsets(list(end), EARLIEST)
         bounds = {}
@@ -143,13 +143,13 @@ class TopicReader:
         logger.warning("%s", what)
 
     def read(self, wanted: OffsetRange) -> Iterator[list[RecordBatch]]:
-        """Yield batches that cover a range; the first and last may hold records beyond it.
+        """Yield batches that cover a range. The first and last may contain records outside it.
 
-        Batches are views of memory that is used again: they hold until the next one is asked for.
+        Batches are views of reused memory: each is valid until the next one is requested.
 
         Raises:
-            ReadingError: Records are gone, or do not come for too long.
-            CorruptBatchError: Damaged bytes.
+            ReadingError: Records are gone, or none arrives for too long.
+            CorruptBatchError: The bytes are damaged.
         """
         fetch = _Fetch(self._cluster, self._options, wanted)
         try:
@@ -161,7 +161,7 @@ class TopicReader:
 
 
 class _Fetch:
-    """The fetches of one range: one is on its way while the batches of the one before it are looked at."""
+    """Fetches of one range. The next request is in flight while the batches of the previous response are processed."""
 
     def __init__(self, cluster: Cluster, options: ReadOptions, wanted: OffsetRange) -> None:
         self._cluster = cluster
@@ -176,7 +176,7 @@ class _Fetch:
         return f"{self._wanted.topic}-{self._wanted.partition}"
 
     def send(self) -> None:
-        """Ask for what follows ``offset``, unless it was asked for already; again and again while nobody leads it."""
+        """Send a fetch from ``offset``, unless one is in flight. Retry while the partition has no leader."""
         while self._asked is None:
             try:
                 self._asked = self._submit()
@@ -213,7 +213,7 @@ class _Fetch:
         return connection, answers
 
     def take(self) -> Iterator[list[RecordBatch]]:
-        """Yield what the answer brings, if it brings anything; the next question is on its way by then."""
+        """Yield the batches of the response. The next request is already in flight when the caller processes them."""
         if self._asked is None:
             return
         connection, answers = self._asked
@@ -234,7 +234,7 @@ class _Fetch:
             if batches:
                 self._moved_at = time.monotonic()
             if batches and self.offset < self._wanted.end:
-                # A connection that breaks here is noticed, and replaced, by the next send.
+                # The next send notices a connection that breaks here, and replaces it.
                 with contextlib.suppress(ConnectionLostError, ApiMissingError):
                     self._asked = self._submit()
             kept = [batch for batch in batches if batch is not None]
@@ -244,7 +244,7 @@ class _Fetch:
             memory.release()
 
     def _batches(self, fetched: FetchedPartition | None) -> list[RecordBatch | None]:
-        """Return the batches of an answer, None for those that are left out, and move on behind them."""
+        """Return the batches of a response, None for those to skip, and advance the offset."""
         if fetched is None or fetched.error_code != ErrorCode.NONE:
             self._refused(fetched)
             return []
@@ -295,7 +295,7 @@ class _Fetch:
             )
 
     def drop(self) -> None:
-        """Forget an answer that nobody waits for any more, with its connection."""
+        """Discard a pending response together with its connection."""
         if self._asked is not None:
             connection, answers = self._asked
             connection.close()
@@ -305,7 +305,7 @@ class _Fetch:
 
 
 def as_json(offsets: Mapping[PartitionTuple, int]) -> dict[str, dict[str, int]]:
-    """Return offsets in the form of Spark's checkpoints: by topic and by partition as text."""
+    """Return offsets as Spark's checkpoints store them: JSON by topic and partition."""
     out: dict[str, dict[str, int]] = {}
     for (topic, partition), at in sorted(offsets.items()):
         out.setdefault(topic, {})[str(partition)] = at
@@ -313,5 +313,5 @@ def as_json(offsets: Mapping[PartitionTuple, int]) -> dict[str, dict[str, int]]:
 
 
 def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[PartitionTuple, int]:
-    """Return offsets out of a checkpoint."""
+    """Return the offsets of a checkpoint."""
     return {(topic, int(partition)): int(at) for topic, by in document.items() for partition, at in by.items()}

@@ -1,4 +1,4 @@
-"""Rows that are to be written, as Arrow brings them, to records.
+"""Conversion of Arrow rows to records for writing.
 
 The columns are those of Spark's own Kafka sink, and ``timestamp``.
 """
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 WRITTEN: Final = ("key", "value", "topic", "partition", "timestamp", "headers")
-"""Names of columns that can be written."""
+"""Names of the columns that can be written."""
 _MICROSECONDS: Final = 1000
 
 
 class OutgoingRecord(NamedTuple):
-    """A record and where it goes."""
+    """A record and its destination."""
 
     topic: str
     partition: int | None
-    """None: its key decides, or nobody."""
+    """None means that the key decides, or the writer if there is no key."""
     record: Record
 
 
@@ -34,12 +34,12 @@ def outgoing(batch: Any, topic: str | None, now: Callable[[], float] = time.time
     """Yield the records of an Arrow batch.
 
     Args:
-        batch: a ``pyarrow.RecordBatch`` with columns out of ``WRITTEN``.
-        topic: where all of them go; None: the column ``topic`` tells.
-        now: seconds since the epoch, for records without a timestamp.
+        batch: A ``pyarrow.RecordBatch`` with columns from ``WRITTEN``.
+        topic: Topic of all records; None takes it from the column ``topic``.
+        now: Clock in seconds since the epoch, for records without a timestamp.
 
     Raises:
-        WritingError: A row that can not be a record.
+        WritingError: A row cannot be a record.
     """
     count = batch.num_rows
     keys, values = _bytes(batch, "key"), _bytes(batch, "value")
@@ -72,7 +72,7 @@ def _bytes(batch: Any, name: str) -> Sequence[bytes | None]:
         return [None] * batch.num_rows
     column = batch.column(at)
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        column = column.cast(pa.binary())  # text as UTF-8
+        column = column.cast(pa.binary())  # text is written as UTF-8
     return list(column.to_pylist())
 
 

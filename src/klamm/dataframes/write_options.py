@@ -1,4 +1,4 @@
-"""The options of ``klamm-kafka`` as a sink. Pure."""
+"""Write options of ``klamm-kafka``. Pure."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _DELIVERY_TIMEOUT_MS: Final = 120_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where records go, and how. Travels to Spark's tasks."""
+    """Parsed write options: topic, delivery guarantee, limits. Sent to Spark's tasks."""
 
     connection: ConnectionSettings
     topic: str | None
-    """None: a column tells."""
+    """None takes the topic from a column."""
     exactly_once: bool
-    """Streams only."""
+    """Whether a stream writes in transactions. Without effect on batch queries."""
     id_prefix: str
-    """``kafka.transactional.id``: how transactional ids begin; query and task follow."""
+    """``kafka.transactional.id``: prefix of the transactional ids; query and task are appended."""
     transaction_timeout_ms: int
-    """``kafka.transaction.timeout.ms``: how long a task may take for a batch of a stream."""
+    """``kafka.transaction.timeout.ms``: the time that a task may take for its part of a micro-batch."""
     codec: Codec
     """``kafka.compression.type``."""
     patience_s: float
-    """``kafka.delivery.timeout.ms``: how long records are tried to be written."""
+    """``kafka.delivery.timeout.ms`` in seconds: the time in which writes are retried."""
 
 
 def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
-    """Read the options of a query.
+    """Parse the options of a query.
 
     Raises:
-        SettingsError: An option that is missing, unknown, or has a value that cannot be.
+        SettingsError: An option is missing or unknown, or its value is invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
     refuse_unknown(given, _WRITING)

@@ -1,4 +1,4 @@
-"""Writing records: gathered into batches, sent until they are acknowledged, each once by its sequence number."""
+"""Writer of records: collects them in batches and retries each until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _BATCH_BYTES: Final = 900 * 1024
-"""Before compression: less than the ``max.message.bytes`` that topics have."""
+"""Size of a batch before compression, below the default of ``max.message.bytes``."""
 _HELD_BYTES: Final = 16 * 1024 * 1024
 _RECORD_OVERHEAD: Final = 32
 _TIMEOUT_S: Final = 30.0
@@ -61,17 +61,17 @@ _HINTS: Final[Mapping[int, str]] = {
 
 
 class Transaction(Protocol):
-    """What is written is part of it."""
+    """Transaction that written records belong to."""
 
     transactional_id: str
 
     @property
     def identity(self) -> ProducerStamp:
-        """Who writes, for the brokers."""
+        """Return producer id and epoch."""
         ...
 
     def add(self, partitions: Collection[PartitionTuple]) -> None:
-        """Add partitions before the first record of each is sent."""
+        """Add partitions before their first records are sent."""
         ...
 
 
@@ -82,7 +82,7 @@ class _Pending:
 
 
 class TargetCluster:
-    """The cluster that is written to. Thread-confined; calls block."""
+    """Connections to the cluster that is written to. Confined to one thread; its calls block."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.wire = Cluster(options.connection, BufferPool(max_free_bytes=0))
@@ -93,7 +93,7 @@ class TargetCluster:
         """Return the partitions of a topic.
 
         Raises:
-            WritingError: It does not exist, or the cluster is away for too long.
+            WritingError: The topic does not exist, or the cluster cannot be reached in time.
         """
         if topic not in self.wire.topics:
             self.insist(lambda: self.wire.refresh([topic]))
@@ -103,10 +103,10 @@ class TargetCluster:
         return state.partitions
 
     def insist(self, work: Callable[[], Value]) -> Value:
-        """Do something again and again until the cluster answers.
+        """Repeat an action until the cluster answers.
 
         Raises:
-            WritingError: It does not in time, or refuses what no waiting changes.
+            WritingError: The cluster does not answer in time, or refuses for good.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
@@ -132,18 +132,19 @@ class TargetCluster:
 
 
 class RecordWriter:
-    """Writes the records of one task. Nothing counts as written before ``flush`` has returned."""
+    """Writer of one task's records. A record counts as written only after ``flush`` has returned."""
 
     def __init__(
         self, target: TargetCluster, options: WriteOptions, *, transaction: Transaction | None = None, spread: int = 0
     ) -> None:
-        """Prepare; without a transaction a producer id is asked for with the first records.
+        """Create a writer. Without a transaction it requests a producer id with its first records.
 
         Args:
-            target: where to.
-            options: as the query says.
-            transaction: None: each record counts for itself.
-            spread: where records without key and partition begin; they stay together for a batch.
+            target: Cluster to write to.
+            options: Options of the query.
+            transaction: Transaction of all records; None writes them outside of transactions.
+            spread: Number that selects the first partition of records without key and partition. They stay on one
+                partition for a whole batch.
         """
         self._target = target
         self._options = options
@@ -156,10 +157,10 @@ class RecordWriter:
         self._added: set[PartitionTuple] = set()
 
     def write(self, outgoing: OutgoingRecord) -> PartitionTuple:
-        """Take a record; returns where it goes.
+        """Queue a record and return its partition.
 
         Raises:
-            WritingError: It, or one before it, can not be written.
+            WritingError: This record, or an earlier one, cannot be written.
         """
         record = outgoing.record
         where = (outgoing.topic, self._partition(outgoing))
@@ -184,10 +185,10 @@ class RecordWriter:
         return self._spread % len(partitions) if key is None else partition_for_key(key, len(partitions))
 
     def flush(self) -> None:
-        """Send what was taken, and wait until it is acknowledged.
+        """Send all queued records and wait for their acknowledgements.
 
         Raises:
-            WritingError: Some of it can not be written.
+            WritingError: Some records cannot be written.
         """
         pending, self._pending, self._held_bytes = self._pending, {}, 0
         self._spread += 1
@@ -206,13 +207,13 @@ class RecordWriter:
         return ProducerStamp(*self._target.wire.init_producer_id())
 
     def _send_together(self, topic: str, records: Mapping[int, Sequence[Record]]) -> None:
-        """Send a batch for each partition; where one is too large, one after the other and in parts."""
+        """Send one batch per partition. Where a batch is too large, send the partitions one by one and in parts."""
         try:
             self._send(topic, records)
         except RecordsRefusedError as error:
             if not error.codes & _TOO_LARGE:
                 raise self._refused(topic, error) from error
-            # Those that were taken are taken once, by their sequence numbers.
+            # Batches that were already accepted are not duplicated, thanks to their sequence numbers.
             for partition, some in records.items():
                 self._send_in_parts(topic, partition, some)
 

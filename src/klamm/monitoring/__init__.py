@@ -1,1 +1,1 @@
-"""What a process tells those who watch it: Prometheus' text format, and as much HTTP as that needs."""
+"""Exposition of metrics: Prometheus' text format, and a minimal HTTP server for it."""

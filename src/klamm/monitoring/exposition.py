@@ -13,7 +13,7 @@ LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 
 
 class Histogram:
-    """Counts of durations by upper bound."""
+    """Histogram of durations by upper bound."""
 
     __slots__ = ("buckets", "count", "total_s")
 
@@ -32,7 +32,7 @@ class Histogram:
 
 
 class Page:
-    """The text, put together family by family."""
+    """One page of metrics, built family by family."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -44,7 +44,7 @@ class Page:
         self.written_family(name, kind, description, ((label_text(labels), value) for labels, value in samples))
 
     def written_family(self, name: str, kind: str, description: str, samples: Iterable[tuple[str, float]]) -> None:
-        """Add a counter or a gauge whose labels are written already by ``label_text``: many families may share them."""
+        """Add a counter or gauge with labels from ``label_text``, so that several families can share them."""
         self._head(name, kind, description)
         self._lines += [f"{name}{labels} {_number(value)}" for labels, value in samples]
 
@@ -70,7 +70,7 @@ class Page:
 
 
 def label_text(labels: Mapping[str, str]) -> str:
-    """Return labels as they stand behind a name, in braces; nothing if there are none."""
+    """Return labels in braces, as they follow a metric's name. Empty without labels."""
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"

@@ -1,4 +1,4 @@
-"""The frame of klamm's pages: one document that needs nothing else, in the colours that its reader prefers. Pure."""
+"""Frame of klamm's HTML pages: one self-contained document in the reader's preferred colour scheme. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ th, td { text-align: left; border-bottom: 1px solid var(--line); vertical-align:
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 """
 NO_ICON: Final = '<link rel="icon" href="data:,">'
-"""In the head of a page that is served: browsers ask for an icon otherwise."""
+"""Element for the head of a served page. Without it, browsers request an icon."""
 
 
 def page(*, title: str, style: str, body: str, script: str = "", head: str = "") -> str:
     """Return a document.
 
     Args:
-        title: of the window; text.
-        style: CSS behind the common one, which has ``--ink``, ``--soft``, ``--line`` and ``--back``, and ``.wide`` for
-            what scrolls sideways on a narrow screen, so that the page itself need not.
+        title: Title of the window, plain text.
+        style: CSS after the common one. The common one defines ``--ink``, ``--soft``, ``--line`` and ``--back``, and
+            ``.wide`` for parts that scroll sideways on a narrow screen, so that the page itself does not.
         body: HTML.
-        script: JavaScript at the end of the body; empty: none.
+        script: JavaScript at the end of the body; empty for none.
         head: HTML for the head.
     """
     return (
@@ -39,5 +39,5 @@ def page(*, title: str, style: str, body: str, script: str = "", head: str = "")
 
 
 def wide(content: str) -> str:
-    """Return HTML that scrolls sideways by itself where it is too wide for the screen."""
+    """Return HTML that scrolls sideways on its own if it is wider than the screen."""
     return f'<div class="wide">{content}</div>'

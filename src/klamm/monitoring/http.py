@@ -1,4 +1,4 @@
-"""As much HTTP as a scrape needs: one request per connection, a page for GET, an error for the rest."""
+"""Minimal HTTP server for scrapes: one request per connection, a page for GET, an error for everything else."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 LIMIT_S: Final = 10.0
-"""How long one request may take, however slow its client is."""
+"""Time limit of one request in seconds, however slow its client is."""
 
 
 class HttpListener:
-    """Serves pages by path. Loop-confined.
+    """HTTP server for pages by path. Confined to the event loop.
 
     Args:
-        pages: By path, what makes the page: (content type, text).
+        pages: Functions that return content type and text, by path.
     """
 
     def __init__(self, pages: Mapping[str, Callable[[], tuple[str, str]]]) -> None:
@@ -30,11 +30,11 @@ class HttpListener:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def listen(self, sock: socket.socket) -> None:
-        """Begin to answer on a bound socket."""
+        """Start to serve on a bound socket."""
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=MAX_HEAD_BYTES)
 
     async def close(self) -> None:
-        """Stop answering; what is being sent is sent, and who has asked nothing yet is not waited for."""
+        """Stop serving. Responses in progress are completed; connections without a request are closed at once."""
         if self._server is not None:
             self._server.close()
         for writer in self._writers:

@@ -1,4 +1,4 @@
-"""``klamm-kafka``: topics of klamm and of Apache Kafka as source and sink of Spark, batch and streaming.
+"""``klamm-kafka``: topics of klamm and Apache Kafka as a Spark source and sink, for batches and streams.
 
 ::
 

@@ -1,4 +1,4 @@
-"""``klamm-kafka`` as a sink: each task writes its rows itself, a stream's in a transaction with the batch id."""
+"""Spark sink ``klamm-kafka``. Each task writes its own rows; in a stream, in one transaction with the batch id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""Local properties that Spark gives to the tasks of a stream (``StreamExecution``, ``MicroBatchExecution``)."""
+"""Local properties that Spark sets for the tasks of a stream (``StreamExecution``, ``MicroBatchExecution``)."""
 _KINDS: Final = {
     "key": (BinaryType, StringType),
     "value": (BinaryType, StringType),
@@ -44,16 +44,16 @@ _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """Commit message of one task."""
 
     records: int
 
 
 def checked(schema: StructType, options: WriteOptions) -> None:
-    """Refuse columns that are no part of a record, and records without a value or a topic.
+    """Reject columns that a record does not have, and rows without a value or topic column.
 
     Raises:
-        SettingsError: Names them.
+        SettingsError: The message names the columns.
     """
     for field in schema:
         if field.name not in WRITTEN:
@@ -82,7 +82,7 @@ def _fits(name: str, kind: DataType) -> bool:
 
 
 class KafkaWriter(DataSourceArrowWriter):
-    """Writes a batch: at least once, as a task that Spark tries again writes again."""
+    """Writer of a batch query: at least once, because a task that Spark retries writes again."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -93,22 +93,22 @@ class KafkaWriter(DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the rounds of a stream: exactly once, or at least once by option."""
+    """Writer of a stream: exactly once, or at least once by option."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Write the rows of one task and round."""
+        """Write the rows of one task in one micro-batch."""
         if self._options.exactly_once:
             return _write_in_transaction(self._options, iterator)
         return _write_plainly(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: the tasks have committed."""
+        """Do nothing: the tasks have already committed."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: what is open is decided by whoever follows."""
+        """Do nothing: the next attempt fences and aborts open transactions."""
 
 
 def _write_plainly(options: WriteOptions, batches: Iterator[Any]) -> Written:
@@ -140,7 +140,7 @@ def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Writ
         count = 0
         for batch in batches:
             for one in outgoing(batch, options.topic):
-                if count == 0:  # a task without rows asks nobody
+                if count == 0:  # a task without rows needs no connection
                     transaction.begin()
                     writer = None if transaction.is_written else _writer(target, options, transaction, task)
                 count += 1

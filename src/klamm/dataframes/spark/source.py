@@ -1,4 +1,4 @@
-"""``klamm-kafka`` as a Python data source: the driver plans offsets, tasks fetch, Arrow carries columns to the JVM."""
+"""Python data source ``klamm-kafka``: the driver plans offsets, tasks fetch, Arrow carries columns to the JVM."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ SCHEMA: Final = StructType(
         StructField("headers", HEADERS),
     ]
 )
-"""The columns of Spark's own Kafka source; ``headers`` is null where a record has none."""
+"""Columns of Spark's own Kafka source. ``headers`` is null for a record without headers."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("klamm-kafka")`` known to a session."""
+    """Register the format ``klamm-kafka`` in a session."""
     spark.dataSource.register(KafkaSource)
 
 
 class KafkaSource(DataSource):
-    """Topics, record by record. A schema given to the reader chooses columns: what is not in it is not made."""
+    """Data source for topics. A schema given to the reader selects columns; others are not built."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -70,10 +70,10 @@ class KafkaSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> KafkaReader:
-        """Return the reader of a batch.
+        """Return the reader of a batch query.
 
         Raises:
-            SettingsError: Options or columns that cannot be.
+            SettingsError: Options or columns are invalid.
         """
         return KafkaReader(read_options(self.options, streaming=False), _checked(schema))
 
@@ -81,15 +81,15 @@ class KafkaSource(DataSource):
         """Return the reader of a stream.
 
         Raises:
-            SettingsError: Options or columns that cannot be.
+            SettingsError: Options or columns are invalid.
         """
         return KafkaStreamReader(read_options(self.options, streaming=True), _checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:
-        """Return the writer of a batch.
+        """Return the writer of a batch query.
 
         Raises:
-            SettingsError: Options or columns that cannot be.
+            SettingsError: Options or columns are invalid.
         """
         options = write_options(self.options, streaming=False, overwrite=overwrite)
         checked(schema, options)
@@ -99,7 +99,7 @@ class KafkaSource(DataSource):
         """Return the writer of a stream.
 
         Raises:
-            SettingsError: Options or columns that cannot be.
+            SettingsError: Options or columns are invalid.
         """
         options = write_options(self.options, streaming=True, overwrite=overwrite)
         checked(schema, options)
@@ -116,7 +116,7 @@ def _checked(schema: StructType) -> StructType:
 
 
 class RangePartition(InputPartition):
-    """What one task reads; None: nothing at all."""
+    """Work of one task: an offset range, or None for no work."""
 
     def __init__(self, wanted: OffsetRange | None) -> None:
         super().__init__(0)
@@ -139,14 +139,14 @@ def _read(options: ReadOptions, schema: StructType, partition: InputPartition) -
 
 
 class KafkaReader(DataSourceReader):
-    """Reads what is there when it is planned."""
+    """Reader of a batch query: the records that exist at planning time."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Return one piece of work per range of offsets."""
+        """Return one input partition per offset range."""
         reader = TopicReader(self._options)
         try:
             partitions = reader.partitions()
@@ -164,7 +164,7 @@ class KafkaReader(DataSourceReader):
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Goes on from Spark's checkpoint. Its connections for planning live as long as the query."""
+    """Reader of a stream. It resumes from Spark's checkpoint and keeps its planning connections."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -173,7 +173,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: dict[PartitionTuple, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connections behind when the reader travels to a task."""
+        """Drop the connections when the reader is pickled for a task."""
         return {"_options": self._options, "_schema": self._schema, "_planning": None, "_last": None}
 
     def _reader(self) -> TopicReader:
@@ -185,34 +185,34 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last or self._reader().offsets(self._reader().partitions(), LATEST)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where to begin when there is no checkpoint."""
+        """Return the start offsets of a query without a checkpoint."""
         return as_json(self._reader().resolve(self._options.starting, self._reader().partitions()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return what ``maxOffsetsPerTrigger`` says."""
+        """Return the limit of ``maxOffsetsPerTrigger``."""
         most = self._options.most_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the next round goes."""
+        """Return the end offsets of the next micro-batch."""
         begin, end = from_json(start), self._end()
         fresh = [where for where in end if where not in begin]
-        if fresh:  # partitions that were added since
+        if fresh:  # partitions added since the last micro-batch
             begin |= self._reader().offsets(fresh, EARLIEST)
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         return as_json(end)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end: what comes later is for the next query."""
+        """Fix the end offsets, so that later records are left to the next query."""
         self._last = self._end()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the topics reach, for the query's progress."""
+        """Return the current end offsets for the progress of the query."""
         return as_json(self._end())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return one piece of work per range; a partition that is new since ``start`` is read from its beginning."""
+        """Return one input partition per range. A partition that is new since ``start`` is read from its beginning."""
         begin, to = from_json(start), from_json(end)
         if begin == to:
             return []

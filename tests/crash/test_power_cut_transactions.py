@@ -52,7 +52,7 @@ def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[i
             cut.write(directory)
             known = ledger.at(cut)
             try:
-                found = start_after(directory, *options)
+                found = start_after(directory, known, *options)
                 problems = what_is_wrong(known, found, is_durable=options == DURABLE)
             except Exception as error:  # noqa: BLE001  # whatever it is, the start needed help
                 problems = [f"{type(error).__name__}: {error}"]

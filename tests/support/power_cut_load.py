@@ -11,7 +11,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 from unittest import mock
 
 from klamm.broker.app import BrokerApp
@@ -22,6 +22,7 @@ from klamm.broker.session import Session
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.errors import ConcurrentTransactionsError
 from klamm.protocol.codec import decode, encode
+from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Record, encode_batch
 from klamm.storage.identity import check_metadata
@@ -124,9 +125,30 @@ class LocalBroker:
         response = await route.handle(decode(route.request, version, memoryview(encode(request, version))), context)
         return decode(answer, version, encode(cast("Message", response), version))
 
+    def produce(self, partition: int, sent: Sent) -> int:
+        """Append a batch outside of transactions; return the error code."""
+        batch = encode_batch(
+            [Record(None, sent.value.encode(), (), time.time_ns() // 1_000_000, 0)],
+            producer_id=sent.producer.producer_id,
+            producer_epoch=sent.producer.epoch,
+            base_sequence=sent.sequence,
+        )
+        data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
+        topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])
+        answer = self.ask(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), ProduceResponse, 9)
+        return answer.responses[0].partition_responses[0].error_code
+
     def transactional(self, transactional_id: str) -> TransactionClient:
         """Return a client that speaks for a transactional id."""
         return TransactionClient(cast("WireClient", self), transactional_id)
+
+
+class Sent(NamedTuple):
+    """A batch with one record of an idempotent producer."""
+
+    producer: Who
+    sequence: int
+    value: str
 
 
 @dataclass(slots=True)
@@ -139,6 +161,8 @@ class Ledger:
     """Partitions with an acknowledged record."""
     plain: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Acknowledged records outside of transactions, by partition."""
+    sent: dict[int, Sent] = field(default_factory=dict)
+    """The last batch outside of transactions, by partition: its producer sends it again after a crash."""
     epochs: dict[int, int] = field(default_factory=dict)
     """The largest epoch that was given to a client, by producer id."""
 
@@ -149,6 +173,8 @@ class Ledger:
                 self.ends[producer, number] = how
             case ("written", producer, number, partition):
                 self.written[producer, number].add(partition)
+            case ("sent", partition, sent):
+                self.sent[partition] = sent
             case ("plain", partition, value):
                 self.plain[partition].append(value)
             case ("identity", producer_id, epoch):
@@ -238,18 +264,22 @@ class Writing(Worker):
         super().__init__("plain records")
 
     def _work(self) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=0, producer_id=-1, producer_epoch=-1
+        )
+        answer = self._broker.ask(request, InitProducerIdResponse, 4)
+        assert answer.error_code == 0
+        who = Who(answer.producer_id, answer.producer_epoch)
+        self._note(("identity", *who))
         number = 0
         while not self._stop.is_set():
+            sequence, partition = divmod(number, PARTITIONS)
+            sent = Sent(who, sequence, f"plain:{self._life}:{number}")
+            self._note(("sent", partition, sent))
+            code = self._broker.produce(partition, sent)
+            assert code == 0, f"{sent} is refused: error code {code}"
+            self._note(("plain", partition, sent.value))
             number += 1
-            partition = number % PARTITIONS
-            value = f"plain:{self._life}:{number}"
-            batch = encode_batch([Record(None, value.encode(), (), time.time_ns() // 1_000_000, 0)])
-            data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
-            topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])
-            request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic])
-            answer = self._broker.ask(request, ProduceResponse, 9)
-            assert answer.responses[0].partition_responses[0].error_code == 0
-            self._note(("plain", partition, value))
             self._broker.run(self._keep_house(random.choice(("tick", "check", "settle", "checkpoint", "", ""))))
             time.sleep(random.uniform(0, 0.01))
 
@@ -284,13 +314,15 @@ class Found:
     offsets: dict[str, int]
     identities: list[Who]
     new_producer_id: int
+    resent: dict[int, int]
+    """Error codes of the batches that were sent again, by partition."""
 
 
-def start_after(data_dir: Path, *options: str) -> Found:
-    """Start a broker on what a power cut has left, end the transactions that are open, and stop it in order."""
+def start_after(data_dir: Path, ledger: Ledger, *options: str) -> Found:
+    """Start a broker on what a power cut has left, end what is open, send again what may be lost, and stop it."""
     with mock.patch("os.fsync"), LocalBroker(data_dir, *options) as broker:
         if broker.services.topics.get(TOPIC) is None:
-            return Found([Committed([], {}, [], 0)] * PARTITIONS, {}, [], 2**62)
+            return Found([Committed([], {}, [], 0)] * PARTITIONS, {}, [], 2**62, {})
         identities = [broker.run(_initialize(broker.services, number)) for number in range(PRODUCERS)]
         new_producer_id = broker.run(broker.services.producer_ids.allocate())
         topic = broker.services.topics.get(TOPIC)
@@ -299,9 +331,10 @@ def start_after(data_dir: Path, *options: str) -> Found:
             log = broker.services.logs.get(topic.topic_id, partition)
             assert log is not None
             assert log.last_stable_offset == log.end_offset, f"Readers of {log.name} wait for ever"
+        resent = {partition: broker.produce(partition, sent) for partition, sent in ledger.sent.items()}
         offsets = {row.group_id: row.offset for row in broker.run(_offsets(broker))}
     partitions = [read_committed_raw(data_dir / "logs" / f"{TOPIC}-{number}") for number in range(PARTITIONS)]
-    return Found(partitions, offsets, identities, new_producer_id)
+    return Found(partitions, offsets, identities, new_producer_id, resent)
 
 
 async def _offsets(broker: LocalBroker) -> list[Any]:
@@ -350,6 +383,8 @@ def _wrong_partitions(ledger: Ledger, found: Found, *, is_durable: bool) -> list
             own = [int(value.split(":")[1]) for value in values if value.startswith(f"{producer}:")]
             if own != sorted(own):
                 wrong.append(f"partition {number} is out of order for producer {producer}: {own}")
+        if is_durable and found.resent.get(number, 0) != 0:
+            wrong.append(f"partition {number} refuses {ledger.sent[number]}: error code {found.resent[number]}")
         if is_durable and (lost := set(ledger.plain[number]) - set(values)):
             wrong.append(f"partition {number} has lost acknowledged records: {sorted(lost)}")
     return wrong

@@ -255,9 +255,10 @@ def _retrieve(change: asyncio.Future[None]) -> None:
 
 def _to_payload(decision: Decision) -> bytes:
     facts = {name: getattr(decision, name) for name in _PLAIN}
-    facts["first_offsets"] = [
-        [topic_id.hex, partition, first] for (topic_id, partition), first in decision.first_offsets.items()
-    ]
+    by_topic: dict[UUID, list[int]] = {}
+    for (topic_id, partition), first in decision.first_offsets.items():
+        by_topic.setdefault(topic_id, []).extend((partition, first))
+    facts["first_offsets"] = {topic_id.hex: numbers for topic_id, numbers in by_topic.items()}
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
@@ -268,7 +269,8 @@ def _from_payload(row: PutDecision) -> Decision:
             number=row.number,
             first_offsets={
                 TransactionPartition(UUID(hex=topic), partition): first
-                for topic, partition, first in facts["first_offsets"]
+                for topic, numbers in facts["first_offsets"].items()
+                for partition, first in zip(numbers[::2], numbers[1::2], strict=True)
             },
             **{name: facts[name] for name in _PLAIN},
         )

@@ -12,7 +12,7 @@ import struct
 from typing import Final, TypeVar
 
 from klamm.protocol.errors import ProtocolError
-from klamm.protocol.readers import struct_reader
+from klamm.protocol.readers import ELEMENT_COST, struct_reader
 from klamm.protocol.schema import Message, Struct
 from klamm.protocol.writers import struct_writer
 
@@ -20,15 +20,18 @@ AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
 _ELEMENTS_GRANTED_TO_ALL: Final = 20_000
 _LEAST_BYTES_OF_AN_ELEMENT: Final = 16
+_ELEMENTS_GRANTED_AT_MOST: Final = 100_000
 
 
 def granted_elements(size: int) -> int:
     """Return how many strings and structs the arrays of a request of ``size`` bytes may hold in all.
 
-    What real requests list in bulk (topics, partitions, configs) takes 16 bytes or more on the wire and a few hundred
-    in memory; a frame of crumbs would take a hundred times its size. Small requests are not looked at so closely.
+    The elements that real requests list in bulk (topics, partitions, configs) take 16 bytes or more on the wire and a
+    few hundred in memory, so a frame of many tiny elements would take a hundred times its size. Elements of a fixed
+    size, such as partition numbers, count a quarter: they take 4 bytes and are cheap to read, but each of them is
+    looked up and answered. No request needs more than 100,000 elements or 400,000 numbers, however large its frame.
     """
-    return _ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT
+    return min(_ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT, _ELEMENTS_GRANTED_AT_MOST)
 
 
 def decode(
@@ -47,7 +50,8 @@ def decode(
         version: A version that the schema knows.
         buffer: Holds the body up to its very end; records in the result are views of it.
         offset: Where the body begins.
-        max_elements: How many strings and structs all arrays may hold together; None: as many as fit the bytes.
+        max_elements: How many strings and structs all arrays may hold together, or four times as many elements of a
+            fixed size; None: as many as fit the bytes.
         is_whole: Refuse bytes behind the end, which otherwise are passed over: for keys that two APIs share.
 
     Raises:
@@ -55,7 +59,7 @@ def decode(
     """
     view = memoryview(buffer)
     flexible = cls.is_flexible(version) if issubclass(cls, Message) else False
-    left = [len(view) if max_elements is None else max_elements]
+    left = [ELEMENT_COST * (len(view) if max_elements is None else max_elements)]
     try:
         message, end = struct_reader(cls, version, flexible)(view, offset, len(view), left)
     except (struct.error, UnicodeDecodeError, IndexError) as error:

@@ -21,6 +21,8 @@ from klamm.protocol.primitives import FIXED_SIZE, UUID_BYTES, check_length, read
 if TYPE_CHECKING:
     from klamm.protocol.schema import Field, Struct
 
+ELEMENT_COST: Final = 4
+"""What a string or struct in an array takes from the allowance; an element of a fixed size takes 1."""
 Reader: TypeAlias = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
 """Takes buffer, position, end, and how many elements arrays may have yet; returns the struct and where it ends."""
 
@@ -142,13 +144,15 @@ class _ReaderCompiler:
             f"if {length} < 0 or {length} * {least} > end - position: "
             f"check({length}, (end - position) // {least}, 'Array {field.name}')",
         )
-        if field.kind in FIXED_SIZE and field.kind != "bool":
+        # Elements of a fixed size cost little here, but a handler does something for each of them.
+        is_fixed = field.kind in FIXED_SIZE and field.kind != "bool"
+        cost = "" if is_fixed else f" * {ELEMENT_COST}"
+        source.add(depth, f"left[0] -= {length}{cost}", "if left[0] < 0: too_many(end)")
+        if is_fixed:
             code, size = FIXED_SIZE[field.kind]
             source.add(depth, f"{target} = {source.constant(_unpack_many(code, size))}(buffer, position, {length})")
             source.add(depth, f"position += {length} * {size}")
             return
-        # Elements of a fixed size above cost what their bytes cost; these cost much more, so they are counted.
-        source.add(depth, f"left[0] -= {length}", "if left[0] < 0: too_many(end)")
         items, item = source.variable(), source.variable()
         source.add(depth, f"{target} = {items} = []", f"for _ in range({length}):")
         self._value(depth + 1, field, item, nullable=False)
@@ -201,7 +205,7 @@ class _ReaderCompiler:
             "count = buffer[position]",
             "if count == 0: return self, position + 1",
             "count, position = uvarint(buffer, position)",
-            "left[0] -= count",
+            f"left[0] -= count * {ELEMENT_COST}",
             "if left[0] < 0: too_many(end)",
             "for _ in range(count):",
             "    tag, position = uvarint(buffer, position)",

@@ -241,10 +241,11 @@ class TopicCatalog:
             self._logs.create(topic.topic_id, topic.name, partition)
 
 
-def _followed(commit: asyncio.Future[None], step: Callable[[], None]) -> asyncio.Future[None]:
+def _followed(commit: asyncio.Future[None], step: Callable[[], asyncio.Task[None] | None]) -> asyncio.Future[None]:
     """Return what is done when ``step`` is, which follows a commit also when nobody waits any more.
 
-    A client that goes away in the middle must not leave a topic without logs.
+    A client that goes away in the middle must not leave a topic without logs. A step may return a task that does the
+    rest of its work; its owner keeps it.
     """
     done: asyncio.Future[None] = commit.get_loop().create_future()
 
@@ -252,9 +253,18 @@ def _followed(commit: asyncio.Future[None], step: Callable[[], None]) -> asyncio
         error = commit.exception()
         if error is None:
             try:
-                step()
+                rest = step()
+                if rest is not None:
+                    rest.add_done_callback(settle)
+                    return
             except Exception as failure:  # noqa: BLE001 -- told to who waits, as the commit's own error
                 error = failure
+        finish(error)
+
+    def settle(rest: asyncio.Task[None]) -> None:
+        finish(None if rest.cancelled() else rest.exception())
+
+    def finish(error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
+from klamm.broker.time_slice import TimeSlice
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
@@ -26,7 +28,7 @@ from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.error_reports import ErrorReports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from klamm.protocol.types import ProducerIdentity
@@ -38,6 +40,8 @@ _SETTLE_S = 10.0
 """How often the partitions of ended transactions are made durable, so that their decisions can be forgotten."""
 _SETTLED_AT_ONCE = 10_000
 """Decisions that are remembered before this is done earlier."""
+_MARKERS_AT_ONCE = 64
+"""Markers that are written before other requests are served."""
 _RETRY_S = 1.0
 """How soon markers are tried again that the disk has refused."""
 
@@ -111,6 +115,8 @@ class TransactionCoordinator:
         self._decisions = Decisions(store, logs)
         self._reports = ErrorReports()
         self._settling: asyncio.Task[None] | None = None
+        self._completions: dict[str, asyncio.Task[None]] = {}
+        """Transactions of many partitions whose markers are being written, by transactional id."""
         self._is_running = False
 
     # ---- life
@@ -140,13 +146,17 @@ class TransactionCoordinator:
             for timer in timers.values():
                 timer.cancel()
             timers.clear()
-        if self._settling is not None:
-            self._settling.cancel()
-            await asyncio.wait({self._settling})
+        tasks = {*self._completions.values(), *(() if self._settling is None else (self._settling,))}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def reload(self) -> None:
         """Go back to what the store holds, after a commit has failed."""
         self._load()
+        for completion in self._completions.values():
+            completion.cancel()
         self._complete_decided()
         self._decisions.all_written()
 
@@ -192,6 +202,9 @@ class TransactionCoordinator:
         rules.check_timeout(timeout_ms, self._settings.max_timeout_ms)
         new_producer_id = None
         known = self._transactions.get(transactional_id)
+        if known is not None:
+            await self._open_logs(known)
+            known = self._transactions.get(transactional_id)
         while rules.needs_new_producer_id(known, expected) and new_producer_id is None:
             new_producer_id = await self._producer_ids.allocate()
             known = self._transactions.get(transactional_id)
@@ -252,6 +265,7 @@ class TransactionCoordinator:
         Raises:
             KafkaApiError: As of ``rules.end``; InvalidProducerIdMappingError if the id is not known at all.
         """
+        await self._open_logs(self._known(transactional_id))
         known = self._known(transactional_id)
         next_producer_id = -1
         if rules.needs_next_producer_id(known, bumps_epoch=bumps_epoch):
@@ -335,8 +349,19 @@ class TransactionCoordinator:
         future.add_done_callback(_hear)
         return future
 
+    async def _open_logs(self, known: Transaction) -> None:
+        """Open the logs of a transaction with many partitions in slices, because its decision needs all at once."""
+        if known.state is not TransactionState.ONGOING or len(known.partitions) <= _MARKERS_AT_ONCE:
+            return
+        async for wanted in TimeSlice().over(known.partitions):
+            with suppress(OSError):  # which the decision meets again
+                self._logs.get(wanted.topic_id, wanted.partition)
+
     async def _decide(self, prepared: Transaction) -> None:
         await _settled(self._submit_decision(prepared))
+        completion = self._completions.get(prepared.transactional_id)
+        if completion is not None:
+            await asyncio.wait({completion})  # which goes on when the client leaves
 
     def _submit_decision(self, prepared: Transaction) -> asyncio.Future[None]:
         """Submit how a transaction ends, with its offsets; markers follow as soon as that is on disk."""
@@ -355,16 +380,44 @@ class TransactionCoordinator:
     def _complete_decided(self) -> None:
         for name, known in tuple(self._transactions.items()):
             if known.state.is_ending:
-                self._complete(name, is_replay=True)
+                self._complete(name, is_replay=True, is_sliced=False)
 
-    def _complete(self, transactional_id: str, *, is_replay: bool) -> None:
-        """Write the markers of a decided transaction; what the disk refuses is tried again."""
+    def _complete(self, transactional_id: str, *, is_replay: bool, is_sliced: bool = True) -> None:
+        """Write the markers of a decided transaction; what the disk refuses is tried again.
+
+        Args:
+            transactional_id: Whose transaction.
+            is_replay: Some of the markers may be there already.
+            is_sliced: Serve other requests while the markers of many partitions are written.
+        """
         known = self._transactions.get(transactional_id)
         if known is None or not known.state.is_ending:
             return
+        steps = write_markers(self._logs, known, self._now_ms(), is_replay=is_replay)
+        if is_sliced and len(known.partitions) > _MARKERS_AT_ONCE:
+            self._completions[transactional_id] = asyncio.get_running_loop().create_task(
+                self._complete_in_slices(known, steps), name=f"markers of {transactional_id}"
+            )
+            return
+        refused = [error for error in steps if error is not None]
+        self._on_markers(known, refused[0] if refused else None)
+
+    async def _complete_in_slices(self, known: Transaction, steps: Iterator[StorageError | None]) -> None:
+        """Write markers step by step. Meanwhile the transactional id answers CONCURRENT_TRANSACTIONS."""
+        refused = None
         try:
-            write_markers(self._logs, known, self._now_ms(), is_replay=is_replay)
-        except StorageError as error:
+            async for error in TimeSlice().over(steps):
+                refused = refused or error
+            if self._transactions.get(known.transactional_id) is known:
+                self._on_markers(known, refused)
+        finally:
+            if self._completions.get(known.transactional_id) is asyncio.current_task():
+                del self._completions[known.transactional_id]
+
+    def _on_markers(self, known: Transaction, error: StorageError | None) -> None:
+        """Complete a transaction whose markers are written, or try those again that the disk has refused."""
+        transactional_id = known.transactional_id
+        if error is not None:
             self._reports.report(f"The transaction of {transactional_id}", "lacks markers", error)
             loop = asyncio.get_running_loop()
             self._retries[transactional_id] = loop.call_later(

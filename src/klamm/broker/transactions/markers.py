@@ -16,7 +16,7 @@ from klamm.protocol.records import ControlType
 from klamm.storage.log import append_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from klamm.storage.log import PartitionLog
 
@@ -33,8 +33,10 @@ class Logs(decisions.Logs, Protocol):
         ...
 
 
-def write_markers(logs: Logs, transaction: Transaction, now_ms: int, *, is_replay: bool = False) -> None:
-    """Write the marker of a decided transaction to each of its partitions; those of deleted topics are passed over.
+def write_markers(
+    logs: Logs, transaction: Transaction, now_ms: int, *, is_replay: bool = False
+) -> Iterator[StorageError | None]:
+    """Write the marker of a decided transaction to each of its partitions, one per step; deleted topics are skipped.
 
     Args:
         logs: Where the partitions are.
@@ -42,11 +44,10 @@ def write_markers(logs: Logs, transaction: Transaction, now_ms: int, *, is_repla
         now_ms: Milliseconds since the epoch.
         is_replay: Some of the markers may be there already.
 
-    Raises:
-        StorageError: The disk refuses for some partition, and the others have their markers; to be tried again as a
-            replay.
+    Yields:
+        None, or the error of a partition for which the disk refuses. The others get their markers; to be tried again as
+        a replay.
     """
-    refused: StorageError | None = None
     control_type = ControlType.COMMIT if transaction.state in _COMMITS else ControlType.ABORT
     producer_id, epoch = transaction.identity
     for wanted in sorted(transaction.partitions):
@@ -55,9 +56,9 @@ def write_markers(logs: Logs, transaction: Transaction, now_ms: int, *, is_repla
             if log is not None and not (is_replay and _has_marker(log, producer_id, epoch)):
                 _write(log, control_type, producer_id, epoch, now_ms)
         except StorageError as error:
-            refused = error
-    if refused is not None:
-        raise refused
+            yield error
+        else:
+            yield None
 
 
 def _open(logs: Logs, wanted: TransactionPartition) -> PartitionLog | None:

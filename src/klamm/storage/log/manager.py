@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 _SLICE: Final = 256
 """Logs that are looked at before others have their turn."""
+_RENAMED_AT_ONCE: Final = 32
+"""Directories of a deleted topic that are renamed before other requests are served: some milliseconds."""
 _END_OF_TIME: Final = 2**63
 
 
@@ -120,6 +122,8 @@ class LogManager:
         self.was_clean = marker.exists()
         marker.unlink(missing_ok=True)
         fsync_path(data_dir)  # the mark must not come back, and directories found here must not vanish
+        self._deletions: set[asyncio.Task[None]] = set()
+        """Topics of many partitions whose directories are being renamed."""
         self._housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
         self._cleaner = Cleaner(self, now_ms=now_ms, settings=settings)
 
@@ -196,27 +200,51 @@ class LogManager:
             now_ms=self._now_ms,
         )
 
-    def delete_topic(self, topic_id: UUID) -> None:
+    def delete_topic(self, topic_id: UUID) -> asyncio.Task[None] | None:
         """Forget a topic; its directories are renamed now and removed after ``file.delete.delay.ms``, by a thread.
 
         A directory that cannot be renamed is logged. It keeps the id of the deleted topic, so no other topic uses it,
         and the next start puts it aside.
+
+        Returns:
+            The task that renames the directories of a topic with many partitions while others are served, or None
+            when all of them are renamed.
         """
         topic = self._topics.pop(topic_id, None)
         if topic is None:
-            return
-        due_ms = self._now_ms() + topic.config.current().file_delete_delay_ms
+            return None
         for partition, log in topic.logs.items():
             if log is not None:
                 log.is_deleted = True
-                log.close()
                 del self._open_logs[topic_id, partition]
+        steps = self._put_topic_aside(topic_id, topic)
+        if len(topic.logs) <= _RENAMED_AT_ONCE:
+            for _ in steps:
+                pass
+            return None
+        task = asyncio.get_running_loop().create_task(self._in_slices(steps), name=f"deletion of {topic.name}")
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+        return task
+
+    async def _in_slices(self, steps: Iterator[None]) -> None:
+        for number, _ in enumerate(steps, 1):
+            if number % _RENAMED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _put_topic_aside(self, topic_id: UUID, topic: _Topic) -> Iterator[None]:
+        """Close the logs of a deleted topic and rename their directories, one per step."""
+        due_ms = self._now_ms() + topic.config.current().file_delete_delay_ms
+        for partition, log in topic.logs.items():
+            if log is not None:
+                log.close()
             directory = self._data_dir / f"{topic.name}-{partition}"
             try:
                 if directory.exists() and read_topic_id(directory) in {topic_id, None}:
                     self._doomed.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
             except OSError as error:
                 logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message has all there is
+            yield
         self._housekeeper.wake()
 
     def _put_stray_aside(self, directory: Path) -> None:
@@ -323,6 +351,8 @@ class LogManager:
 
         When the disk refuses, that is logged and no mark is left, so that the next start checks the logs.
         """
+        if self._deletions:
+            await asyncio.wait(self._deletions)
         await self._housekeeper.close()
         await self._cleaner.close()
         await self.remove_doomed(now_ms=_END_OF_TIME)

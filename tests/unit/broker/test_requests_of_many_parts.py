@@ -1,0 +1,99 @@
+"""Requests of as many parts as a frame can hold: what is too much is refused unread, what is done is done in slices."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from klamm.protocol.codec import decode, encode, granted_elements
+from klamm.protocol.errors import TooManyElementsError
+from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
+from tests.support.held_loop import HeldLoop, a_held_broker
+from tests.support.long_requests import long_requests
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_S: Final = 0.05
+"""Of processor time of the event loop's thread, as in test_long_requests.py."""
+PARTITIONS: Final = 600
+FRAME_BYTES: Final = 100 * 1024 * 1024
+"""``socket.request.max.bytes``."""
+
+
+def test_the_elements_of_every_array_of_every_request_are_counted() -> None:
+    """Those of a fixed size, as partition numbers, count a quarter: a frame could hold 20 million of them."""
+    places = 0
+    for asked in long_requests(300):
+        body = encode(asked.request, asked.version)
+        with pytest.raises(TooManyElementsError):
+            decode(type(asked.request), asked.version, body, max_elements=70)
+        places += 1
+    assert places > 50
+
+
+def test_twenty_million_partition_numbers_are_refused_before_they_are_read() -> None:
+    partitions = [0] * 400_001
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=partitions)
+    body = encode(OffsetFetchRequest(group_id="g", topics=[topic]), 7) + bytes(FRAME_BYTES)
+
+    began = time.process_time()
+    with pytest.raises(TooManyElementsError):
+        decode(OffsetFetchRequest, 7, body, max_elements=granted_elements(len(body)))
+    assert time.process_time() - began < 0.1
+
+
+def test_a_request_that_names_every_partition_of_a_large_cluster_is_read() -> None:
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(60_000)))
+    request = OffsetFetchRequest(group_id="g", topics=[topic])
+    body = encode(request, 7)
+    assert decode(OffsetFetchRequest, 7, body, max_elements=granted_elements(len(body))).topics == request.topics
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
+    with a_held_broker(tmp_path_factory.mktemp("held") / "data") as broker:
+        yield broker
+
+
+def test_a_transaction_of_many_partitions_ends_and_its_topic_goes_while_others_are_served(held: HeldLoop) -> None:
+    with WireClient(held.address, timeout_s=60) as client:
+        client.create_topic("wide", partitions=PARTITIONS)
+        begun = client.ask(
+            InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), InitProducerIdResponse, 4
+        )
+        for is_commit in (True, False):
+            topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="wide", partitions=list(range(PARTITIONS)))
+            adding = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id="x",
+                v3_and_below_producer_id=begun.producer_id,
+                v3_and_below_producer_epoch=begun.producer_epoch,
+                v3_and_below_topics=[topic],
+            )
+            added = client.ask(adding, AddPartitionsToTxnResponse, 3)
+            assert not any(
+                part.partition_error_code for part in added.results_by_topic_v3_and_below[0].results_by_partition
+            )
+            ending = EndTxnRequest(
+                transactional_id="x",
+                producer_id=begun.producer_id,
+                producer_epoch=begun.producer_epoch,
+                committed=is_commit,
+            )
+            held.begin()
+            ended = client.ask(ending, EndTxnResponse, 3)
+            assert ended.error_code == 0
+            assert held.longest().seconds < MOST_S
+        assert [client.end_offset("wide", index) for index in (0, PARTITIONS - 1)] == [2, 2]
+        held.begin()
+        state = DeleteTopicsRequest.DeleteTopicState(name="wide")
+        gone = client.ask(DeleteTopicsRequest(topics=[state], timeout_ms=30_000), DeleteTopicsResponse, 6)
+        assert gone.responses[0].error_code == 0
+        assert held.longest().seconds < MOST_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,23 +23,26 @@ from tests.support.processes import free_port
 from tests.support.security import PASSWORDS, PLAIN_MODULE, SCRAM_MODULE, Certificates, sasl_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LARGE = 3_000_000
+NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 class Guarded:
     """A broker with a plain listener for the test and one for the mirror that asks who is there."""
 
-    def __init__(self, protocol: str, certificates: Certificates, **more: str) -> None:
+    def __init__(
+        self, protocol: str, certificates: Certificates, more: Mapping[str, str] = NO_MORE, *, days: int = 2
+    ) -> None:
         self.inside, self.outside = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.broker = klamm.Broker(
             config={
                 **sasl_settings(listener="outside"),
                 "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(certificates.issue("broker", "/CN=broker")),
+                "ssl.keystore.location": str(certificates.issue(f"broker{days}", "/CN=broker", days=days)),
                 "listeners": f"INSIDE://{self.inside},OUTSIDE://{self.outside}",
                 "listener.security.protocol.map": f"INSIDE:PLAINTEXT,OUTSIDE:{protocol}",
                 **more,
@@ -54,7 +58,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture(scope="module")
 def encrypted(certificates: Certificates) -> Iterator[Guarded]:
     """Asks for a login over TLS; logins last two seconds."""
-    guarded = Guarded("SASL_SSL", certificates, **{"connections.max.reauth.ms": "2000"})
+    guarded = Guarded("SASL_SSL", certificates, {"connections.max.reauth.ms": "2000"})
     with guarded.broker:
         admin = AdminClient({"bootstrap.servers": guarded.inside})
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
@@ -144,3 +148,49 @@ def test_records_are_mirrored_over_tls_and_logins_with_secrets_in_a_file_and_log
         arrived = read(target.inside, "A.guarded", {0: 1_251, 1: 1_250})
     sent = records + large + later
     assert arrived == {at: [record for partition, record in sent if partition == at] for at in (0, 1)}
+
+
+WRONG = "wrong-secret"
+REFUSALS = {
+    "wrong password on the source": (
+        "A", {"sasl.jaas.config": f'{PLAIN_MODULE} required username="alice" password="{WRONG}";'},
+        "Login as alice by PLAIN failed: Authentication failed",
+    ),
+    "wrong password on the target": (
+        "B", {"sasl.jaas.config": f'{PLAIN_MODULE} required username="alice" password="{WRONG}";'},
+        "Login as alice by PLAIN failed: Authentication failed",
+    ),
+    "expired certificate of the target": ("B", {}, "certificate has expired"),
+    "unknown authority of the source": ("A", {}, "unable to get local issuer certificate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_refused_flow_says_which_cluster_refuses_whom_and_why(
+    certificates: Certificates, tmp_path: Path, what: str
+) -> None:
+    """Both sides ask for a login over TLS; a job ends, as only a person can mend it."""
+    # given
+    alias, wrong, why = REFUSALS[what]
+    of_source = Certificates.create(tmp_path) if what == "unknown authority of the source" else certificates
+    source = Guarded("SASL_SSL", of_source)
+    days = -1 if what == "expired certificate of the target" else 2
+    target = Guarded("SASL_SSL", certificates, days=days)
+    right = client("PLAIN", certificates)
+    sides = {side: right | (wrong if side == alias else {}) for side in ("A", "B")}
+    more = "".join(f"{side}.{key} = {value}\n" for side, keys in sides.items() for key, value in keys.items())
+    file = properties(source.outside, target.outside, more, topics="guarded")
+    # when
+    with (
+        source.broker,
+        target.broker,
+        MirrorProcess(file, tmp_path, "--until-caught-up", as_users_run_it=True) as mirror,
+    ):
+        code, log = mirror.wait(60), mirror.text()
+    # then
+    assert code == 1, log
+    assert f"A->B waits: cluster {alias} refuses this client" in log
+    assert why in log
+    assert "Traceback" not in log
+    assert "Spark" not in log
+    assert WRONG not in log

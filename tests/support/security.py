@@ -70,14 +70,20 @@ class Certificates:
         """Return the authority's certificate."""
         return self.directory / "ca.pem"
 
-    def issue(self, name: str, subject: str) -> Path:
-        """Return a file with key and certificate for 127.0.0.1 and localhost; ``subject`` is like ``/O=klamm/CN=a``."""
+    def issue(self, name: str, subject: str, *, days: int = 2) -> Path:
+        """Return a file with key and certificate for 127.0.0.1 and localhost.
+
+        Args:
+            name: Of the files.
+            subject: Such as ``/O=klamm/CN=a``.
+            days: How long it is valid from now on; negative: it has expired.
+        """
         extensions = self.directory / f"{name}.ext"
         extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
         self._openssl("req", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
         self._openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-            "-out", f"{name}.crt", "-extfile", f"{name}.ext",
+            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+            "-days", str(days), "-out", f"{name}.crt", "-extfile", f"{name}.ext",
         )  # fmt: skip
         store = self.directory / f"{name}.pem"
         store.write_text((self.directory / f"{name}.key").read_text() + (self.directory / f"{name}.crt").read_text())

@@ -106,6 +106,8 @@ class AbortedIndex:
             self.flush()
             try:
                 fsync_path(self.file.path)
+                if not self._durable:
+                    fsync_path(self.file.path.parent)  # the file is new
             except FsyncError:
                 self._written = self._durable  # the kernel may have dropped the rest: write it again
                 raise

@@ -546,6 +546,8 @@ def _remove_all(paths: Sequence[Path]) -> None:
     for path in paths:
         try:
             if path.name.endswith((DELETED, STRAY)):
+                # After a power cut the directory must not be back under its old name without its topic id.
+                fsync_path(path.parent)
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)

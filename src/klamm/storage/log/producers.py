@@ -20,7 +20,7 @@ from klamm.protocol.errors import (
 )
 from klamm.protocol.records import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from klamm.protocol.types import MAX_SEQUENCE
-from klamm.storage.log.files import write_atomically
+from klamm.storage.log.files import fsync_path, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,6 +302,8 @@ class ProducerStates:
         path = directory / SNAPSHOT
         if not self._states:
             path.unlink(missing_ok=True)
+            if durable:
+                fsync_path(directory)
             return
         producers = [
             [

@@ -17,7 +17,7 @@ from klamm.storage.log.producers import NO_OFFSET, UNUSABLE, ProducerStates
 from klamm.storage.log.segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -70,7 +70,9 @@ def open_partition(
             segment.file.forget_cached()
     # Compaction leaves gaps between segments, but only below a recovery point that is in the checkpoint.
     may_have_gaps = recovery_point == 0 and (compacted_up_to > 0 or configs().is_compacted)
-    end_offset = _recover(name, segments, recovery_point, may_have_gaps=may_have_gaps) if segments else 0
+    end_offset, is_whole = 0, True
+    if segments:
+        end_offset, is_whole = _recover(name, segments, recovery_point, may_have_gaps=may_have_gaps)
     if log_start_offset > end_offset:
         # The rest of the log was lost. Its offsets must not be used again for other records.
         if segments:
@@ -92,6 +94,7 @@ def open_partition(
             log_start_offset=log_start_offset,
             end_offset=end_offset,
             now_ms=now_ms(),
+            is_whole=is_whole,
         )
         epochs.load(segments)
         epochs.truncate_end(end_offset)
@@ -137,17 +140,23 @@ def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
     ]
 
 
-def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_have_gaps: bool) -> int:
-    """Check what is behind the recovery point and cut what is not whole; returns the end offset.
+def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_have_gaps: bool) -> tuple[int, bool]:
+    """Check what is behind the recovery point and cut what is not whole.
 
     What is cut is cut durably: it would come back in the next power cut, behind other records with the same offsets.
+
+    Returns:
+        The end offset, and whether nothing is missing between the recovery point and the end: a power cut may have
+        taken the first segments.
     """
     end_offset = segments[0].base_offset
+    is_whole = end_offset <= recovery_point
     for index, segment in enumerate(segments):
         is_last = index == len(segments) - 1
         if not is_last and segments[index + 1].base_offset <= recovery_point:
             segment.complete_indexes(_INDEX_INTERVAL, _END)
             continue
+        is_whole &= index == 0 or segment.base_offset <= max(end_offset, recovery_point)
         end_offset, cut = _recover_segment(segment, recovery_point)
         if cut is None and not is_last and not may_have_gaps and segments[index + 1].base_offset != end_offset:
             cut = 0, f"the next segment begins at offset {segments[index + 1].base_offset}"
@@ -168,7 +177,7 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_
         fsync_path(segment.file.path)
         fsync_path(segment.file.path.parent)
         break
-    return end_offset
+    return end_offset, is_whole
 
 
 def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tuple[int, str] | None]:
@@ -214,45 +223,66 @@ def _replay_producers(
     log_start_offset: int,
     end_offset: int,
     now_ms: int,
+    is_whole: bool,
 ) -> None:
     """Take producers from their file, and from the batches behind it; complete the indexes of aborted transactions.
 
     The file is written before the recovery point moves on and removed only when there was no producer, so without
     a file there is nothing to find below the recovery point.
     """
-    saved = producers.load(directory, end_offset)
+    saved = _load_producers(producers, directory, end_offset, is_whole=is_whole)
     start = recovery_point if saved is None else max(saved, log_start_offset)
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
-    damaged = [
-        segment
-        for segment, end in zip(segments, ends, strict=True)
-        if segment.base_offset < start
-        and not segment.aborted.is_sound(min(start, end), is_closed=end <= start and segment is not segments[-1])
-    ]
-    if damaged:
-        logger.warning(
-            "%s is damaged and built again, as all others of the partition are", damaged[0].aborted.file.path
-        )
+    is_damaged = _are_aborted_damaged(segments, ends, start)
+    if is_damaged:
         producers.clear()
-        start = log_start_offset
+        saved, start = UNUSABLE, log_start_offset
     for segment, end in zip(segments, ends, strict=True):
         if end <= start and segment is not segments[-1]:
             continue
-        if damaged:
+        if is_damaged or segment.base_offset >= start:
             segment.aborted.clear()
         segment.aborted.keep_below(start)
-        if start >= end_offset:
-            continue
-        try:
-            for head in segment.walk(segment.position_of(start) or 0):
-                if head.base_offset >= start:
-                    _replay(producers, segment, head, now_ms)
-        except CorruptBatchError as error:
-            segment.is_damaged = True
-            logger.error("Producers of a damaged part of %s are not known: %s", directory.name, error)  # noqa: TRY400 -- the message has all there is
+        if start < end_offset:
+            _replay_segment(producers, segment, start, now_ms)
     if saved == UNUSABLE:
-        # Else it would be taken for true as soon as the log is as long again.
+        # Else it would be taken for true as soon as the log is as long again. What it makes a start skip must be
+        # durable before.
+        for segment in segments:
+            segment.aborted.sync()
         producers.save(directory, end_offset, durable=True)
+
+
+def _replay_segment(producers: ProducerStates, segment: LogSegment, start: int, now_ms: int) -> None:
+    try:
+        for head in segment.walk(segment.position_of(start) or 0):
+            if head.base_offset >= start:
+                _replay(producers, segment, head, now_ms)
+    except CorruptBatchError as error:
+        segment.is_damaged = True
+        logger.error("Producers of a damaged part of %s are not known: %s", segment.file.path, error)  # noqa: TRY400 -- the message has all there is
+
+
+def _are_aborted_damaged(segments: Sequence[LogSegment], ends: Sequence[int], start: int) -> bool:
+    """Return whether an index of aborted transactions cannot be trusted below ``start``."""
+    for segment, end in zip(segments, ends, strict=True):
+        is_closed = end <= start and segment is not segments[-1]
+        if segment.base_offset < start and not segment.aborted.is_sound(min(start, end), is_closed=is_closed):
+            logger.warning(
+                "%s is damaged and built again, as all others of the partition are", segment.aborted.file.path
+            )
+            return True
+    return False
+
+
+def _load_producers(producers: ProducerStates, directory: Path, end_offset: int, *, is_whole: bool) -> int | None:
+    """Read the file of producers; return what ``ProducerStates.load`` returns."""
+    saved = producers.load(directory, end_offset)
+    if saved is not None and not is_whole:
+        logger.warning("Producers of %s are taken from the log: it has a gap behind the recovery point", directory.name)
+        producers.clear()
+        saved = UNUSABLE
+    return saved
 
 
 def _replay(producers: ProducerStates, segment: LogSegment, head: BatchHead, now_ms: int) -> None:

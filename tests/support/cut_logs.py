@@ -1,0 +1,423 @@
+"""Partition logs under power cuts: a load that uses every kind of file, and a checker of what a cut leaves.
+
+The checker decodes batches by itself. It knows what was appended where, what was acknowledged as durable at the moment
+of the cut, and which topics existed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+import crc32c
+
+from klamm.protocol.records import ControlType
+from klamm.storage.log import LogManager, PartitionLog, append_marker, delete_records
+from klamm.storage.log.aborted import overlapping
+from tests.support.logs import NOON_MS, Clock, batch
+from tests.support.power_cut import write_image
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.support.power_cut import Image, PowerCutDisk
+
+_COMMON: Final = {"segment.bytes": "900", "index.interval.bytes": "150", "file.delete.delay.ms": "0"}
+CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "plain": _COMMON,
+    "compacted": _COMMON | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+    "retained": _COMMON | {"retention.bytes": "2000"},
+    "transactional": _COMMON,
+    "again": _COMMON,
+}
+"""Topics by name; ``again`` is deleted and created again."""
+PARTITIONS: Final = 2
+_TRANSACTIONAL_PRODUCERS: Final = (8, 9)
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_AFTER_CRC: Final = 21
+_CONTROL, _TRANSACTIONAL = 0x20, 0x10
+_SUPERBLOCK: Final = 12
+
+Key = tuple[UUID, int]
+"""A partition."""
+
+
+class Batch(NamedTuple):
+    """A batch as found in a log."""
+
+    base_offset: int
+    last_offset: int
+    attributes: int
+    producer_id: int
+    records: dict[int, tuple[bytes, bytes]]
+    """Offset -> key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What must hold for a partition after a power cut at some moment."""
+
+    durable_end: int = 0
+    """Everything below this offset was acknowledged as durable."""
+    start: int = 0
+    """Records below this offset were acknowledged as deleted."""
+    highest_start: int = 0
+    """Nothing from this offset on was deleted."""
+
+
+@dataclass
+class Ledger:
+    """What the load did, and what was acknowledged."""
+
+    topics: dict[str, UUID] = field(default_factory=dict)
+    appended: dict[Key, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
+    """Offset -> key and value of every record that was ever given to a log, also if the cut came in between."""
+    promises: dict[Key, Promise] = field(default_factory=dict)
+    producer_id: int = 100
+    """Of the idempotent producer."""
+    sequences: dict[Key, dict[int, int]] = field(default_factory=dict)
+    """Sequence -> offset of the idempotent producer's batches."""
+
+
+class Cut(NamedTuple):
+    """A power cut."""
+
+    moment: str
+    image: Image
+    topics: dict[str, UUID]
+    promises: dict[Key, Promise]
+
+
+class Load:
+    """A random load on a log manager, the same for the same seed but for the turns that threads take."""
+
+    def __init__(self, directory: Path, disk: PowerCutDisk, ledger: Ledger, chance: random.Random) -> None:
+        self.cuts: list[Cut] = []
+        self._directory = directory
+        self._disk = disk
+        self._ledger = ledger
+        self._chance = chance
+        self._clock = Clock()
+        self._manager = open_manager(directory, ledger.topics, self._clock)
+        disk.on_moment = self._cut
+
+    def _cut(self, moment: str) -> None:
+        # Acknowledgements are read before the image is made: later ones prove nothing for it.
+        promises = dict(self._ledger.promises)
+        for key, promise in promises.items():
+            log = self._manager._topics[key[0]].logs.get(key[1]) if key[0] in self._manager._topics else None
+            if log is not None:
+                promises[key] = replace(promise, highest_start=log.log_start_offset)
+        self.cuts.append(Cut(moment, self._disk.image(), dict(self._ledger.topics), promises))
+
+    async def run(self, steps: int) -> None:
+        """Do some random things; end without closing, as by kill -9."""
+        await self._manager.start()
+        actions = (self._append, self._append, self._append, self._append, self._flush, self._flush, self._transaction)
+        rare = (self._keep_house, self._delete_records, self._compact, self._create_again, self._checkpoint)
+        for _ in range(steps):
+            self._clock.now_ms += 1000
+            await self._chance.choice(rare if self._chance.random() < 0.2 else actions)()
+        if self._chance.random() < 0.3:
+            await self._manager.close()
+        else:
+            await self._manager._housekeeper.close()
+            await self._manager._cleaner.close()
+            for log in self._manager.loaded():
+                log.close()
+
+    def _log(self, *names: str) -> PartitionLog:
+        name = self._chance.choice(names or ("plain", "compacted", "retained", "again"))
+        log = self._manager.get(self._ledger.topics[name], self._chance.randrange(PARTITIONS))
+        assert log is not None
+        return log
+
+    async def _append(self) -> None:
+        log = self._log()
+        is_idempotent = self._chance.random() < 0.5
+        for _ in range(self._chance.randrange(1, 6)):
+            key, value = b"%d" % self._chance.randrange(6), b"%032x" % self._chance.getrandbits(128)
+            self._note(log, key, value)
+            if is_idempotent:
+                sequences = self._ledger.sequences.setdefault((log.topic_id, log.partition), {})
+                sequence = max(sequences, default=-1) + 1
+                sequences[sequence] = log.end_offset
+                log.append(
+                    batch(
+                        value, key=key, producer_id=self._ledger.producer_id, producer_epoch=0, base_sequence=sequence
+                    )
+                )
+            else:
+                log.append(batch(value, key=key, at=self._clock.now_ms))
+
+    def _note(self, log: PartitionLog, key: bytes, value: bytes) -> None:
+        partition = (log.topic_id, log.partition)
+        self._ledger.appended.setdefault(partition, {})[log.end_offset] = (key, value)
+        self._ledger.promises.setdefault(partition, Promise())
+
+    def _promise(self, log: PartitionLog, *, durable_end: int = 0, start: int = 0) -> None:
+        partition = (log.topic_id, log.partition)
+        old = self._ledger.promises.get(partition, Promise())
+        self._ledger.promises[partition] = replace(
+            old, durable_end=max(old.durable_end, durable_end), start=max(old.start, start)
+        )
+
+    async def _transaction(self) -> None:
+        log = self._log("transactional")
+        producer_id = self._chance.choice(_TRANSACTIONAL_PRODUCERS)
+        for _ in range(self._chance.randrange(1, 4)):
+            value = b"%032x" % self._chance.getrandbits(128)
+            self._note(log, b"k", value)
+            state = dict(log.producers.items()).get(producer_id)
+            sequence = state.last_sequence + 1 if state is not None else 0
+            record = batch(
+                value,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=sequence,
+                is_transactional=True,
+            )
+            log.append(record, is_verified=True)
+        if self._chance.random() < 0.8:
+            ends = self._chance.choice((ControlType.ABORT, ControlType.COMMIT))
+            self._note(log, struct.pack(">hh", 0, ends), bytes(6))
+            append_marker(
+                log, ends, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, now_ms=self._clock.now_ms
+            )
+
+    async def _flush(self) -> None:
+        log = self._log("plain", "compacted", "retained", "again", "transactional")
+        end_offset = log.end_offset
+        await self._manager.flush(log)
+        self._promise(log, durable_end=end_offset)
+
+    async def _keep_house(self) -> None:
+        ends = [(log, log.segments[-1].base_offset) for log in self._manager.loaded() if log.segments]
+        await self._manager._housekeeper.tick()
+        for log, end_offset in ends:
+            self._promise(log, durable_end=end_offset)
+        await self._manager._housekeeper.check()
+
+    async def _checkpoint(self) -> None:
+        await self._manager.checkpoint()
+
+    async def _compact(self) -> None:
+        await self._manager._cleaner.clean()
+
+    async def _delete_records(self) -> None:
+        log = self._log("plain", "again")
+        start = delete_records(log, self._chance.randint(log.log_start_offset, log.end_offset))
+        await self._manager.checkpoint()
+        self._promise(log, start=start)
+
+    async def _create_again(self) -> None:
+        """Delete a topic and create it again; the metadata, which are not simulated here, are durable at once."""
+        old, new = self._ledger.topics["again"], UUID(int=self._chance.getrandbits(127))
+        del self._ledger.topics["again"]
+        self._manager.delete_topic(old)
+        for partition in range(PARTITIONS):
+            self._ledger.promises.pop((old, partition), None)
+            self._manager.create(new, "again", partition)
+        self._ledger.topics["again"] = new
+
+
+def open_manager(directory: Path, topics: Mapping[str, UUID], clock: Clock | None = None) -> LogManager:
+    """Open the logs as a start of the broker does, with these topics in the metadata."""
+    manager = LogManager(directory, configs_of=lambda topic: dict(CONFIGS[topic]), now_ms=clock or Clock())
+    for name, topic_id in topics.items():
+        for partition in range(PARTITIONS):
+            manager.create(topic_id, name, partition)
+    return manager
+
+
+# -- the checker
+
+
+def what_is_wrong_after(cut: Cut, ledger: Ledger, directory: Path) -> str | None:
+    """Start on what a power cut has left; return the first broken promise, None when all are kept."""
+    write_image(cut.image, directory)
+    try:
+        return asyncio.run(_check(cut, ledger, directory))
+    except Exception as error:  # noqa: BLE001 -- whatever stops a start is a finding
+        return f"{type(error).__name__}: {error}"
+
+
+async def _check(cut: Cut, ledger: Ledger, directory: Path) -> str | None:
+    manager = open_manager(directory, cut.topics)
+    await manager.start()
+    try:
+        for name, topic_id in cut.topics.items():
+            for partition in range(PARTITIONS):
+                log = manager.get(topic_id, partition)
+                assert log is not None
+                wrong = _check_log(log, cut.promises.get((topic_id, partition), Promise()), ledger)
+                if wrong is not None:
+                    return f"{name}-{partition}: {wrong}"
+    finally:
+        await manager._housekeeper.close()
+        await manager._cleaner.close()
+        for log in manager.loaded():
+            log.close()
+    return None
+
+
+def _check_log(log: PartitionLog, promise: Promise, ledger: Ledger) -> str | None:
+    partition = (log.topic_id, log.partition)
+    appended = ledger.appended.get(partition, {})
+    batches = list(read_batches(log))
+    found = {offset: record for item in batches for offset, record in item.records.items()}
+    is_compacted = "compact" in CONFIGS[log.topic].get("cleanup.policy", "")
+    for offset, record in found.items():
+        if appended.get(offset) != record:
+            return f"offset {offset} holds {record!r}, and {appended.get(offset)!r} was appended there"
+    if log.end_offset < promise.durable_end:
+        return f"ends at {log.end_offset}, and {promise.durable_end} was durable"
+    has_durable = promise.durable_end > promise.highest_start
+    if log.log_start_offset < promise.start or (has_durable and log.log_start_offset > promise.highest_start):
+        return f"starts at {log.log_start_offset}, expected {promise.start} to {promise.highest_start}"
+    if not is_compacted:
+        missing = [o for o in appended if log.log_start_offset <= o < promise.durable_end and o not in found]
+        if missing:
+            return f"offsets {missing} are missing"
+    else:
+        newest = {key: offset for offset, (key, _) in sorted(appended.items()) if offset < promise.durable_end}
+        for key, offset in newest.items():
+            if not any(record[0] == key and at >= offset for at, record in found.items()):
+                return f"the newest record of key {key!r} at offset {offset} is missing"
+    return _check_transactions(log, batches) or _check_repeated(log, promise, ledger) or _check_lookups(log, found)
+
+
+def _check_transactions(log: PartitionLog, batches: list[Batch]) -> str | None:
+    begun: dict[int, int] = {}
+    aborted = []
+    for item in batches:
+        if item.attributes & _CONTROL:
+            ((key, _),) = item.records.values()
+            first = begun.pop(item.producer_id, None)
+            if first is not None and struct.unpack(">hh", key)[1] == ControlType.ABORT:
+                aborted.append((item.producer_id, first, item.base_offset))
+        elif item.attributes & _TRANSACTIONAL:
+            begun.setdefault(item.producer_id, item.base_offset)
+    stable = min(begun.values(), default=log.end_offset)
+    if log.last_stable_offset != stable:
+        return f"last stable offset {log.last_stable_offset}, expected {stable}"
+    known = [
+        (entry.producer_id, entry.first_offset, entry.last_offset)
+        for entry in overlapping(log.segments, log.log_start_offset, log.end_offset)
+    ]
+    return None if known == aborted else f"aborted transactions {known}, expected {aborted}"
+
+
+def _check_repeated(log: PartitionLog, promise: Promise, ledger: Ledger) -> str | None:
+    """Send the last durable batch of the idempotent producer again, then something new."""
+    partition = (log.topic_id, log.partition)
+    there = {
+        sequence: offset
+        for sequence, offset in ledger.sequences.get(partition, {}).items()
+        if log.log_start_offset <= offset < promise.durable_end
+    }
+    if there:
+        sequence = max(there)
+        later = [o for o in ledger.sequences[partition].values() if there[sequence] < o < log.end_offset]
+        if len(later) < 4:
+            key, value = ledger.appended[partition][there[sequence]]
+            again = batch(value, key=key, producer_id=ledger.producer_id, producer_epoch=0, base_sequence=sequence)
+            result = log.append(again)
+            if result.base_offset != there[sequence]:
+                return f"sequence {sequence} of offset {there[sequence]} was taken for new at {result.base_offset}"
+    end_offset = log.end_offset
+    if log.append(batch("new", at=NOON_MS)).base_offset != end_offset:
+        return "an offset was used twice"
+    return None
+
+
+def _check_lookups(log: PartitionLog, found: Mapping[int, object]) -> str | None:
+    for offset in found:
+        (first, *_) = decode(log.read(offset, 1))
+        if not first.base_offset <= offset <= first.last_offset:
+            return f"a read from offset {offset} begins at {first.base_offset}"
+    return None
+
+
+def read_batches(log: PartitionLog) -> Iterator[Batch]:
+    """Yield what a consumer of uncommitted records gets, from the start to the end."""
+    offset = log.log_start_offset
+    while offset < log.end_offset:
+        data = log.read(offset, 700)
+        batches = list(decode(data))
+        if not batches:
+            return  # compaction has left nothing
+        for item in batches:
+            assert item.last_offset >= offset, "offsets go back"
+            yield item._replace(records={at: record for at, record in item.records.items() if at >= offset})
+            offset = item.last_offset + 1
+
+
+def decode(data: bytes) -> Iterator[Batch]:
+    """Decode uncompressed batches of magic 2; anything else is an assertion error."""
+    position = 0
+    while position < len(data):
+        base, length, _, magic, crc, attributes, delta, _, _, producer_id, _, _, count = _HEADER.unpack_from(
+            data, position
+        )
+        end = position + 12 + length
+        assert magic == 2, f"magic {magic}"
+        assert end <= len(data), "half a batch"
+        assert crc32c.crc32c(data[position + _AFTER_CRC : end]) == crc, f"wrong checksum at offset {base}"
+        at, records = position + _HEADER.size, {}
+        for _ in range(count):
+            _, at = _varint(data, at)
+            at += 1
+            _, at = _varint(data, at)
+            offset_delta, at = _varint(data, at)
+            key, at = _bytes(data, at)
+            value, at = _bytes(data, at)
+            headers, at = _varint(data, at)
+            assert headers == 0, "no record has headers"
+            records[base + offset_delta] = (key, value)
+        assert at == end, "records of another length"
+        yield Batch(base, base + delta, attributes, producer_id, records)
+        position = end
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at
+        shift += 7
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _varint(data, at)
+    return (data[at : at + size], at + size) if size >= 0 else (b"", at)
+
+
+def as_found(cut: Cut, directory: Path, producer_id: int) -> Ledger:
+    """Return the ledger of a load that goes on where a power cut has left the logs: what is found there is durable."""
+    ledger = Ledger(topics=dict(cut.topics), producer_id=producer_id)
+
+    async def look() -> None:
+        manager = open_manager(directory, cut.topics)
+        await manager.start()
+        for key in manager.known():
+            log = manager.get(*key)
+            assert log is not None
+            items = list(read_batches(log))
+            ledger.appended[key] = {at: record for item in items for at, record in item.records.items()}
+            ledger.promises[key] = Promise(log.end_offset, log.log_start_offset, log.log_start_offset)
+        await manager._housekeeper.close()
+        await manager._cleaner.close()
+        for log in manager.loaded():
+            log.close()
+
+    asyncio.run(look())
+    return ledger

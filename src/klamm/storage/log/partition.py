@@ -492,8 +492,10 @@ class PartitionLog:
         for segment in self.segments[max(self.segment_index(since), 0) :]:
             for index in (segment.offset_index, segment.time_index):
                 index.flush()
-                indexes.append(index.file.path)
-        return (*indexes, self.directory / SNAPSHOT, self.directory)
+                if len(index):
+                    indexes.append(index.file.path)
+        snapshot = (self.directory / SNAPSHOT,) if len(self.producers) else ()
+        return (*indexes, *snapshot, self.directory)
 
     def close(self) -> None:
         """Give back descriptors for good and let waiters go."""

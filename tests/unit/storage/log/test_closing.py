@@ -1,0 +1,85 @@
+"""A log manager that closes: thousands of logs become durable together, and one that fails fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from klamm.storage.log import manager as module
+from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINTS, read_offsets
+from klamm.storage.log.files import FsyncError
+from tests.support.logs import TOPIC_ID, LogHouse, batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+COUNT = 100
+
+
+class SlowDisk:
+    """Takes a while for each fsync, and as long for many at a time."""
+
+    def __init__(self, *, broken: str = "") -> None:
+        self.paths: list[str] = []
+        self.most = 0
+        self._broken = broken
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, path: Path) -> None:
+        with self._lock:
+            self.paths.append(f"{path.parent.name}/{path.name}")
+            self._running += 1
+            self.most = max(self.most, self._running)
+        time.sleep(0.002)
+        with self._lock:
+            self._running -= 1
+        if self._broken and path.parent.name == self._broken:
+            raise FsyncError(errno.EIO, "broken", str(path))
+
+
+def filled(data_dir: Path) -> LogHouse:
+    house = LogHouse(data_dir)
+    house.partitions = [(TOPIC_ID, "t", number) for number in range(COUNT)]
+    house.open()
+    for number in range(COUNT):
+        log = house.manager.get(TOPIC_ID, number)
+        assert log is not None
+        for value in ("a", "b"):
+            log.append(batch(value))
+    return house
+
+
+def test_all_files_of_all_logs_are_durable_after_many_fsyncs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, disk = filled(tmp_path), SlowDisk()
+    monkeypatch.setattr(module, "fsync_path", disk)
+
+    asyncio.run(house.manager.close())
+
+    assert disk.most >= 5
+    for number in range(COUNT):
+        for name in (f"t-{number}/{0:020d}.log", f"t-{number}/{0:020d}.timeindex", f"{tmp_path.name}/t-{number}"):
+            assert disk.paths.count(name) == 1, name
+    assert read_offsets(tmp_path / RECOVERY_POINTS) == {f"t-{number}": 2 for number in range(COUNT)}
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+def test_a_log_that_cannot_be_flushed_keeps_its_recovery_point_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = filled(tmp_path)
+    monkeypatch.setattr(module, "fsync_path", SlowDisk(broken="t-7"))
+
+    asyncio.run(house.manager.close())
+
+    expected = {f"t-{number}": 2 for number in range(COUNT) if number != 7}
+    assert read_offsets(tmp_path / RECOVERY_POINTS) == expected
+    assert house.manager.flush_failures == 1
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()

@@ -136,6 +136,7 @@ def test_a_config_counts_only_the_clients_that_it_concerns(spark: SparkSession) 
         ("klamm", "2.0", "acks"): (1, 1),
         ("java", "3", "acks"): (0, 1),
     }
+    assert {row.software: row.unknown for row in report.rows if row.config == "acks"} == {"klamm": 0, "java": 1}
     assert {(one.user, one.config, one.clients) for one in report.users if one.config == "acks"} == {
         ("alice", "acks", 5)
     }

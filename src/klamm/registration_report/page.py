@@ -82,7 +82,8 @@ def _overview(report: Report) -> list[str]:
     parts = [
         "<h2>Who follows when a config is set</h2>",
         '<p class="note">The newest version that a client registered counts.',
-        "A config concerns producers or consumers; clients of the other kind are not counted.",
+        "A config concerns producers or consumers; clients of the other kind are not counted.</p>",
+        "<p>",
         _key("follow", "follow"),
         _key("ignore", "would ignore it"),
         *([_key("unknown", "unknown (never registered)")] if report.never_registered else []),
@@ -108,7 +109,9 @@ def _by_version(report: Report) -> list[str]:
     parts = ["<h2>By software version</h2>"]
     for config in configs[:MAX_PLOTS]:
         rows = sorted((row for row in report.rows if row.config == config), key=lambda row: -row.clients_total)
-        bars = [(named(row.software, row.version), row.clients, 0, row.clients_total) for row in rows[:MAX_BARS]]
+        bars = [
+            (named(row.software, row.version), row.clients, row.unknown, row.clients_total) for row in rows[:MAX_BARS]
+        ]
         parts.append(f"<h3>{escape(config)}</h3>")
         parts.append(_bars(bars, f"Clients that support {config}, by software version"))
         if len(rows) > MAX_BARS:

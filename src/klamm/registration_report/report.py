@@ -37,6 +37,8 @@ class SupportRow:
     """Users of the supporting clients, sorted, 100 at most."""
     last_registered_ms: int
     """Milliseconds since the epoch."""
+    unknown: int = 0
+    """Of ``clients_total``: clients that never registered, so nothing is known of what they support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from klamm.registration_report.page import MAX_LINES, render
@@ -41,6 +42,17 @@ def report(*rows: SupportRow, windows: tuple[VersionWindow, ...] = ()) -> Report
 
 def pictures(page: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]  # noqa: S314  # ours
+
+
+def test_clients_that_never_registered_have_one_colour_in_all_pictures() -> None:
+    # given
+    never = replace(row("old", "7", 0, 5), unknown=5)
+    whole = replace(report(never), reach=(Reach(config="acks", following=0, clients=5, unknown=5),))
+    # when
+    overview, bars = pictures(render(whole, title="clients"))
+    # then
+    assert [one.get("class") for one in overview.iter("rect")] == ["unknown"]
+    assert [one.get("class") for one in bars.iter("rect")] == ["unknown"]
 
 
 def test_the_bars_say_who_follows_and_who_would_not() -> None:

@@ -221,7 +221,8 @@ def versions(of_profiles: DataFrame) -> DataFrame:
 def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
     """Return how far each config reaches in each software version.
 
-    Columns: ``software, version, config, clients, clients_total, users, last_registered_ms``. A software version that
+    Columns: ``software, version, config, clients, clients_total, users, last_registered_ms, unknown``, the last one for
+    clients that never registered. A software version that
     does not support a config appears with 0 clients: those would ignore it. ``clients_total`` counts the clients that
     the config concerns, so it is 0 where a version has only clients of other kinds. Of users, those of the supporting
     clients, 100 at most.
@@ -242,12 +243,15 @@ def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[st
     reach = by_user.groupBy("software", "version", "config").agg(
         sf.sum("clients").alias("clients"), sf.slice(sf.sort_array(sf.collect_set("user")), 1, 100).alias("users")
     )
-    by_kind = of_profiles.groupBy("software", "version", "kinds").agg(sf.sum("clients").alias("clients"))
+    never = sf.sum(sf.when(sf.col("supported_configs").isNull(), sf.col("clients")).otherwise(0))
+    by_kind = of_profiles.groupBy("software", "version", "kinds").agg(
+        sf.sum("clients").alias("clients"), never.alias("never")
+    )
     concerned = (
         by_kind.withColumn("config", _each(names))
         .where(_is_concerned())
         .groupBy("software", "version", "config")
-        .agg(sf.sum("clients").alias("clients_concerned"))
+        .agg(sf.sum("clients").alias("clients_concerned"), sf.sum("never").alias("never"))
     )
     return (
         of_versions.withColumn("config", _each(names))
@@ -261,6 +265,7 @@ def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[st
             sf.coalesce("clients_concerned", sf.lit(0)).alias("clients_total"),
             sf.coalesce("users", sf.array().cast(ArrayType(StringType()))).alias("users"),
             "last_registered_ms",
+            sf.coalesce("never", sf.lit(0)).alias("unknown"),
         )
     )
 

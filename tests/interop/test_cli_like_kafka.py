@@ -290,7 +290,7 @@ def test_topics_become_as_a_file_says_on_either_broker(
     assert capsys.readouterr().out == (
         "~ topic declared\n"
         "    ~ partitions: 2 (cluster) -> 3 (file)\n"
-        "    ~ retention.ms: 1000 (topic) -> 2000 (file)\n"
+        "    ~ retention.ms: 1000 (1 s, topic) -> 2000 (2 s, file)\n"
         "    - cleanup.policy: compact (topic) -> delete (default)\n"
         "Topics: 0 created, 1 changed, 0 in line, 0 failed.\n"
     )

@@ -127,7 +127,7 @@ def test_a_group_is_moved_once_it_is_idle_on_both_sides(
         "REASON",
     ]
     assert " ".join(row.split()) == "mover A.moved 0 20 20 30 0 -"
-    assert end == "A->B: group mover goes on on cluster B: start its consumers there"
+    assert end == "A->B: group mover was moved to cluster B; start its consumers there"
     # when it is moved again from further back
     commit(here, "mover", "moved", 10)
     assert cli(command) == 0
@@ -139,7 +139,7 @@ def test_a_cutover_that_can_not_be_says_what_to_type(tmp_path: Path, capsys: pyt
     file = tmp_path / "mm2.properties"
     file.write_text(properties("a:1", "b:1", "B->A.enabled = true\n", topics="t"))
     assert cli(["mirror", "cutover", "g", str(file)]) == 2
-    assert "several flows are enabled: say which one with --flow: A->B, B->A" in capsys.readouterr().err
+    assert "several flows are enabled; choose one with --flow: A->B, B->A" in capsys.readouterr().err
     assert cli(["mirror", "cutover", "g", str(file), "--flow", "A->C"]) == 2
     assert "--flow A->C: expected one of the enabled flows: A->B, B->A" in capsys.readouterr().err
     assert cli(["mirror", "cutover", "g", str(tmp_path / "missing")]) == 2

@@ -71,7 +71,7 @@ def test_metrics_status_page_and_json_follow_the_mirror_and_verify_compares_both
         spoiled_words = capsys.readouterr().out
     # then
     assert verified[0] == 0, verified[1]
-    assert "A->B: 2 partitions, 200 records are the same on both sides, 0 are not mirrored yet" in verified[1]
+    assert "A->B: 2 partitions, 200 records equal on both sides, 0 not mirrored yet" in verified[1]
     assert spoiled == 1
     assert "on the target only: 1, the first is offset 100 of A.watched" in spoiled_words
     assert gauges["record_lag"] == 0

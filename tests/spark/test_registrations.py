@@ -280,7 +280,7 @@ def test_running_producers_appear_in_the_report(
         assert registrations.main(["report", *flags, "--key", "acks", "--html", str(tmp_path / "page.html")]) == 0
     # then
     told = capsys.readouterr().out
-    assert "If acks is set: 3 of 4 clients follow, 1 would ignore it (1 never registered):" in told
+    assert "If acks is set: 3 of 4 clients would follow, 1 would ignore it (1 never registered):" in told
     assert "unknown, never registered)" in told
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
 

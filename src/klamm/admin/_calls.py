@@ -34,7 +34,7 @@ class AdminCalls:
         """Run work that settles ``keys`` of the result; what it leaves open fails with its error."""
 
         def finish(done: Future[None]) -> None:
-            error = done.exception() or KafkaApiError("The broker left this one out of its answer")
+            error = done.exception() or KafkaApiError("The response of the broker has no entry for this resource")
             result.fail_open(error, keys)
 
         async def run(deadline: Deadline) -> None:

@@ -85,7 +85,7 @@ def _text(entry: ConfigEntry) -> str | None:
     value: object = entry.value
     if value is None or isinstance(value, str):
         return value
-    raise TypeError(f"{entry.name}: {value!r}: expected a text, as in ConfigEntry({entry.name!r}, {str(value)!r})")
+    raise TypeError(f"{entry.name}: {value!r}: expected a string, as in ConfigEntry({entry.name!r}, {str(value)!r})")
 
 
 async def replace_all(

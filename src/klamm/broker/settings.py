@@ -135,10 +135,12 @@ def _data_dir(configs: Mapping[str, str]) -> Path:
     key = "log.dirs" if configs.get("log.dirs", "").strip() else "log.dir"
     text = configs.get(key, "").strip()
     if "," in text:
-        raise SettingsError(f"{key}={text}: expected one directory, or --data-dir")
+        raise SettingsError(f"{key}={text}: expected a single directory")
     directory = Path(text or DEFAULT_DATA_DIR)
     if (directory / "meta.properties").exists():
-        raise SettingsError(f"{key}={text}: there are the data of an Apache Kafka; name another one by --data-dir")
+        raise SettingsError(
+            f"{key}={text}: the directory belongs to an Apache Kafka broker; name another one with --data-dir"
+        )
     return directory
 
 

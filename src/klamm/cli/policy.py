@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.output import write
+from klamm.client_configs.printing import counted
 from klamm.configs.definitions import POLICY_RULES_FILE, topic_configs
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, Details, TopicDetails
 from klamm.policy.errors import PolicyLoadError
@@ -160,8 +161,7 @@ def _table(name: str, count: int, bad: Sequence[Verdict]) -> list[str]:
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = ["  ".join([*(row[c].ljust(widths[c]) for c in range(3)), row[3]]) for row in rows] + [""]
     broken = len({verdict.topic for verdict in bad})
-    topics = "1 topic" if count == 1 else f"{count} topics"
-    return [*lines, f"{name} would refuse {broken} of {topics}."]
+    return [*lines, f"{name} would refuse {broken} of {counted(count, 'topic')}."]
 
 
 def _spec(name: str, kinds: Sequence[str]) -> PolicySpec:

@@ -22,3 +22,8 @@ def printable(name: str) -> str:
     """Return a name escaped, and cut where it is too long. JSON and Parquet keep names as they are."""
     plain = escaped(name[:MAX_SHOWN])
     return plain if len(name) <= MAX_SHOWN else f"{plain}..."
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words, as ``1 partition`` or ``2,000 partitions``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from klamm.client_configs.printing import printable
+from klamm.client_configs.printing import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,10 +54,16 @@ def write_report(report: Report, output: TextIO, *, output_format: Literal["huma
 
 def summary(report: Report) -> list[str]:
     """Return a sentence per config: how many of the clients that it concerns would follow it, and which would not."""
-    lines = [f"{report.clients} clients, {report.records} records.", *never_registered(report), *unreadable(report)]
+    lines = [
+        f"{counted(report.clients, 'client')}, {counted(report.records, 'record')}.",
+        *never_registered(report),
+        *unreadable(report),
+    ]
     for reach in report.reach:
         ignoring = reach.clients - reach.following
-        line = f"If {printable(reach.config)} is set: {reach.following} of {reach.clients} clients follow"
+        line = (
+            f"If {printable(reach.config)} is set: {reach.following} of {counted(reach.clients, 'client')} would follow"
+        )
         if not ignoring:
             lines.append(f"{line}.")
             continue
@@ -85,7 +91,7 @@ def never_registered(report: Report) -> list[str]:
     """Say how many clients never registered, if any."""
     if not report.never_registered:
         return []
-    never = f"{report.never_registered} of {report.clients} clients never registered"
+    never = f"{report.never_registered} of {counted(report.clients, 'client')} never registered"
     return [f"{never}; which configs they support is unknown."]
 
 

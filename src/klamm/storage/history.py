@@ -59,7 +59,9 @@ def read_config_history(data_dir: Path, *, resource: str | None = None, limit: i
     """
     path = data_dir / METADATA_FILE_NAME
     if not path.is_file():
-        raise DataDirectoryError(f"{data_dir} is no data directory of a klamm broker: it has no {METADATA_FILE_NAME}")
+        raise DataDirectoryError(
+            f"{data_dir} is not the data directory of a klamm broker: it has no {METADATA_FILE_NAME}"
+        )
     try:
         uri = f"file:{quote(str(path.resolve()))}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None)) as database:

@@ -25,13 +25,13 @@ def test_data_are_where_the_flag_or_the_properties_say(arguments: list[str], dir
 
 
 def test_several_directories_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"log\.dirs=/a,/b: expected one directory, or --data-dir"):
+    with pytest.raises(SettingsError, match=r"log\.dirs=/a,/b: expected a single directory"):
         parse_arguments(["--set", "log.dirs=/a,/b"])
 
 
 def test_the_data_of_an_apache_kafka_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
-    with pytest.raises(SettingsError, match="there are the data of an Apache Kafka"):
+    with pytest.raises(SettingsError, match="belongs to an Apache Kafka broker"):
         parse_arguments(["--set", f"log.dirs={tmp_path}"])
 
 

@@ -126,7 +126,7 @@ def test_others_are_left_alone(broker: klamm.Broker, run: Command) -> None:
 def test_a_directory_that_is_no_brokers_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["clients", "history", "--user", "alice", "--data-dir", str(tmp_path)])
     assert code == 1
-    assert "no data directory" in capsys.readouterr().err
+    assert "not the data directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_deleting_takes_away_and_a_key_that_is_not_set_is_refused(run: Run) -> N
             ("--entity-type", "users", "--entity-type", "clients", "--entity-name", "x", "--add-config", "acks=1"),
             "An entity name must be specified for every entity type",
         ),
-        (("--user", "u", "--append-config", "acks=1"), "no config of users and clients is one"),
+        (("--user", "u", "--append-config", "acks=1"), "configs of users and clients are not lists"),
         (("--user", "u", "--add-config", "acks=9"), "Invalid value 9 for configuration acks"),
     ],
 )

@@ -68,11 +68,11 @@ def test_the_summary_says_who_would_follow_and_who_would_not() -> None:
     assert summary(REPORT) == [
         "5 clients, 6 records.",
         "1 of 6 records are no registrations and were left out.",
-        "If acks is set: 2 of 5 clients follow, 3 would ignore it:",
+        "If acks is set: 2 of 5 clients would follow, 3 would ignore it:",
         "  bob app1 (other 7, registered [])",
         "  bob app2 (other 7, unknown, never registered)",
         "  and 1 more",
-        "If retries is set: 5 of 5 clients follow.",
+        "If retries is set: 5 of 5 clients would follow.",
     ]
 
 
@@ -96,7 +96,7 @@ def test_who_never_registered_is_counted_by_itself() -> None:
     assert summary(report) == [
         "14 clients, 12 records.",
         "2 of 14 clients never registered; which configs they support is unknown.",
-        "If acks is set: 12 of 14 clients follow, 2 would ignore it (2 never registered):",
+        "If acks is set: 12 of 14 clients would follow, 2 would ignore it (2 never registered):",
         "  bob a (unknown, unknown, never registered)",
         "  and 1 more",
     ]

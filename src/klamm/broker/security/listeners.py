@@ -97,7 +97,7 @@ def parse_listeners(
     controllers = {name.strip().upper() for name in configs.get("controller.listener.names", "").split(",")}
     listen = _without(controllers, listen)  # there is no controller to talk to
     if not listen:
-        raise SettingsError(f"{flag} {text!r}: no listener for clients")
+        raise SettingsError(f"{flag} {text!r}: expected at least one listener for clients")
     protocols = _protocols(configs.get("listener.security.protocol.map"))
     told: Mapping[str, tuple[Address, ...]] = {}
     if advertised is not None:
@@ -105,7 +105,9 @@ def parse_listeners(
         if unknown := sorted(set(told) - set(listen)):
             raise SettingsError(f"advertised.listeners: {', '.join(unknown)} is not among the listeners")
         if any(not address.host for addresses in told.values() for address in addresses):
-            raise SettingsError(f"advertised.listeners {advertised!r}: clients need a host")
+            raise SettingsError(
+                f"advertised.listeners {advertised!r}: expected a host name that clients can connect to"
+            )
         if any(address.host == ANY_HOST for addresses in told.values() for address in addresses):
             raise SettingsError(
                 f"advertised.listeners cannot use the nonroutable meta-address {ANY_HOST}. Use a routable IP address."

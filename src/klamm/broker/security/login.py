@@ -103,7 +103,7 @@ class Login:
             if self._ends_at is None or api_key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
                 return
             if self.settings.now() >= self._ends_at:
-                raise ProtocolError("The login has ended and was not renewed")
+                raise ProtocolError("The session has expired and the client did not re-authenticate")
             return
         is_served = api_key in _SERVED_BEFORE_LOGIN and self.state is not LoginState.FAILED
         if not is_served or (self.state is LoginState.FIRST and api_key == ApiKey.SASL_AUTHENTICATE):

@@ -17,6 +17,7 @@ from klamm.cli.arguments import ToolParser, add_common, whole_number
 from klamm.cli.connecting import RefusedError, connect, guarded
 from klamm.cli.moments import TO_HELP, moment_ms, shown_moment
 from klamm.cli.output import write
+from klamm.client_configs.printing import counted
 from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.properties import SettingsError
@@ -157,7 +158,7 @@ def _revert(options: argparse.Namespace) -> int:
         change(plan, options)
     document = [{"name": reversal.name, "old": reversal.replaces, "new": reversal.value} for reversal in plan]
     verb = "would be reverted" if options.validate_only else "reverted"
-    count = "1 config" if len(plan) == 1 else f"{len(plan)} configs"
+    count = counted(len(plan), "config")
     write(options.output, document, lambda: [*map(_change, plan), f"{resource}: {count} {verb}."])
     return 0
 

@@ -30,12 +30,12 @@ def parser(action: str) -> ToolParser:
         prog=f"klamm configs {action}",
         description="Compare topics with a YAML file; nothing is changed."
         if action == "plan"
-        else "Make topics as a YAML file says; only the difference is sent.",
+        else "Create and change topics as a YAML file says; only differences are sent.",
         epilog="The file:\n  topics:\n    orders:\n      partitions: 6\n      replication_factor: 1\n"
         "      configs:\n        retention.ms: 604800000\n        cleanup.policy: [compact, delete]\n\n"
-        "Topics that the file does not name are left alone, and so are configs, but for --prune-configs.",
+        "Topics and configs that the file does not name stay as they are; --prune-configs unsets such configs.",
     )
-    found.add_argument("file", type=Path, metavar="FILE", help="what the topics are to be")
+    found.add_argument("file", type=Path, metavar="FILE", help="the wanted topics")
     add_common(found)
     found.add_switch("--prune-configs", help="unset configs that are set and that the file does not name")
     if action == "plan":

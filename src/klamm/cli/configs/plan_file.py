@@ -84,7 +84,7 @@ def _mapping(where: str, content: object, allowed: Iterable[str] | None) -> dict
         raise SettingsError(f"{where}: {content!r}: expected {expected}")
     for key in content:
         if not isinstance(key, str):
-            raise SettingsError(f"{where}: key {key!r}: expected a text (quote it)")
+            raise SettingsError(f"{where}: key {key!r}: expected a string; put it in quotes")
         if allowed is not None and key not in allowed:
             raise SettingsError(f"{where}: unknown key {key}: expected one of {', '.join(allowed)}")
     return content
@@ -106,6 +106,6 @@ def _config(where: str, value: object) -> str:
     if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
         return ",".join(map(str, value))
     raise SettingsError(
-        f"{where}: {value!r}: expected a text, a number, true, false or a list of texts (a key that is left out keeps "
-        "its value)"
+        f"{where}: {value!r}: expected a string, a number, true, false or a list of strings (a key that is left out"
+        " keeps its value)"
     )

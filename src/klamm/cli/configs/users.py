@@ -78,7 +78,9 @@ def route(target: Target, changes: Changes) -> Routed:
         RefusedError: A key that is nothing here, or what cannot go together; nothing was sent.
     """
     if changes.appended or changes.subtracted:
-        raise RefusedError("--append-config and --subtract-config are for lists: no config of users and clients is one")
+        raise RefusedError(
+            "--append-config and --subtract-config are for lists; configs of users and clients are not lists"
+        )
     if target.types == ("ips",):
         return _route_of_addresses(changes)
     found = Routed(

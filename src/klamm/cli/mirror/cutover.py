@@ -49,7 +49,7 @@ def _flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
     if not found:
         raise SettingsError(f"--flow {wanted}: expected one of the enabled flows: {names}")
     if len(found) > 1:
-        raise SettingsError(f"several flows are enabled: say which one with --flow: {names}")
+        raise SettingsError(f"several flows are enabled; choose one with --flow: {names}")
     return found[0]
 
 
@@ -74,9 +74,9 @@ def _show(outcome: Cutover, flow: FlowSettings) -> int:
         sys.stderr.write(f"group {outcome.group}: {problem}\n")
     alias = flow.target.alias
     if not outcome.is_ready:
-        end = "can not be moved now; nothing more was changed"
+        end = "cannot be moved now; nothing more was changed"
     elif outcome.is_done:
-        end = f"goes on on cluster {alias}: start its consumers there"
+        end = f"was moved to cluster {alias}; start its consumers there"
     else:
         end = f"can be moved to cluster {alias}; nothing was changed"
     sys.stdout.write(f"{outcome.flow}: group {outcome.group} {end}\n")
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Move a consumer group to the target of a flow: its offsets are translated one last time and set "
         "there, only forwards. Its consumers must be stopped on both sides. Nothing is set unless all of its "
         "offsets can be translated. LAG is what it has not read on the source, AGAIN what it may read twice.",
-        epilog="Exit codes: 0 nothing stands in the way (--dry-run) or the group was moved, 1 it can not be moved now, "
+        epilog="Exit codes: 0 nothing stands in the way (--dry-run) or the group was moved, 1 it cannot be moved now, "
         "2 wrong usage.",
         allow_abbrev=False,
     )
@@ -116,6 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="SECONDS",
-        help="try again for so long, for example until its last consumer has left",
+        help="retry for this long, for example until the last consumer has left",
     )  # fmt: skip
     return parser

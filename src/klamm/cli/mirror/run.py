@@ -66,8 +66,8 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="klamm mirror",
-        description="Mirror clusters as an mm2.properties file says, on Spark. SIGTERM or Ctrl-C stops it in order.",
-        epilog="klamm mirror status FILE tells by the target alone how far a mirror is, klamm mirror verify FILE "
+        description="Mirror clusters on Spark, as an mm2.properties file says. SIGTERM or Ctrl-C stops it cleanly.",
+        epilog="klamm mirror status FILE shows how far a mirror is, klamm mirror verify FILE "
         "compares both sides, klamm mirror cutover GROUP FILE moves a consumer group: see their --help.",
         allow_abbrev=False,
     )

@@ -117,7 +117,7 @@ def _show(wanted: Sequence[Wanted], output: str) -> int:
         try:
             sights.append(look(one))
         except CLUSTER_ERRORS as error:
-            complain(f"{_PROG}: {one.flow.name}: cluster {one.flow.target.alias} can not be asked: {error}")
+            complain(f"{_PROG}: {one.flow.name}: cluster {one.flow.target.alias} cannot be reached: {error}")
     now_ms = int(time.time() * 1000)
     document: dict[str, Any] = {"flows": [as_document(sight, now_ms) for sight in sights]}
     write(output, document, lambda: [line for sight in sights for line in lines(sight, now_ms)])
@@ -130,7 +130,7 @@ def _show(wanted: Sequence[Wanted], output: str) -> int:
 def _parser() -> ToolParser:
     parser = ToolParser(
         prog=_PROG,
-        description="How far a mirror is, as its target tells it, whoever wrote there: klamm or MirrorMaker 2.\n"
+        description="Show how far a mirror is, from what klamm or MirrorMaker 2 left on its target.\n"
         "Only reads, starts no Spark, and needs no mirror that runs.",
         epilog="With FILE every flow of it is shown, and the source is asked for the lag. With --bootstrap-server the\n"
         "target's address is enough.\n"

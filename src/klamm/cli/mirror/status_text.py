@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.client_configs.printing import counted
 from klamm.mirror.status.model import age_s
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def lines(sight: FlowSight, now_ms: int) -> list[str]:
-    """Return what is known of a flow: a summary, its topics, its groups, and what can not be known."""
+    """Return what is known of a flow: a summary, its topics, its groups, and what cannot be known."""
     out = [sight.name]
     for label, text in _summary(sight, now_ms):
         out.append(f"  {label:<22}{text}")
@@ -57,11 +58,11 @@ def _summary(sight: FlowSight, now_ms: int) -> list[tuple[str, str]]:
     if sight.groups is not None:
         rows.append(("groups", f"{len(sight.groups)} with checkpoints"))
     if sight.syncs is not None:
-        of = f"{sight.syncs.partitions} partitions in {sight.syncs.topic}"
+        of = f"{counted(sight.syncs.partitions, 'partition')} in {sight.syncs.topic}"
         rows.append(("offset syncs", f"{of}, newest {ago(sight.syncs.newest_ms, now_ms)}"))
     if sight.shards is not None:
         before = f", before that {','.join(map(str, sight.shards.before))}" if sight.shards.before else ""
-        rows.append(("exactly once", f"{sight.shards.count} shards{before}"))
+        rows.append(("exactly once", f"{counted(sight.shards.count, 'shard')}{before}"))
     return rows
 
 

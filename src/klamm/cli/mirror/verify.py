@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.client_configs.printing import counted
 from klamm.dataframes.errors import ReadingError
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.settings.mirror import parse_settings
@@ -27,7 +28,7 @@ _USAGE: Final = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare; 0: both sides are the same up to what is mirrored, 1: they differ or can not be read, 2: wrong usage."""
+    """Compare; 0: both sides are the same up to what is mirrored, 1: they differ or cannot be read, 2: wrong usage."""
     options = _parser().parse_args(list(arguments))
     try:
         wanted = re.compile(options.topics)
@@ -59,22 +60,18 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
     except (*CLUSTER_ERRORS, ReadingError) as error:
         sys.stderr.write(f"{flow.name}: could not be compared: {error}\n")
         return _DIFFERENT
-    read = f"{same:,} records are the same on both sides" if read_records else "no records were read"
-    verdict_words = (
-        "nothing differs"
-        if not problems
-        else "1 partition differs"
-        if problems == 1
-        else f"{problems} partitions differ"
-    )
-    sys.stdout.write(f"{flow.name}: {partitions} partitions, {read}, {lag:,} are not mirrored yet: {verdict_words}\n")
+    read = f"{counted(same, 'record')} equal on both sides" if read_records else "no records read"
+    differs = "differs" if problems == 1 else "differ"
+    verdict_words = f"{counted(problems, 'partition')} {differs}" if problems else "nothing differs"
+    compared = f"{counted(partitions, 'partition')}, {read}, {lag:,} not mirrored yet"
+    sys.stdout.write(f"{flow.name}: {compared}: {verdict_words}\n")
     return _DIFFERENT if problems else _OK
 
 
 def _line(verdict: PartitionVerdict) -> str:
     where = f"{verdict.topic}-{verdict.partition} -> {verdict.remote_topic}-{verdict.partition}"
     mirrored = "never mirrored" if verdict.mirrored < 0 else f"mirrored to {verdict.mirrored}, {verdict.lag} behind"
-    compared = "" if verdict.findings is None else f", {verdict.findings.same} records compared"
+    compared = "" if verdict.findings is None else f", {counted(verdict.findings.same, 'record')} compared"
     return f"{'DIFFERS' if verdict.problem else 'ok':8}{where}: {mirrored}{compared}" + (
         f": {verdict.problem}" if verdict.problem else ""
     )
@@ -86,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare both sides of every flow, up to where the mirror says it has copied: partitions, offsets, "
         "and for each record key, value, headers and timestamp. Only reads, also while a mirror runs. Records "
         "that retention has removed from one side already are no difference.",
-        epilog="Exit codes: 0 nothing differs, 1 something differs or can not be read, 2 wrong usage.",
+        epilog="Exit codes: 0 nothing differs, 1 something differs or cannot be read, 2 wrong flags.",
         allow_abbrev=False,
     )
     parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")

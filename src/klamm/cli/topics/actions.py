@@ -9,6 +9,7 @@ from klamm.cli.connecting import RefusedError
 from klamm.cli.output import say, write
 from klamm.cli.topics import description
 from klamm.cli.topics.names import format_topic_id, matching, parse_assignment, parse_configs, parse_topic_id
+from klamm.client_configs.printing import counted
 from klamm.configs.definitions import topic_configs
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
@@ -107,12 +108,8 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
         }
         for name in names
     ]
-    would = [f"Valid: topic {name} would grow to {_partitions(options.partitions)}." for name in names]
+    would = [f"Valid: topic {name} would grow to {counted(options.partitions, 'partition')}." for name in names]
     write(options.output, document, lambda: would if options.validate_only else [])
-
-
-def _partitions(count: int) -> str:
-    return "1 partition" if count == 1 else f"{count} partitions"
 
 
 def delete(admin: AdminClient, options: argparse.Namespace) -> None:

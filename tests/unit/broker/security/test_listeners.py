@@ -79,7 +79,7 @@ def test_what_is_no_listener_is_refused(text: str, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("advertised", "reason"),
-    [("SSL://a:1", "not among"), ("PLAINTEXT://:1", "need a host"), ("0.0.0.0:1", "nonroutable meta-address")],
+    [("SSL://a:1", "not among"), ("PLAINTEXT://:1", "expected a host name"), ("0.0.0.0:1", "nonroutable meta-address")],
 )
 def test_what_clients_cannot_use_is_not_advertised(advertised: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):

@@ -37,4 +37,4 @@ def test_a_file_that_can_not_be_is_wrong_usage(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_target_that_does_not_answer_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["mirror", "status", "--bootstrap-server", "127.0.0.1:1", "--source", "A"]) == 1
-    assert "A->target: cluster target can not be asked" in capsys.readouterr().err
+    assert "A->target: cluster target cannot be reached" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_the_target_tells_how_far_a_flow_is_with_and_without_its_source(
     flow = status(capsys, str(file))
     # then
     assert flow["lag"] is None
-    assert any("cluster A can not be asked" in what for what in flow["unknown"])
+    assert any("cluster A cannot be reached" in what for what in flow["unknown"])
     # when nobody named it
     flow = status(capsys, "--bootstrap-server", there)
     # then

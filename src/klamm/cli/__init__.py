@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.extras import MissingExtraError
+from klamm.properties import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ COMMANDS: Final = (
     Command(
         name="clients",
         module="klamm.cli.clients",
-        summary="list connected clients and whether they follow",
+        summary="list clients and whether they follow the configs set for them",
     ),
     Command(
         name="mirror",
@@ -101,8 +102,9 @@ def _run(words: Sequence[str]) -> int:
         return EXIT_OK
     command = next((command for command in COMMANDS if command.name == words[0]), None)
     if command is None:
-        allowed = ", ".join(command.name for command in COMMANDS)
-        sys.stderr.write(f"klamm: unknown command {words[0]!r}: expected one of {allowed}\n")
+        allowed = [command.name for command in COMMANDS]
+        listed = ", ".join(allowed) + did_you_mean(words[0], allowed)
+        sys.stderr.write(f"klamm: unknown command {words[0]!r}: expected one of {listed}\n")
         return EXIT_USAGE
     return int(import_module(command.module).main(words[1:]))
 

@@ -307,7 +307,7 @@ class ShardTransactions:
     def _add(self, partitions: set[PartitionTuple]) -> None:
         if partitions and (refused := self._try_to_add(partitions)):
             names = ", ".join(sorted({error_name(code) for code in refused.values()}))
-            raise ConnectionLostError(f"{self._store.topic} can not be added to a transaction: {names}")
+            raise ConnectionLostError(f"{self._store.topic} cannot be added to a transaction: {names}")
 
     def _try_to_add(self, partitions: set[PartitionTuple]) -> dict[PartitionTuple, int]:
         refused = self._coordinator.add(self.identity, sorted(partitions))

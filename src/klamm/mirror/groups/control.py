@@ -282,11 +282,11 @@ class GroupControl:
             state, offsets = states[group], current.get(group, {})
             further: Mapping[Partition, str] = {}
             if isinstance(state, AdminRefusedError):
-                reasons = self._for_all(group, f"it can not be described on cluster {self._flow.target.alias}: {state}")
+                reasons = self._for_all(group, f"it cannot be described on cluster {self._flow.target.alias}: {state}")
             elif not state.is_idle:
                 reasons = self._for_all(group, self._in_use(state.members))
             elif isinstance(offsets, AdminRefusedError):
-                reasons = self._for_all(group, f"its offsets can not be listed: {offsets}")
+                reasons = self._for_all(group, f"its offsets cannot be listed: {offsets}")
             else:
                 reasons, further = self._commit(group, offsets)
             self._tell_unsynced(group, reasons)
@@ -352,7 +352,7 @@ class GroupControl:
             return
         self._problem = problem
         if problem:
-            logger.warning("%s: offsets of groups can not be translated now: %s", self._flow.name, problem)
+            logger.warning("%s: offsets of groups cannot be translated now: %s", self._flow.name, problem)
         else:
             logger.info("%s: offsets of groups are translated again", self._flow.name)
         self._publish()

@@ -99,7 +99,7 @@ def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
     for admin, alias in ((sides.source, flow.source.alias), (sides.target, flow.target.alias)):
         state = admin.describe_groups([group])[group]
         if isinstance(state, AdminRefusedError):
-            problems.append(f"it can not be described on cluster {alias}: {state}")
+            problems.append(f"it cannot be described on cluster {alias}: {state}")
         elif not state.is_idle:
             problems.append(f"it has {state.members} on cluster {alias}: stop its consumers first")
     found = sides.source.group_offsets([group])[group]

@@ -174,7 +174,7 @@ def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]):
             configure(FlowKeys(reader))
     except Exception as error:  # whatever a user's code raises
         what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise SettingsError(f"{key}={name}: can not be loaded: {what}") from error
+        raise SettingsError(f"{key}={name}: cannot be loaded: {what}") from error
     if missing:
         raise SettingsError(f"{key}={name}: expected a class with {', '.join(missing)}")
     return own

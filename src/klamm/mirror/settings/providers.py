@@ -116,7 +116,7 @@ def _from_directory(key: str, path: str, wanted: str) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{key}: {file} can not be read: {error}") from error
+        raise SettingsError(f"{key}: {file} cannot be read: {error}") from error
 
 
 def _from_environment(key: str, path: str, wanted: str) -> str | None:

@@ -92,7 +92,7 @@ def piece_together(flow: FlowSettings, found: Found, selected: frozenset[str], *
         )
     if found.plan is None and found.positions:
         found.unknown.append(
-            "exactly once: klamm left no shards here; whether MirrorMaker 2 wrote in transactions can not be told"
+            "exactly once: klamm left no shards here; it is unknown whether MirrorMaker 2 wrote in transactions"
         )
     remote_topics = {topic: flow.remote_topic(topic) for topic in selected} | found.remote_topics(flow)
     return FlowSight(

@@ -86,7 +86,7 @@ def look(wanted: Wanted) -> FlowSight:
     elif isinstance(told := source.answer(), Source):
         found.source_ends, selected = told
     else:
-        found.unknown.append(f"lag: cluster {flow.source.alias} can not be asked: {told}")
+        found.unknown.append(f"lag: cluster {flow.source.alias} cannot be reached: {told}")
     return piece_together(flow, found, selected, any_target=not wanted.knows_target_alias)
 
 

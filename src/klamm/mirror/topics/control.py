@@ -182,7 +182,7 @@ class FlowControl:
             alias = settings.source.alias if on_source else settings.target.alias
             logger.warning(
                 "%s: topic %s could not be created on cluster %s with offset-syncs.topic.replication.factor=%d: %s; "
-                "offsets of groups can not be translated unless somebody creates it",
+                "offsets of groups cannot be translated until it is created",
                 settings.name, name, alias, factor, refused,
             )  # fmt: skip
 

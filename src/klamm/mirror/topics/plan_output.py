@@ -48,11 +48,11 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
             target.check_reachable()
             lines = plan_flow(flow, source, target, heartbeats_on=_heartbeats_on(settings, flow))
         except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, FlowFailedError) as error:
-            out.write(f"{flow.name}: can not be planned: {error}\n")
+            out.write(f"{flow.name}: cannot be planned: {error}\n")
             code = _FAILED
         except Exception as error:  # such as what filters and policies of the user's own raise
-            logger.debug("%s can not be planned", flow.name, exc_info=True)
-            out.write(f"{flow.name}: can not be planned: {type(error).__name__}: {error}\n")
+            logger.debug("%s cannot be planned", flow.name, exc_info=True)
+            out.write(f"{flow.name}: cannot be planned: {type(error).__name__}: {error}\n")
             code = _FAILED
         else:
             changes = sum(not line.startswith(NO_CHANGE) for line in lines)
@@ -106,7 +106,7 @@ def plan_flow(
     denied = []
     for name, entries in source.describe_topic_configs(list(selected)).items():
         if isinstance(entries, AdminRefusedError):
-            denied.append(f"! topic {name}: can not be described on cluster {flow.source.alias}: {entries}")
+            denied.append(f"! topic {name}: cannot be described on cluster {flow.source.alias}: {entries}")
         else:
             described[name] = entries
     checks = _Checks()

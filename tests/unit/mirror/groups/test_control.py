@@ -276,7 +276,7 @@ def test_a_reason_is_told_once_and_again_when_it_changes(caplog: pytest.LogCaptu
 
 
 def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    """K894-45: also a topic of checkpoints that can not be created."""
+    """K894-45: also a topic of checkpoints that cannot be created."""
     run = Run()
     run.target.refuses[CHECKPOINTS] = AdminRefusedError("INVALID_REPLICATION_FACTOR", "only 1 broker")
     with pytest.raises(AdminRefusedError, match=r"checkpoints\.topic\.replication\.factor=3.*only 1 broker"):
@@ -296,7 +296,7 @@ def test_what_is_wrong_is_shown_and_tried_again_until_it_is_over(caplog: pytest.
         run.control.run(stop)
     assert problems == ["", "nobody answers"]
     assert run.status.snapshot()["A->B"].problem == ""
-    assert "A->B: offsets of groups can not be translated now: nobody answers" in caplog.text
+    assert "A->B: offsets of groups cannot be translated now: nobody answers" in caplog.text
     assert "A->B: offsets of groups are translated again" in caplog.text
 
 
@@ -345,7 +345,7 @@ def test_a_filter_that_raises_does_not_end_the_translation_for_good(caplog: pyte
     run.control.run(stop)
     assert rounds[1] == "KeyError: 'g'"
     assert run.topics.checkpoints() == [("g", 500, 400)]
-    assert "offsets of groups can not be translated now: KeyError: 'g'" in caplog.text
+    assert "offsets of groups cannot be translated now: KeyError: 'g'" in caplog.text
 
 
 def test_groups_that_are_skipped_are_told_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:

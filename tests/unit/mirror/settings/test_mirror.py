@@ -241,7 +241,7 @@ config.property.filter.class = org.apache.kafka.connect.mirror.DefaultConfigProp
 def test_a_class_that_can_not_be_loaded_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"topic.filter.class=com.example.Mine: expected one of Kafka's default"):
         flow("topic.filter.class=com.example.Mine\n")
-    with pytest.raises(SettingsError, match=r"topic.filter.class=nowhere:Filter: can not be loaded"):
+    with pytest.raises(SettingsError, match=r"topic.filter.class=nowhere:Filter: cannot be loaded"):
         flow("topic.filter.class=nowhere:Filter\n")
 
 
@@ -475,7 +475,7 @@ def test_a_naming_policy_of_the_users_own_is_configured_and_completed(
     assert parsed.syncs_topic == "mm2-offset-syncs_B_internal"
     with pytest.raises(SettingsError, match="own_policy:Half: expected a class with format_remote_topic, upstream"):
         flow(key + "Half\n")
-    with pytest.raises(SettingsError, match="own_policy:Broken: can not be loaded: ValueError: no such place"):
+    with pytest.raises(SettingsError, match="own_policy:Broken: cannot be loaded: ValueError: no such place"):
         flow(key + "Broken\n")
     for kind in ("topic.filter", "group.filter", "config.property.filter"):
         with pytest.raises(SettingsError, match=f"{kind}.class=klamm_test_own_policy:Half: expected a class with shou"):

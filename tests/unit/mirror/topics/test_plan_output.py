@@ -170,4 +170,4 @@ def test_a_mistake_in_a_class_of_the_users_own_is_told_in_a_line(
     monkeypatch: pytest.MonkeyPatch, key: str, name: str, reason: str
 ) -> None:
     code, lines = printed(monkeypatch, {"A": FakeCluster(orders=1), "B": FakeCluster()}, **{key: f"{__name__}:{name}"})
-    assert (code, lines) == (1, [f"A->B: can not be planned: {reason}"])
+    assert (code, lines) == (1, [f"A->B: cannot be planned: {reason}"])

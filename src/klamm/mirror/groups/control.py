@@ -13,6 +13,7 @@ from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commi
 from klamm.mirror.groups.status import FlowGroups, GroupOffset
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.model import AdminRefusedError, GroupState
+from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.topics.config_sync import log_refusal
 
@@ -90,6 +91,8 @@ class GroupControl:
         self._rows: dict[str, dict[Partition, GroupOffset]] = {}
         """By group and source partition."""
         self._latencies: dict[str, dict[Partition, RecentAges]] = {}
+        self._logged = LoggedReasons()
+        """Why rounds failed."""
         self._told: dict[tuple[str, str], frozenset[str]] = {}
         """Reasons by group and kind, as they were told."""
         self._problem = ""
@@ -351,9 +354,9 @@ class GroupControl:
         if problem == self._problem:
             return
         self._problem = problem
-        if problem:
+        if problem and self._logged.is_new(problem):
             logger.warning("%s: offsets of groups cannot be translated now: %s", self._flow.name, problem)
-        else:
+        elif not problem and self._logged.clear():
             logger.info("%s: offsets of groups are translated again", self._flow.name)
         self._publish()
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_JOIN_S: Final = 1.5
+_JOIN_S: Final = 2.5
 
 
 class ControlLoops:

@@ -129,9 +129,10 @@ class SparkRun:
             stream = MirrorStream(spark.session, self._loops.coordinator, checkpoint=checkpoint)
             stream.start()
             self._follow(spark, stream)
-            self._loops.end()
             spark.output.is_muted = True
-            if not stream.end_lease(_TASKS_END_S) and spark.jvm is not None:
+            has_ended = stream.end_lease(_TASKS_END_S)
+            self._loops.end()  # now that all is written, groups are translated a last time while Spark stops
+            if not has_ended and spark.jvm is not None:
                 spark.jvm.kill()
             else:
                 stream.stop(_TASKS_END_S)

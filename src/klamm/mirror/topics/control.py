@@ -12,6 +12,7 @@ from klamm.mirror.internal_topics import EXISTS, create_internal_topic
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress import FlowState
+from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.topics.acl_sync import AclSync
 from klamm.mirror.topics.config_sync import ConfigSync, log_refusal
@@ -91,7 +92,7 @@ class FlowControl:
     def run(self, stop: threading.Event) -> None:
         """Go round until ``stop``, or until the flow has failed."""
         backoff_s = _FIRST_BACKOFF_S
-        told = ""
+        logged = LoggedReasons()
         while not stop.is_set():
             try:
                 self.turn()
@@ -101,15 +102,15 @@ class FlowControl:
                 self._publish(())
                 return
             except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError) as error:
-                if str(error) != told:
+                if logged.is_new(str(error)):
                     logger.warning("%s waits: %s", self._settings.name, error)
-                    told = str(error)
                 self._status.set_state(self._settings.name, FlowState.WAITING, str(error))
                 self._are_reachable = False
                 stop.wait(backoff_s)
                 backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
             else:
-                backoff_s, told = _FIRST_BACKOFF_S, ""
+                backoff_s = _FIRST_BACKOFF_S
+                logged.clear()
                 self._status.set_state(self._settings.name, FlowState.RUNNING)
                 stop.wait(_TURN_S)
         self._status.set_state(self._settings.name, FlowState.STOPPED)

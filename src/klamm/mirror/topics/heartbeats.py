@@ -14,6 +14,7 @@ from klamm.mirror.formats import Heartbeat
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
 from klamm.mirror.model import AdminRefusedError, ClusterAwayError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.topics.duplicate_mirrors import OtherMirrors
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.records import Record
@@ -74,7 +75,7 @@ class Heartbeats:
         self._now = now
         self._topic_exists = False
         self._is_known_at = 0.0
-        self._told = ""
+        self._logged = LoggedReasons()
 
     def run(self, stop: threading.Event) -> None:
         """Write heartbeats until ``stop``."""
@@ -105,9 +106,8 @@ class Heartbeats:
         except (ClusterAwayError, AdminRefusedError, ApiMissingError, ProtocolError) as error:
             self._tell(str(error))
             return False
-        if self._told:
+        if self._logged.clear():
             logger.info("%s: heartbeats are written again", settings.name)
-            self._told = ""
         if self._others is not None:
             self._others.look(heartbeat.key())
         return True
@@ -127,8 +127,7 @@ class Heartbeats:
         self._is_known_at = self._now() + KNOWN_AFTER_S
 
     def _tell(self, reason: str) -> None:
-        if reason != self._told:
-            self._told = reason
+        if self._logged.is_new(reason):
             logger.warning(
                 "%s: no heartbeats on cluster %s: %s. emit.heartbeats.enabled=false switches them off",
                 self._settings.name, self._settings.target.alias, reason,

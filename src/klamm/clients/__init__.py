@@ -5,9 +5,9 @@
     producer = klamm.clients.KafkaProducer(bootstrap_servers="localhost:9092", acks=1, enable_idempotence=False)
 
 is kafka-python's ``KafkaProducer`` with two more arguments: ``enable_dynamic_config`` (default True) and
-``on_dynamic_config_change``, which is called with a ``ConfigUpdate`` whenever something changed. ``KafkaConsumer`` is
-the same for consumers in a group. Against a broker that does not announce the feature ``client.configs`` they are
-kafka-python's own and nothing else.
+``on_dynamic_config_change``, which is called with a ``ConfigUpdate`` after each change. ``KafkaConsumer`` is the same
+for consumers in a group. With a broker that does not announce the feature ``client.configs`` both behave exactly like
+kafka-python's clients.
 """
 
 from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate

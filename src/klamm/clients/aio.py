@@ -1,7 +1,7 @@
 """aiokafka's clients with configs that an operator can change while they run (KIP-649).
 
-``klamm.clients.aio.AIOKafkaProducer`` and ``AIOKafkaConsumer`` take the place of aiokafka's; they need
-``pip install klamm[aiokafka]``. Everything can be changed in place here; only the asking has a thread of its own.
+``klamm.clients.aio.AIOKafkaProducer`` and ``AIOKafkaConsumer`` replace aiokafka's classes. They need
+``pip install klamm[aiokafka]``. All changes take effect in place; a thread of its own requests the configs.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _DEFAULT_BACKOFF_MS: Final = 100
 class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its types are not published
     """An ``aiokafka.AIOKafkaProducer`` that follows the dynamic config ``acks``.
 
-    The first fetch is made in ``start``, so before the first record, and waits five seconds at most. Later values are
-    in force from the next Produce request on. With idempotence or transactions on, only ``all`` is taken.
+    ``start`` makes the first request, before the first record, and waits for it at most five seconds. Later values take
+    effect with the next Produce request. A producer with idempotence or transactions accepts only ``all``.
 
     Args:
-        enable_dynamic_config: False never asks (``enable.dynamic.config``).
-        on_dynamic_config_change: Called after each change, on the event loop: it must not block.
-        configs: Everything that aiokafka's producer takes.
+        enable_dynamic_config: Whether to request dynamic configs (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change on the event loop. It must not block.
+        configs: All arguments of aiokafka's producer.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
             await super().start()
 
     async def stop(self) -> None:
-        """Deliver what is pending, and stop asking."""
+        """Deliver pending records and stop requesting configs."""
         await _stop(self._dynamic)
         await super().stop()
 
@@ -94,16 +94,16 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
 class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its types are not published
     """An ``aiokafka.AIOKafkaConsumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms``.
 
-    The first fetch is made in ``start``, so before the first JoinGroup, and waits five seconds at most. A changed
-    session timeout reaches the coordinator by joining again, a changed heartbeat interval starts the heartbeats anew.
-    Where the group did not rebalance by that, the consumer goes on behind the last record that was returned, or where
-    a ``seek`` said, and what was paused stays paused; a rebalance listener is called as with every joining.
+    ``start`` makes the first request, before the first JoinGroup, and waits for it at most five seconds. The consumer
+    joins again to send a changed session timeout to the coordinator, and restarts its heartbeats for a changed
+    interval. If the group did not rebalance meanwhile, the consumer continues behind the last returned record, or at
+    the offset of a later ``seek``, and paused partitions stay paused. A rebalance listener is called as for every join.
 
     Args:
         topics: As in aiokafka.
-        enable_dynamic_config: False never asks (``enable.dynamic.config``).
-        on_dynamic_config_change: Called after each change, on the event loop: it must not block.
-        configs: Everything that aiokafka's consumer takes.
+        enable_dynamic_config: Whether to request dynamic configs (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change on the event loop. It must not block.
+        configs: All arguments of aiokafka's consumer.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
                 self._coordinator.request_rejoin()
 
     async def stop(self) -> None:
-        """Leave the group, and stop asking."""
+        """Leave the group and stop requesting configs."""
         await _stop(self._dynamic)
         await super().stop()
 
@@ -153,7 +153,7 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         coordinator._session_timeout_ms = session_timeout_ms
         coordinator._heartbeat_interval_ms = heartbeat_interval_ms
         if any(change.name == SESSION_TIMEOUT_MS for change in update.changes):
-            coordinator.request_rejoin()  # the heartbeats start anew after it
+            coordinator.request_rejoin()  # restarts the heartbeats afterwards
         else:
             self._restarting = asyncio.get_running_loop().create_task(_restart_heartbeats(coordinator))
 
@@ -172,7 +172,7 @@ async def _start(
     client_id: str,
     decide: Callable[[], tuple[Values, Callable[[Values], Values]]],
 ) -> OwnConnection | None:
-    """Begin to ask; returns when the first answer is in force, or after some seconds."""
+    """Start to request configs. Return when the first answer has taken effect, or after some seconds."""
     if configs.get("sasl_oauth_token_provider") is not None:
         logger.warning("Dynamic configs are off for client %s: its tokens are given to aiokafka alone", client_id)
         return None
@@ -187,7 +187,7 @@ async def _start(
                 _tell(on_change, update)
 
     def receive(update: ConfigUpdate) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so the change cannot be reported
             loop.call_soon_threadsafe(apply, update)
 
     connection = OwnConnection(
@@ -204,7 +204,7 @@ async def _start(
         apply=receive,
         on_change=None,
     )
-    await asyncio.to_thread(connection.start)  # what it received is queued before this is awake again
+    await asyncio.to_thread(connection.start)  # received records are queued before this coroutine continues
     return connection
 
 
@@ -217,7 +217,7 @@ def _tell(on_change: Callable[[ConfigUpdate], None], update: ConfigUpdate) -> No
 
 @contextlib.asynccontextmanager
 async def _ended_by_failure(connection: OwnConnection | None) -> AsyncIterator[None]:
-    """Stop asking for a client that does not start: a second attempt begins anew."""
+    """Stop requesting configs for a client that failed to start. A second attempt starts again."""
     try:
         yield
     except BaseException:

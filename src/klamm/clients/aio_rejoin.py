@@ -1,4 +1,4 @@
-"""Let an aiokafka consumer join its group again without losing where it is: aiokafka forgets it with every joining."""
+"""Rejoins of an aiokafka consumer without losing its positions, which aiokafka discards with every join."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 
 def watch_rejoins(coordinator: Any) -> None:
-    """Make a coordinator join once more, and carry over what it forgets.
+    """Make a coordinator join once more and restore what aiokafka discards.
 
-    aiokafka drops the wish to join while it is joining, so a session timeout that changes then would never reach the
-    broker. And it starts every assignment anew, from what is committed. In the same generation nobody else can have
-    had a partition, so positions and pauses stay good; after a rebalance the committed offsets count, as always.
+    aiokafka ignores a request to join while a join is in progress, so a session timeout that changes at that moment
+    would never reach the broker. It also starts every assignment from the committed offsets. Within one generation no
+    other consumer can have owned the partitions, so positions and pauses remain valid. After a rebalance the committed
+    offsets count, as always.
 
     Args:
-        coordinator: aiokafka's ``GroupCoordinator`` of a consumer that was started.
+        coordinator: aiokafka's ``GroupCoordinator`` of a started consumer.
     """
     join, subscription = coordinator._do_rejoin_group, coordinator._subscription
     assign = subscription.assign_from_subscribed

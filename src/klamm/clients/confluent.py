@@ -1,8 +1,8 @@
 """confluent-kafka's clients with configs that an operator can change while they run (KIP-649).
 
-``klamm.clients.confluent.Producer`` and ``Consumer`` take the place of those of ``confluent_kafka``; they need
-``pip install klamm[confluent]``. librdkafka fixes its configs when a client is made, so a change hands over from one
-librdkafka client to the next.
+``klamm.clients.confluent.Producer`` and ``Consumer`` replace the classes of ``confluent_kafka``. They need
+``pip install klamm[confluent]``. librdkafka fixes its configs when a client is created, so each change replaces one
+librdkafka client with another.
 """
 
 from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate

@@ -1,4 +1,4 @@
-"""confluent-kafka's consumer with timeouts that can be changed centrally: librdkafka's are fixed, so it is replaced."""
+"""confluent-kafka's consumer with timeouts that can be changed: each change replaces librdkafka's consumer."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 3_000
 DEFAULT_MAX_POLL_INTERVAL_MS: Final = 300_000
 GROUP_INSTANCE_ID: Final = "group.instance.id"
 Listener: TypeAlias = "Callable[[Any, list[Any]], None]"
-"""Takes the consumer and partitions."""
+"""Rebalance listener. Called with the consumer and partitions."""
 _WAIT_STEP_S: Final = 0.5
-"""How soon a change is noticed inside a poll without an end."""
+"""Interval in seconds at which an unlimited poll checks for changes."""
 
 
 class Consumer:
     """A ``confluent_kafka.Consumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms`` (KIP-649).
 
-    Same constructor, same methods. The first fetch is made before the constructor returns, so before the first
-    JoinGroup, and waits five seconds at most. A changed value takes effect in the next ``poll`` or ``consume``: the
-    old consumer is closed and a new one joins as the same static member, so the group does not rebalance, and goes on
-    behind the last record that was returned, or where the application's ``seek`` said; what was paused stays paused,
-    and ``on_assign`` and ``on_revoke`` are not called for it. Without a ``group.instance.id`` of the application one
-    is made up, and ``close`` takes it out of the group again.
+    Constructor and methods are the same. The constructor makes the first request, before the first JoinGroup, and waits
+    for it at most five seconds. A change takes effect in the next ``poll`` or ``consume``: the old consumer is closed
+    and a new one joins as the same static member, so the group does not rebalance. It continues behind the last
+    returned record, or at the offset of a later ``seek``. Paused partitions stay paused. ``on_assign`` and
+    ``on_revoke`` are not called. If the application sets no ``group.instance.id``, one is generated, and ``close``
+    removes it from the group.
 
     Args:
-        config: librdkafka's properties; ``metadata.max.age.ms`` is also how often to ask (default 5 minutes).
-        enable_dynamic_config: False never asks, as ``enable.dynamic.config=false`` among the properties.
-        on_dynamic_config_change: Called after each change, in a thread of its own: it must not block.
-        more: What else ``confluent_kafka.Consumer`` takes (``logger``, properties as keywords).
+        config: librdkafka's properties. ``metadata.max.age.ms`` is also the interval of requests (default 5 minutes).
+        enable_dynamic_config: Whether to request dynamic configs, like the property ``enable.dynamic.config``.
+        on_dynamic_config_change: Called after each change in a separate thread. It must not block.
+        more: Further arguments of ``confluent_kafka.Consumer`` (``logger``, properties as keywords).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Consumer:
         self._listener: dict[str, Listener] = {}
         self._progress = DeliveryProgress(self._properties)
         self._resumed_from: dict[Partition, int] | None = None
-        """Positions at the hand-over; None: the latest consumer has its assignment."""
+        """Positions at the replacement. None once the new consumer has its assignment."""
         self._is_assigned_by_application = False
         self._made_up_instance_id: str | None = None
         self._connection: OwnConnection | None = None
@@ -89,7 +89,7 @@ class Consumer:
             self._properties |= values
         self._consumer = self._build(self._properties)
 
-    # -- what is watched on its way to librdkafka
+    # -- calls that are recorded on their way to librdkafka
 
     def subscribe(
         self,
@@ -102,7 +102,7 @@ class Consumer:
 
         Raises:
             KafkaException: librdkafka refuses.
-            TypeError: The topics are no list, or a listener cannot be called.
+            TypeError: The topics are not a list, or a listener is not callable.
         """
         if not isinstance(topics, list):
             raise TypeError("expected list of topic unicode strings")
@@ -132,24 +132,24 @@ class Consumer:
         self._progress.paused.difference_update((one.topic, one.partition) for one in partitions)
 
     def seek(self, partition: Any) -> None:
-        """Go on from the offset of ``partition``."""
+        """Continue at the offset of ``partition``."""
         self._consumer.seek(partition)
         self._progress.begin([partition])
 
     def assign(self, partitions: list[Any]) -> None:
-        """Take these partitions, from their offsets where they name one."""
+        """Assign these partitions, starting at their offsets if they have any."""
         self._consumer.assign(partitions)
         self._is_assigned_by_application = True
         self._progress.begin(partitions)
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        """Take these partitions as well (cooperative assignors)."""
+        """Assign these partitions in addition (cooperative assignors)."""
         self._consumer.incremental_assign(partitions)
         self._is_assigned_by_application = True
         self._progress.begin(partitions)
 
     def poll(self, timeout: float | None = None) -> Any:
-        """Return the next message, or None when there is none within ``timeout`` seconds (None or -1: no limit)."""
+        """Return the next message, or None if none arrives within ``timeout`` seconds (None or -1: no limit)."""
         ends_at = _end_of(timeout)
         while True:
             self._hand_over_if_due()
@@ -160,7 +160,7 @@ class Consumer:
                 return message
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Any]:
-        """Return up to ``num_messages`` messages, fewer when ``timeout`` seconds are over (None or -1: no limit)."""
+        """Return up to ``num_messages`` messages, fewer after ``timeout`` seconds (None or -1: no limit)."""
         ends_at = _end_of(timeout)
         found: list[Any] = []
         while True:
@@ -172,7 +172,7 @@ class Consumer:
                 return found
 
     def close(self) -> None:
-        """Leave the group, and stop asking."""
+        """Leave the group and stop requesting configs."""
         self._consumer.close()
         if self._connection is not None:
             self._connection.close()
@@ -182,7 +182,7 @@ class Consumer:
             )
         self._topics = None
 
-    # -- the hand-over
+    # -- the replacement
 
     def _hand_over_if_due(self) -> None:
         if self._inbox.values is None or self._topics is None:
@@ -196,21 +196,21 @@ class Consumer:
         except confluent_kafka.KafkaException as error:
             logger.warning("Dynamic configs %s are refused by librdkafka, the last good stay: %s", dict(values), error)
             return
-        if self._resumed_from is None:  # else the last successor has no assignment yet, and knows no positions
+        if self._resumed_from is None:  # otherwise the latest consumer has no assignment yet and knows no positions
             self._resumed_from = self._progress.positions(self._consumer)
-        self._consumer.close()  # commits; a static member does not leave the group by it
+        self._consumer.close()  # commits offsets; closing does not remove a static member from the group
         self._properties, self._consumer = properties, successor
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Subscribe with our own listeners: librdkafka asks them what to do with an assignment."""
+        """Subscribe with our own listeners, because librdkafka lets listeners decide about an assignment."""
         own: dict[str, Any] = {"on_lost": self._forwarded("on_lost")} if "on_lost" in self._listener else {}
         self._consumer.subscribe(
             self._topics or [], on_assign=self._on_assign, on_revoke=self._forwarded("on_revoke"), **own
         )
 
     def _forwarded(self, name: str) -> Callable[[Any, list[Any]], None]:
-        """Call the application's listener with this object in place of librdkafka's consumer, unless in a hand-over."""
+        """Call the application's listener with this object as the consumer, unless a replacement is in progress."""
 
         def call(_: Any, partitions: list[Any]) -> None:
             if self._resumed_from is None:
@@ -241,7 +241,7 @@ class Consumer:
             consumer.pause(paused)
 
     def _on_first_assign(self, consumer: Any, partitions: list[Any]) -> None:
-        """Tell the application, and let partitions begin at an offset that a hand-over can repeat."""
+        """Notify the application, and start partitions at offsets that a replacement can repeat."""
         self._is_assigned_by_application = False
         if "on_assign" in self._listener:
             self._listener["on_assign"](self, partitions)
@@ -260,7 +260,7 @@ class Consumer:
         return confluent_kafka.Consumer(dict(properties), **self._more)
 
     def __getattr__(self, name: str) -> Any:
-        """Leave everything else to confluent-kafka: commit, seek, offsets, metadata."""
+        """Delegate everything else to confluent-kafka: commit, seek, offsets, metadata."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._consumer, name)
@@ -272,7 +272,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the group, and stop asking."""
+        """Leave the group and stop requesting configs."""
         self.close()
 
 

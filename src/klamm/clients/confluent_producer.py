@@ -1,4 +1,4 @@
-"""confluent-kafka's producer with an ``acks`` that can be changed: librdkafka fixes it, so a new one takes over."""
+"""confluent-kafka's producer with an ``acks`` that can be changed. Each change replaces librdkafka's producer."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ logger = logging.getLogger(__name__)
 
 SOFTWARE: Final = "klamm-confluent-kafka"
 SOFTWARE_PROPERTIES: Final = {"client.software.name": SOFTWARE, "client.software.version": version("klamm")}
-"""With these librdkafka's connections are counted to the registration."""
+"""Properties that make the broker count librdkafka's connections to the registration."""
 _ACKS_ALIAS: Final = "request.required.acks"
 _DRAIN_STEP_S: Final = 0.5
 
 
 class Inbox:
-    """Where the thread that asks leaves the latest values for the thread that uses the client."""
+    """Mailbox for the latest values, from the requesting thread to the thread that uses the client."""
 
     def __init__(self) -> None:
         self.values: Values | None = None
 
     def put(self, update: ConfigUpdate) -> None:
-        """Leave an update; it overwrites one that nobody took."""
+        """Store an update. It overwrites one that was not taken."""
         self.values = update.effective
 
     def take(self) -> Values | None:
-        """Return what was left since the last time, or None."""
+        """Return the update stored since the last call, or None."""
         values, self.values = self.values, None
         return values
 
@@ -58,7 +58,7 @@ def connect(
     inbox: Inbox,
     on_change: Callable[[ConfigUpdate], None] | None,
 ) -> OwnConnection | None:
-    """Begin to ask for the dynamic configs of a client; None when its login cannot be used twice."""
+    """Start to request the dynamic configs of a client. Return None if its login cannot be used twice."""
     try:
         settings = connection_settings(properties)
     except (ValueError, OSError) as error:
@@ -74,16 +74,16 @@ def connect(
 class Producer:
     """A ``confluent_kafka.Producer`` that follows the dynamic config ``acks`` (KIP-649).
 
-    Same constructor, same methods. The first fetch is made before the constructor returns and waits five seconds at
-    most. A changed value takes effect in the next ``produce``: the old producer is flushed to its last record, then
-    a new one goes on, so nothing is lost and the order stays. That one call takes as long as the flush does. An
-    idempotent or transactional producer only takes ``all``, so it is never replaced.
+    Constructor and methods are the same. The constructor makes the first request and waits for it at most five seconds.
+    A change takes effect in the next ``produce``: the old producer is flushed to its last record, then a new one takes
+    its place. No record is lost and the order is kept. That one call takes as long as the flush. An idempotent or
+    transactional producer accepts only ``all``, so it is never replaced.
 
     Args:
-        config: librdkafka's properties; ``metadata.max.age.ms`` is also how often to ask (default 5 minutes).
-        enable_dynamic_config: False never asks, as ``enable.dynamic.config=false`` among the properties.
-        on_dynamic_config_change: Called after each change, in a thread of its own: it must not block.
-        more: What else ``confluent_kafka.Producer`` takes (``logger``, properties as keywords).
+        config: librdkafka's properties. ``metadata.max.age.ms`` is also the interval of requests (default 5 minutes).
+        enable_dynamic_config: Whether to request dynamic configs, like the property ``enable.dynamic.config``.
+        on_dynamic_config_change: Called after each change in a separate thread. It must not block.
+        more: Further arguments of ``confluent_kafka.Producer`` (``logger``, properties as keywords).
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class Producer:
         self._producer = self._build()
 
     def produce(self, topic: str, *arguments: Any, **keywords: Any) -> None:
-        """Hand over a record, as confluent-kafka does.
+        """Queue a record, as confluent-kafka does.
 
         Raises:
-            BufferError: The local queue is full: poll, and try again.
+            BufferError: The local queue is full: poll, then retry.
             KafkaException: Another error of librdkafka.
-            RuntimeError: The producer was closed.
+            RuntimeError: The producer is closed.
         """
         with self._lock:
             if self._is_closed:
@@ -124,13 +124,13 @@ class Producer:
             self._producer.produce(topic, *arguments, **keywords)
 
     def close(self, timeout: float = -1) -> int:
-        """Deliver what is left, abort a transaction that is under way, and stop asking. Idempotent.
+        """Deliver queued records, abort an open transaction and stop requesting configs. Idempotent.
 
         Args:
-            timeout: Seconds at most; negative: as long as it takes.
+            timeout: Seconds at most; negative for no limit.
 
         Returns:
-            How many records are still undelivered.
+            Number of undelivered records.
         """
         if self._is_closed:
             return 0
@@ -139,14 +139,14 @@ class Producer:
             self._is_closed = True
         if self._connection is not None:
             self._connection.close()
-        if not left and hasattr(self._producer, "close"):  # since confluent-kafka 2.13
+        if not left and hasattr(self._producer, "close"):  # available since confluent-kafka 2.13
             self._producer.close()
         return left
 
     def _hand_over(self) -> None:
-        """Deliver all that the old producer holds, then go on with a new one.
+        """Deliver all records of the old producer, then replace it.
 
-        A delivery callback may produce: that goes to the old one, and is waited for as well.
+        A delivery callback may call ``produce``. Such records go to the old producer and are delivered as well.
         """
         if not self._take_values():
             return
@@ -171,13 +171,13 @@ class Producer:
         return confluent_kafka.Producer(self._properties, **self._more)
 
     def __getattr__(self, name: str) -> Any:
-        """Leave everything else to confluent-kafka: poll, flush, transactions, metadata."""
+        """Delegate everything else to confluent-kafka: poll, flush, transactions, metadata."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._producer, name)
 
     def __len__(self) -> int:
-        """Return how many records wait to be delivered."""
+        """Return the number of records that wait for delivery."""
         return len(self._producer)
 
     def __enter__(self) -> Self:
@@ -187,7 +187,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Flush, and stop asking."""
+        """Flush and stop requesting configs."""
         self.close()
 
 

@@ -1,4 +1,4 @@
-"""Where a consumer of librdkafka stands in its partitions, kept outside it so that its successor can go on there."""
+"""Positions of a librdkafka consumer, kept outside of it so that its replacement can continue there."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RESETS_TO_THE_END: Final = frozenset({"largest", "latest", "end"})
 
 
 class DeliveryProgress:
-    """Positions, and which partitions are paused.
+    """Positions and paused partitions of a consumer.
 
-    librdkafka knows a position only of partitions that something was read from. Where reading begins elsewhere (a
-    seek, an offset in ``assign``, the end of a partition that the group never committed) is noted here until the
-    first record comes.
+    librdkafka knows a position only for partitions from which a record was read. Other starting points (a seek, an
+    offset in ``assign``, the end of a partition without a committed offset) are recorded here until the first record
+    arrives.
 
     Args:
-        properties: librdkafka's; what matters is where a group without commits begins.
+        properties: librdkafka's properties, of which ``auto.offset.reset`` is used.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -34,31 +34,31 @@ class DeliveryProgress:
         self._begins_at_the_end = properties.get("auto.offset.reset", "largest") in _RESETS_TO_THE_END
 
     def begin(self, partitions: Iterable[Any]) -> None:
-        """Note offsets that partitions are read from; those that name none are passed over."""
+        """Record the offsets from which partitions are read. Partitions without an offset are skipped."""
         self._starts.update({_name(one): one.offset for one in partitions if one.offset >= 0})
 
     def read(self, messages: Iterable[Any]) -> None:
-        """Note that records were returned: from here on librdkafka knows the position."""
+        """Record that messages were returned. From here on librdkafka knows the position."""
         if self._starts:
             for message in messages:
                 self._starts.pop((message.topic(), message.partition()), None)
 
     def forget(self, partitions: Iterable[Any]) -> None:
-        """Note that partitions were taken away."""
+        """Remove revoked partitions."""
         for one in partitions:
             self.paused.discard(_name(one))
             self._starts.pop(_name(one), None)
 
     def positions(self, consumer: Any) -> dict[Partition, int]:
-        """Return the next offset of each partition that is assigned; negative: not known."""
+        """Return the next offset of each assigned partition; negative if unknown."""
         known = {_name(one): one.offset for one in consumer.position(consumer.assignment())}
         return known | {partition: offset for partition, offset in self._starts.items() if partition in known}
 
     def fix_the_end(self, consumer: Any, partitions: Iterable[Any]) -> bool:
-        """Give partitions that would begin at their end the offset that the end has now.
+        """Give partitions that would start at their end the offset that the end has now.
 
-        Without it a successor that takes over before the first record would begin at a later end. Returns whether
-        there were any; when the cluster does not answer in time there are none.
+        Without this, a replacement before the first record would start at a later end. Return whether there were any;
+        there are none if the cluster does not answer in time.
         """
         unknown = [one for one in partitions if one.offset < 0] if self._begins_at_the_end else []
         if not unknown:

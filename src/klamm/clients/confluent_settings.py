@@ -1,4 +1,4 @@
-"""librdkafka's properties, read for the one connection of ours: where, as whom, how often."""
+"""Translation of librdkafka's properties to our own connection: address, login and request interval."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SWITCH: Final = "enable.dynamic.config"
 _TRUE: Final = frozenset({"true", "t", "1"})
 DEFAULT_CLIENT_ID: Final = "rdkafka"
 DEFAULT_INTERVAL_MS: Final = 300_000
-"""``metadata.max.age.ms`` of the Java client; librdkafka's own default of 15 minutes is for metadata only."""
+"""Default of ``metadata.max.age.ms`` in the Java client. librdkafka's own 15 minutes are for metadata only."""
 DEFAULT_BACKOFF_MS: Final = 100
 _KEYWORDS: Final = frozenset({"logger"})
-"""What confluent-kafka's clients take beside properties."""
+"""Keyword arguments of confluent-kafka's clients that are not properties."""
 _UNUSABLE: Final = ("sasl.oauthbearer", "oauth_cb", "ssl.ca.pem", "ssl.certificate.pem", "ssl.key", "ssl.keystore")
 _USABLE: Final = frozenset({"ssl.key.location", "ssl.key.password"})
 
@@ -37,23 +37,23 @@ _USABLE: Final = frozenset({"ssl.key.location", "ssl.key.password"})
 def split_properties(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return librdkafka's properties, which confluent-kafka also takes as keywords, and what else it takes."""
+    """Return librdkafka's properties, which may also be given as keywords, and the other keyword arguments."""
     own = {name: value for name, value in keywords.items() if name in _KEYWORDS}
     return dict(config or {}) | {name: value for name, value in keywords.items() if name not in own}, own
 
 
 def takes_dynamic_configs(properties: dict[str, Any], argument: bool) -> bool:
-    """Take KIP-649's own switch out of the properties, where librdkafka does not know it; either may switch it off."""
+    """Remove KIP-649's switch, which librdkafka rejects, from the properties. Return whether both switches are on."""
     is_on = is_true(properties, SWITCH, default="true")
     properties.pop(SWITCH, None)
     return is_on and argument
 
 
 def connection_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate what a connection needs.
+    """Return kafka-python's settings for a connection.
 
     Raises:
-        ValueError: A way of logging in that only librdkafka knows.
+        ValueError: The login mechanism is one that only librdkafka supports.
         OSError: A certificate cannot be read.
     """
     unusable = [name for name in properties if name.startswith(_UNUSABLE) and name not in _USABLE]
@@ -74,7 +74,7 @@ def connection_settings(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trusting(settings: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return what takes any certificate, as the application told librdkafka to; with its own one if it has one."""
+    """Return a TLS context that accepts any certificate, as configured, with the client's own certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if "ssl_certfile" in settings:
@@ -88,15 +88,15 @@ def client_id(properties: Mapping[str, Any]) -> str:
 
 
 def interval_s(properties: Mapping[str, Any]) -> float:
-    """Return how often to ask, in seconds."""
+    """Return the interval of requests in seconds."""
     return int(properties.get("metadata.max.age.ms", DEFAULT_INTERVAL_MS)) / 1000
 
 
 def backoff_s(properties: Mapping[str, Any]) -> float:
-    """Return the wait before a retry, in seconds."""
+    """Return the delay before a retry in seconds."""
     return int(properties.get("retry.backoff.ms", DEFAULT_BACKOFF_MS)) / 1000
 
 
 def is_true(properties: Mapping[str, Any], name: str, *, default: str = "false") -> bool:
-    """Tell whether a switch is on; librdkafka takes words as well."""
+    """Return whether a switch is on. librdkafka accepts words as well."""
     return str(properties.get(name, default)).lower() in _TRUE

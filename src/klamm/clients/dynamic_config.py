@@ -1,8 +1,9 @@
-"""When a client asks for its dynamic configs, and what an answer means for it: no I/O, time is an argument.
+"""State of a client's dynamic configs: when to request them and what an answer changes. No I/O; time is an argument.
 
-Rules (KIP-649): the first request registers what the client supports, later ones register nothing; one request at a
-time, one every ``metadata.max.age.ms``; a set that does not fit the client is rejected whole and the last good values
-stay; a key that vanishes goes back to its static value; a broker that cannot do it ends the matter once and for all.
+Rules of KIP-649: the first request registers the supported configs, later ones register nothing. There is one request
+at a time, and one per ``metadata.max.age.ms``. A set of values that does not fit the client is rejected as a whole, and
+the last good values stay. A key that is no longer set reverts to its static value. A broker without the feature
+disables dynamic configs for good.
 """
 
 from __future__ import annotations
@@ -25,17 +26,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-"""Announced in ApiVersions by brokers that understand the request; the others would take it for SCRAM."""
 
 Values: TypeAlias = "Mapping[str, str]"
 
 _SHORTEST_PAUSE_S: Final = 0.01
-"""Where intervals and backoffs are set to nothing, the client's own work still gets its turn."""
+"""Minimum pause in seconds when intervals and backoffs are 0, so that the client's own work is not starved."""
 _OLD_BROKER_CODES: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 
 
 class Origin(StrEnum):
-    """Where a value comes from."""
+    """Origin of a value."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
@@ -43,34 +43,34 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One config of the running client got another value."""
+    """New value of one config of the running client."""
 
     name: str
     old: str
     new: str
     origin: Origin
-    """Of the new value: set centrally, or the client's own again."""
+    """Origin of the new value: set centrally, or the client's own static value again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigUpdate:
-    """What changed at once, and what is in force now."""
+    """Configs that changed together, and all values in force afterwards."""
 
     changes: tuple[ConfigChange, ...]
     effective: Mapping[str, str]
 
 
 class DynamicConfigs:
-    """The dynamic configs of one client. Not thread-safe: one thread asks and tells.
+    """Dynamic configs of one client. Not thread-safe: one thread makes all calls.
 
     Args:
-        client_id: The client's id.
-        static: The client's own values of the configs it can change while it runs; their names are registered. What
-            is checked by the client library alone may be a value that ``normalise`` refuses; it is in force as it is.
-        normalise: Takes the values that would be in force; returns them in their canonical spelling, or raises
-            ValueError when this client cannot run with them.
+        client_id: Id of the client.
+        static: The client's own values of the configs that it can change while it runs. Their names are registered. A
+            value that only the client library checks may be one that ``normalise`` rejects; it is in force as it is.
+        normalise: Returns the values to apply in canonical spelling. Raises ValueError if this client cannot run with
+            them.
         interval_s: Seconds between requests (``metadata.max.age.ms``).
-        retry_backoff_s: Seconds before the first retry (``retry.backoff.ms``); doubles up to the interval.
+        retry_backoff_s: Seconds before the first retry (``retry.backoff.ms``). Doubles up to the interval.
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class DynamicConfigs:
 
     @property
     def effective(self) -> Values:
-        """The values in force."""
+        """Values in force."""
         return self._effective
 
     @property
     def disabled_because(self) -> str | None:
-        """Why no request is sent any more; None while requests are sent."""
+        """Reason why no more requests are sent; None while requests are sent."""
         return self._disabled_because
 
     def due_in_s(self, now: float) -> float | None:
-        """Return after how many seconds to ask; None when not at all: under way already, or disabled."""
+        """Return the seconds until the next request, None while one is in flight or when disabled."""
         if self._disabled_because is not None or self._in_flight:
             return None
         return 0.0 if self._due_at is None else max(0.0, self._due_at - now)
 
     def request(self) -> DescribeClientConfigsRequest:
-        """Return the request to send, which is then in flight until one of the ``on_`` methods is called."""
+        """Return the request to send. It is in flight until one of the ``on_`` methods is called."""
         self._in_flight = True
         return DescribeClientConfigsRequest(
             components=[
@@ -126,7 +126,7 @@ class DynamicConfigs:
         )
 
     def on_features(self, features: Mapping[str, tuple[int, int]]) -> bool:
-        """Take what a broker announces; returns whether it may be asked. A broker that may not ends the matter."""
+        """Return whether the broker's features allow a request. If they do not, disable dynamic configs for good."""
         lowest, highest = features.get(CLIENT_CONFIGS_FEATURE, (0, -1))
         if lowest <= 1 <= highest:
             return True
@@ -134,22 +134,22 @@ class DynamicConfigs:
         return False
 
     def on_not_sent(self, now: float) -> None:
-        """The request never left: no broker could be reached, or the connection was busy."""
+        """Record that the request was not sent: no broker could be reached, or the connection was busy."""
         self._retry_later(now)
 
     def on_no_answer(self, now: float, error: BaseException) -> None:
-        """The request left and the connection ended without an answer; old brokers do that to what they do not know."""
+        """Record that the connection closed without an answer, as old brokers do with unknown requests."""
         if not self._succeeded:
             self._disable(f"the broker did not answer: {error}")
         else:
             self._retry_later(now)
 
     def on_unreadable(self, error: BaseException) -> None:
-        """The answer was no answer to this request."""
+        """Record that the answer could not be decoded."""
         self._disable(f"the broker's answer could not be read: {error}")
 
     def on_answer(self, now: float, response: DescribeClientConfigsResponse) -> ConfigUpdate | None:
-        """Take an answer; returns what changes for the client, or None when nothing does."""
+        """Process an answer. Return the changes for the client, or None if nothing changes."""
         if response.error_code in _OLD_BROKER_CODES:
             self._disable(f"the broker answered error {response.error_code}: {response.error_message}")
             return None
@@ -168,7 +168,7 @@ class DynamicConfigs:
         return self._take({value.key: value.value for value in entries[0].values})
 
     def _take(self, values: Values) -> ConfigUpdate | None:
-        """Overlay the static values: what is not named reverts, what this client does not know is ignored."""
+        """Overlay the static values. Configs that are not named revert; unknown configs are ignored."""
         dynamic = {name: value for name, value in values.items() if name in self._static}
         try:
             wanted = self._normalise({**self._static, **dynamic}) if dynamic else self._static
@@ -226,7 +226,7 @@ def normalise_producer(values: Values, *, is_idempotent: bool) -> Values:
     """Return a producer's values in canonical spelling.
 
     Raises:
-        ValueError: ``acks`` is none, or not ``all`` while idempotence or transactions are on.
+        ValueError: ``acks`` is invalid, or not ``all`` while idempotence or transactions are on.
     """
     acks = values[ACKS].strip()
     if acks not in {"all", "-1", "0", "1"}:
@@ -241,7 +241,7 @@ def normalise_consumer(values: Values) -> Values:
     """Return a consumer's values in canonical spelling.
 
     Raises:
-        ValueError: One is no positive integer, or the heartbeat interval is not below the session timeout.
+        ValueError: A value is not a positive integer, or the heartbeat interval is not below the session timeout.
     """
     session_timeout_ms = _positive(SESSION_TIMEOUT_MS, values[SESSION_TIMEOUT_MS])
     heartbeat_interval_ms = _positive(HEARTBEAT_INTERVAL_MS, values[HEARTBEAT_INTERVAL_MS])

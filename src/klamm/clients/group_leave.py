@@ -1,4 +1,4 @@
-"""Take a static member out of its group: librdkafka never does, because static members are meant to come back."""
+"""LeaveGroup for a static member. librdkafka never sends it, because static members are meant to return."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FIRST_VERSION_WITH_INSTANCES: Final = 3
 
 
 def leave_group(settings: dict[str, Any], group_id: str, group_instance_id: str) -> None:
-    """Leave as a static member. Where that fails the group finds out by its session timeout, as after a crash.
+    """Leave a group as a static member. If that fails, the session timeout removes the member, as after a crash.
 
     Args:
-        settings: kafka-python's names for servers, security and ``client_id``.
-        group_id: The group.
-        group_instance_id: The member.
+        settings: kafka-python's settings for servers, security and ``client_id``.
+        group_id: Id of the group.
+        group_instance_id: Id of the static member.
     """
     pool = ConnectionPool(**settings, timeout_ms=_TIMEOUT_MS)
     try:

@@ -1,4 +1,4 @@
-"""kafka-python's consumer, with a session timeout and a heartbeat interval that can be changed while it runs."""
+"""kafka-python's consumer with a session timeout and heartbeat interval that can be changed while it runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python is untyped
     """A ``kafka.KafkaConsumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms`` (KIP-649).
 
-    The first fetch is made before the constructor returns, so before the first JoinGroup; it is not waited for longer
-    than five seconds. A changed session timeout reaches the coordinator by joining again, on the next ``poll``. A
-    consumer without a group has neither setting and never asks.
+    The constructor makes the first request, before the first JoinGroup, and waits for it at most five seconds. With the
+    next ``poll``, the consumer joins again to send a changed session timeout to the coordinator. A consumer without a
+    group has neither config and sends no requests.
 
     Args:
         topics: As in kafka-python.
-        enable_dynamic_config: False never asks (``enable.dynamic.config``).
-        on_dynamic_config_change: Called after each change, in the consumer's network thread: it must not block.
-        configs: Everything that kafka-python's consumer takes.
+        enable_dynamic_config: Whether to request dynamic configs (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change in the consumer's network thread. It must not block.
+        configs: All arguments of kafka-python's consumer.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
         )
 
     def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
-        """Let the next heartbeat and the next JoinGroup follow. Runs in the network thread, which sends both."""
+        """Apply values to the next heartbeat and JoinGroup. Runs in the network thread, which sends both."""
         coordinator = self._coordinator
         effective = {
             "session_timeout_ms": int(update.effective[SESSION_TIMEOUT_MS]),
@@ -82,11 +82,11 @@ class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python 
 
 
 class _Joins:
-    """Mends two ways of kafka-python that would cost a client whose session timeout changes its peace, or its records.
+    """Workaround for two behaviours of kafka-python that disturb a group when the session timeout changes.
 
-    An assignment that arrives between two short polls is thrown away and asked for again, by which a leader makes the
-    whole group rebalance. And the wish to join again is forgotten when it comes up while a join is under way, though
-    that one may carry the old timeout.
+    First, an assignment that arrives between two short polls is discarded and requested again; if the leader does that,
+    the whole group rebalances. Second, a request to join is forgotten while a join is in progress, although that join
+    may carry the old timeout.
 
     Args:
         coordinator: kafka-python's ``ConsumerCoordinator`` of a consumer that has not joined yet.
@@ -96,7 +96,7 @@ class _Joins:
         self._coordinator = coordinator
         self._protocols = coordinator.group_protocols
         self._joined_with: int | None = None
-        """The session timeout of the latest JoinGroup, milliseconds."""
+        """Session timeout of the latest JoinGroup, in milliseconds."""
         coordinator.group_protocols = self._note
 
     def _note(self) -> Any:
@@ -104,7 +104,7 @@ class _Joins:
         return self._protocols()
 
     def catch_up(self) -> None:
-        """Do what was forgotten; in the application's thread, before a poll."""
+        """Repeat a forgotten join. Runs in the application's thread, before a poll."""
         coordinator = self._coordinator
         join = coordinator._join_task
         if coordinator.rejoining and join is not None and join.succeeded():

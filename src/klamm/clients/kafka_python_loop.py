@@ -1,8 +1,7 @@
-"""Carry the requests of ``DynamicConfigs`` over a kafka-python client's own connections, on its own event loop.
+"""Requests of ``DynamicConfigs`` on a kafka-python client's own connections and event loop.
 
-Nothing of kafka-python is replaced: a coroutine is put on the loop that the client drives anyway, and its requests
-travel between the client's own. Feature announcements are asked for once per connection, because kafka-python drops
-them.
+Nothing in kafka-python is replaced. A coroutine on the client's event loop sends its requests between the client's own.
+It requests ApiVersions once per connection, because kafka-python drops the broker's features.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ logger = logging.getLogger(__name__)
 AnyResponse = TypeVar("AnyResponse", bound="Message")
 
 SOFTWARE: Final = ("klamm-kafka-python", version("klamm"))
-"""What our clients call themselves in ApiVersions (KIP-511): with it operators tell apart who can follow."""
+"""Software name of our clients in ApiVersions (KIP-511). It shows operators which clients can follow."""
 MAX_WAIT_FOR_FIRST_S: Final = 5.0
 MAX_IN_FLIGHT: Final = "max_in_flight"
-"""The reason for which kafka-python pauses a connection that has all the requests it may have."""
+"""kafka-python's reason for pausing a connection that has reached its maximum of requests in flight."""
 FIRST_VERSION_WITH_FEATURES: Final = 3
 
 
 class DynamicConfigLoop:
-    """Asks for dynamic configs as long as the client lives.
+    """Coroutine that requests dynamic configs as long as the client lives.
 
-    Everything but ``start`` runs in the thread that drives the client's event loop.
+    Everything except ``start`` runs in the thread that drives the client's event loop.
 
     Args:
         manager: kafka-python's ``KafkaConnectionManager`` of the client.
-        configs: Decides when to ask and what an answer means.
-        apply: Makes an update take effect.
+        configs: State that decides when to send a request and what an answer changes.
+        apply: Applies an update to the client.
         on_change: The application's callback, called after ``apply``.
-        software: Name and version that the broker keeps with the registration (KIP-511).
+        software: Name and version that the broker stores with the registration (KIP-511).
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class DynamicConfigLoop:
         software: tuple[str, str] = SOFTWARE,
     ) -> None:
         self._manager = manager
-        self._net = manager._net  # kafka-python has no public way to its loop
+        self._net = manager._net  # kafka-python has no public access to its event loop
         self._configs = configs
         self._apply = apply
         self._on_change = on_change
@@ -73,13 +72,13 @@ class DynamicConfigLoop:
         self._first = threading.Event()
 
     def start(self) -> bool:
-        """Put the loop on the client's event loop and wait until the first answer has taken effect.
+        """Start the coroutine on the client's event loop and wait until the first answer has taken effect.
 
-        The wait is bounded by the request timeout and by five seconds: a client does not need its dynamic configs to
-        start. From any thread but the one that drives the client's loop.
+        The wait ends with the request timeout or after five seconds: a client can start without its dynamic configs.
+        Call this from any thread except the one that drives the client's event loop.
 
         Returns:
-            Whether there was an answer, or will never be one.
+            Whether an answer arrived, or dynamic configs were disabled for good.
         """
         self._net.call_soon_threadsafe(self._run)
         return self._first.wait(min(MAX_WAIT_FOR_FIRST_S, self._manager.config["request_timeout_ms"] / 1000))
@@ -92,7 +91,7 @@ class DynamicConfigLoop:
                 else:
                     await self._ask_once()
         except Exception:
-            if not self._net._closed:  # else it is the client that ends, and its loop that takes no more waits
+            if not self._net._closed:  # otherwise the client is closing and its event loop accepts no further waits
                 logger.exception("Dynamic configs stop: the client goes on with %s", dict(self._configs.effective))
         finally:
             self._first.set()
@@ -133,7 +132,7 @@ class DynamicConfigLoop:
             logger.exception("on_dynamic_config_change failed; the change itself is in force")
 
     async def _connection(self) -> Any | None:
-        """Return a connection to a broker that may be asked, or None when it may not be."""
+        """Return a connection to a broker that supports the feature, or None."""
         connection = self._asked_connection
         if connection is None or not connection.connected:
             connection = self._manager.get_connection(self._node_id())
@@ -145,7 +144,7 @@ class DynamicConfigLoop:
         return connection
 
     def _node_id(self) -> Any:
-        """Return a broker to ask. kafka-python names none while all are busy; a busy one will do."""
+        """Return a broker to send to. While all are busy kafka-python returns none; then a busy one is used."""
         node_id = self._manager.least_loaded_node()
         if node_id is None:
             node_id = next((broker.node_id for broker in self._manager.cluster.brokers()), None)
@@ -154,7 +153,7 @@ class DynamicConfigLoop:
         return node_id
 
     async def _features(self, connection: Any) -> dict[str, tuple[int, int]]:
-        """Return what the broker announces; nothing for one that is too old to announce anything."""
+        """Return the features of the broker, empty for a broker that is too old to have any."""
         try:
             api_version = negotiate(
                 ApiVersionsRequest,
@@ -182,17 +181,17 @@ class DynamicConfigLoop:
 
 
 def named_kafka_client() -> Callable[..., Any]:
-    """Return what kafka-python makes its network client with, so that brokers learn who asks."""
+    """Return the factory of kafka-python's network client that sets our software name and version."""
     name, software_version = SOFTWARE
     return functools.partial(KafkaNetClient, client_software_name=name, client_software_version=software_version)
 
 
 def send_in_turn(connection: Any, request: BridgedRequest[Any]) -> Any | None:
-    """Send now, or as soon as one of the client's own requests is answered; returns kafka-python's future.
+    """Send now, or as soon as one of the client's own requests is answered. Return kafka-python's future.
 
-    A producer under load has always as many requests in flight as it may have, and fills a free place before any
-    coroutine runs. So the place is taken inside the callback of the answer that frees it. Returns None when the
-    connection is held up for another reason (throttled, buffer full): then nothing was sent.
+    A producer under load always has the maximum number of requests in flight, and reuses a free slot before any
+    coroutine runs. So the slot is taken inside the callback of the response that frees it. Return None if the
+    connection is paused for another reason (throttled, buffer full); nothing is sent then.
     """
     if not connection.paused:
         return connection.send_request(request)

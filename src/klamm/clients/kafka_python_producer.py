@@ -1,4 +1,4 @@
-"""kafka-python's producer, with an ``acks`` that can be changed centrally while it runs."""
+"""kafka-python's producer with an ``acks`` that can be changed centrally while it runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ _WIRE_ACKS: Final = {"all": -1, "0": 0, "1": 1}
 class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]  # kafka-python is untyped
     """A ``kafka.KafkaProducer`` that follows the dynamic config ``acks`` (KIP-649).
 
-    The first fetch is made before the constructor returns, so that the first record already goes out with the
-    dynamic value; it is not waited for longer than five seconds. With idempotence or transactions on, only ``all``
-    is taken.
+    The constructor makes the first request and waits for it at most five seconds, so that the first record already uses
+    the dynamic value. A producer with idempotence or transactions accepts only ``all``.
 
     Args:
-        enable_dynamic_config: False never asks (``enable.dynamic.config``).
-        on_dynamic_config_change: Called after each change, in the producer's network thread: it must not block.
-        configs: Everything that kafka-python's producer takes.
+        enable_dynamic_config: Whether to request dynamic configs (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change in the producer's network thread. It must not block.
+        configs: All arguments of kafka-python's producer.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]  # kafka-python 
         )
 
     def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
-        """Let later Produce requests carry the new value. Runs in the sender's thread, which also makes them."""
+        """Apply the value to later Produce requests. Runs in the sender's thread, which creates them."""
         acks = _WIRE_ACKS[update.effective[ACKS]]
         self.config["acks"] = acks
         self._sender.config["acks"] = acks

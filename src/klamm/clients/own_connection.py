@@ -1,7 +1,7 @@
-"""Ask for dynamic configs on a connection of our own, for clients whose connections cannot be shared.
+"""Requests for dynamic configs on a separate connection, for clients whose connections cannot be shared.
 
-librdkafka and aiokafka offer no way to send a request of ours, so a thread with one connection does. It asks as the
-same user and under the same client id, so the broker resolves the same values, and sleeps between the requests.
+librdkafka and aiokafka cannot send a request of ours, so a thread with one connection does. It logs in as the same user
+with the same client id, so the broker resolves the same values, and sleeps between requests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BOOTSTRAP_TIMEOUT_MS: Final = 10_000
 
 
 class OwnConnection:
-    """Asks for the dynamic configs of one client until it is closed, or until that client is forgotten.
+    """Thread that requests the dynamic configs of one client until it is closed or the client is garbage collected.
 
     Args:
-        owner: The client; when it is garbage, this ends too. ``apply`` and ``on_change`` must not refer to it.
-        settings: kafka-python's names for servers, security and ``client_id``.
-        software_name: What the broker keeps with the registration.
-        configs: Decides when to ask and what an answer means.
-        apply: Makes an update take effect; called in the connection's thread.
+        owner: The client. ``apply`` and ``on_change`` must not refer to it, because that would keep it alive.
+        settings: kafka-python's settings for servers, security and ``client_id``.
+        software_name: Name that the broker stores with the registration.
+        configs: State that decides when to send a request and what an answer changes.
+        apply: Applies an update to the client. Called in the connection's thread.
         on_change: The application's callback, called after ``apply`` in the same thread.
     """
 
@@ -61,13 +61,13 @@ class OwnConnection:
 
     @property
     def is_on(self) -> bool:
-        """Whether the broker is asked, or will be."""
+        """Whether requests are sent or will be."""
         return self._configs.disabled_because is None
 
     def start(self) -> bool:
-        """Begin, and wait some seconds for the first answer; returns whether the first answer is there.
+        """Start the thread and wait some seconds for the first answer. Return whether it has arrived.
 
-        Where the first answer is that there will never be one, the thread ends at once.
+        If dynamic configs are disabled for good, the thread ends at once.
         """
         self._net.start()
         came = self._loop.start()
@@ -76,12 +76,12 @@ class OwnConnection:
         return came
 
     def close(self) -> None:
-        """End the thread and its connection. Idempotent; not from the thread itself."""
+        """Stop the thread and close its connection. Idempotent. Must not be called from the thread itself."""
         self._end()
 
 
 class _OwnLoop(DynamicConfigLoop):
-    """Finds the cluster by itself: no client does it beside us."""
+    """Event loop that discovers the cluster itself, because no client shares its metadata."""
 
     async def _connection(self) -> Any | None:
         if not self._manager.bootstrapped:

@@ -3,9 +3,8 @@
 ``python scripts/config_table.py``          says whether the page is current; exit 1 when it is not
 ``python scripts/config_table.py --write``  writes it from the definitions and ``config_effects.txt``
 
-Every topic config, dynamic broker config, own broker config and group config needs a line in ``config_effects.txt``; a
-broker config that is a topic's default needs none, and a name that ends in ``.*`` speaks for all that have no line of
-their own.
+Every config of topics, brokers and groups needs a line in ``config_effects.txt``; a broker config that is a topic's
+default needs none, and a name that ends in ``.*`` speaks for all that have no line of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +38,15 @@ serve: they are kept and described as Kafka does, and this page says so.
 """
 SECTIONS: Final = {
     "topic": "## Topics\n\nWhat a topic does not set it takes from the broker config beside it.\n",
-    "broker": "## Brokers\n\nThose that can change while a broker runs; the others are read at the start.\n",
+    "broker": """## Brokers, while they run
+
+With `--brokers N` all broker ids are one process, which takes what concerns it as a whole from the first id.
+""",
+    "start": """## Brokers, read at the start
+
+These are refused while a broker runs. Those that say No are accepted in a properties file and described, without
+effect.
+""",
     "own": """## klamm's own broker configs
 
 Those that change while the broker runs can be set as the cluster default, or on the first broker id of a process: all
@@ -83,8 +90,13 @@ def effect_of(name: str, effects: Mapping[str, str], defaults: Mapping[str, str]
         return effects[name]
     if name in defaults:
         return f"Yes: the default of the topics' `{defaults[name]}`."
-    family = name.split(".", maxsplit=1)[0] + ".*"
-    return effects[family]
+    words = name.split(".")
+    families = (".".join(words[:count]) + ".*" for count in range(len(words) - 1, 0, -1))
+    return next((effects[family] for family in families if family in effects), None) or effects[name]
+
+
+def _is_family_of(name: str, names: Iterable[str]) -> bool:
+    return name.endswith(".*") and any(each.startswith(name.removesuffix("*")) for each in names)
 
 
 def build_page(text: str) -> str:
@@ -109,6 +121,7 @@ def build_page(text: str) -> str:
     kinds: Mapping[str, Iterable[ConfigDefinition]] = {
         "topic": topic_configs().values(),
         "broker": dynamic,
+        "start": [d for d in broker_configs().values() if d.update_mode is UpdateMode.READ_ONLY and d.name not in own],
         "own": own.values(),
         "group": group_configs().values(),
     }
@@ -116,7 +129,7 @@ def build_page(text: str) -> str:
     for kind, definitions in kinds.items():
         known = sorted(definitions, key=lambda definition: definition.name)
         names = {definition.name for definition in known}
-        idle = [name for name in effects[kind] if name not in names and not name.endswith(".*")]
+        idle = [name for name in effects[kind] if name not in names and not _is_family_of(name, names)]
         if idle:
             raise ValueError(f"No {kind} config is called {', '.join(idle)}")
         rows = [SECTIONS[kind], "| config | default | effect |", "|---|---|---|"]
@@ -125,7 +138,7 @@ def build_page(text: str) -> str:
             name = f"`{definition.name}`"
             if kind == "topic" and definition.name in synonyms:
                 name += f" (`{synonyms[definition.name][0].name}`)"
-            effect = effect_of(definition.name, effects[kind], {} if kind != "broker" else defaults)
+            effect = effect_of(definition.name, effects[kind], defaults if kind in {"broker", "start"} else {})
             rows.append(f"| {name} | {default} | {effect} |")
         parts.append("\n".join(rows) + "\n")
     return "\n".join([*parts, LOGGERS])

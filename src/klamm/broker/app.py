@@ -340,6 +340,7 @@ def _housekeeping(configs: ConfigService) -> HousekeepingSettings:
 
     return HousekeepingSettings(
         retention_check_interval_s=number("log.retention.check.interval.ms") / 1000,
+        producer_check_interval_s=number("producer.id.expiration.check.interval.ms") / 1000,
         producer_expiration_ms=int(number("producer.id.expiration.ms")),
         cleaner_is_enabled=bool(configs.broker_value("log.cleaner.enable")),
         cleaner_backoff_s=number("log.cleaner.backoff.ms") / 1000,

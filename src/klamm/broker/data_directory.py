@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import logging
-import uuid
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.configs.own_settings import max_history
 from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
+from klamm.broker.random_ids import random_uuid, uuid_text
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.storage.changes import PutSetting
@@ -98,4 +97,4 @@ async def _cluster_id(store: MetadataStore) -> str:
 
 
 def _new_cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return uuid_text(random_uuid())

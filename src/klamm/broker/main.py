@@ -129,7 +129,6 @@ def _listened(listener: Listener, sockets: Sequence[socket.socket]) -> list[Addr
 
 def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]]) -> dict[str, tuple[Node, ...]]:
     """Return what clients of each listener are told."""
-    rack = settings.static_configs.get("broker.rack")
     told = {}
     for listener in settings.listeners:
         addresses = _listened(listener, sockets[listener.name])
@@ -149,7 +148,7 @@ def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socke
             )
         told[listener.name] = tuple(
             Node(node_id=node_id, host=address.host, port=address.port, rack=rack)
-            for node_id, address in zip(settings.node_ids, addresses, strict=True)
+            for node_id, address, rack in zip(settings.node_ids, addresses, settings.racks, strict=True)
         )
     return told
 

@@ -21,6 +21,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 DEFAULT_DATA_DIR: Final = "./klamm-data"
 DEFAULT_NODE_ID: Final = 1
 MAX_BROKERS: Final = 100
+RACK: Final = "broker.rack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,14 @@ class BrokerSettings:
     """Where Prometheus finds metrics; None when nowhere."""
     static_configs: Mapping[str, str]
     """The properties file and ``--set``, as they were written."""
+
+    @property
+    def racks(self) -> tuple[str | None, ...]:
+        """The rack of each broker id: ``broker.rack``, which may be a list with one for each of several ids."""
+        text, count = self.static_configs.get(RACK), len(self.node_ids)
+        racks = [text] if text is None or count == 1 else [rack.strip() for rack in text.split(",")]
+        return tuple(rack or None for rack in (racks * count if len(racks) == 1 else racks))
+
     recovers_metadata: bool = False
     """``--recover``: make new metadata for logs whose metadata are missing or damaged."""
 
@@ -58,6 +67,11 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
     _check(configs)
     if not 1 <= parsed.brokers <= MAX_BROKERS:
         raise SettingsError(f"--brokers {parsed.brokers}: expected a number from 1 to {MAX_BROKERS}")
+    racks = configs.get(RACK, "").count(",") + 1
+    if parsed.brokers > 1 and racks not in {1, parsed.brokers}:
+        raise SettingsError(
+            f"{RACK}={configs[RACK]}: expected one rack, or one for each of {parsed.brokers} broker ids"
+        )
     first_id = int(configs.get("node.id", configs.get("broker.id", str(DEFAULT_NODE_ID))))
     node_ids = tuple(range(first_id, first_id + parsed.brokers))
     listen, flag = parsed.listen, "--listen"

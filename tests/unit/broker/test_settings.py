@@ -46,3 +46,25 @@ def test_the_data_of_an_apache_kafka_are_left_alone(tmp_path: Path) -> None:
 def test_an_unknown_config_is_warned_of_with_the_nearest_known_one(name: str, warning: str) -> None:
     assert unknown_names({name: "1", "num.partitions": "1"}) == (name,)
     assert warn_of_unknown(name) == warning
+
+
+@pytest.mark.parametrize(
+    ("brokers", "rack", "racks"),
+    [
+        (1, None, (None,)),
+        (1, "a", ("a",)),
+        (1, "row 1, shelf 2", ("row 1, shelf 2",)),
+        (3, None, (None, None, None)),
+        (3, "a", ("a", "a", "a")),
+        (3, "a, b,c", ("a", "b", "c")),
+        (3, "a,,c", ("a", None, "c")),
+    ],
+)
+def test_each_broker_id_has_a_rack(brokers: int, rack: str | None, racks: tuple[str | None, ...]) -> None:
+    more = [] if rack is None else ["--set", f"broker.rack={rack}"]
+    assert parse_arguments(["--brokers", str(brokers), *more]).racks == racks
+
+
+def test_racks_that_are_not_as_many_as_the_broker_ids_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"broker\.rack=a,b: expected one rack, or one for each of 3"):
+        parse_arguments(["--brokers", "3", "--set", "broker.rack=a,b"])

@@ -33,6 +33,8 @@ def _of_broker(settings: BrokerSettings, cluster: ClusterInfo, index: int) -> Ma
             for listener in settings.listeners
         ),
     }
+    if (rack := settings.racks[index]) is not None:
+        found["broker.rack"] = rack
     told = [f"{listener.name}://{listener.advertise[index]}" for listener in settings.listeners if listener.advertise]
     return {**found, "advertised.listeners": ",".join(told)} if told else found
 

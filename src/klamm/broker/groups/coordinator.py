@@ -12,10 +12,10 @@ from klamm.broker.groups.commits import OffsetService
 from klamm.broker.groups.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
-    InvalidGroupIdError,
     InvalidSessionTimeoutError,
     NonEmptyGroupError,
     UnknownMemberIdError,
+    check_group_id,
 )
 from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
 from klamm.broker.groups.registry import MAX_ID_BYTES, GroupRegistry
@@ -161,7 +161,7 @@ class GroupCoordinator:
         """Exchange assignments; the reply may take until the leader has sent its own."""
         try:
             self._check_running()
-            _check_group_id(group_id)
+            check_group_id(group_id)
             if sum(len(share) for _, share in attempt.assignments) > MAX_ASSIGNMENT_BYTES:
                 raise InvalidRequestError
             entry = self._registry.entry(group_id)
@@ -182,7 +182,7 @@ class GroupCoordinator:
         Raises:
             KafkaApiError: one of ``ClassicGroup.heartbeat``, or the group does not exist (UNKNOWN_MEMBER_ID).
         """
-        _check_group_id(group_id)
+        check_group_id(group_id)
         try:
             entry = self._registry.entry(group_id)
         except GroupIdNotFoundError as error:
@@ -197,7 +197,7 @@ class GroupCoordinator:
             InvalidGroupIdError: the group id is empty.
             NotCoordinatorError: the change could not be written.
         """
-        _check_group_id(group_id)
+        check_group_id(group_id)
         try:
             entry = self._registry.entry(group_id)
         except GroupIdNotFoundError:
@@ -246,7 +246,7 @@ class GroupCoordinator:
 
     def _check_join(self, group_id: str, attempt: JoinAttempt) -> None:
         self._check_running()
-        _check_group_id(group_id)
+        check_group_id(group_id)
         settings = self._settings
         if not settings.min_session_timeout_ms <= attempt.session_timeout_ms <= settings.max_session_timeout_ms:
             raise InvalidSessionTimeoutError
@@ -270,11 +270,6 @@ class GroupCoordinator:
     def _sweep(self) -> None:
         self._schedule_sweep()
         self.offsets.expire()
-
-
-def _check_group_id(group_id: str) -> None:
-    if not group_id:
-        raise InvalidGroupIdError
 
 
 def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:

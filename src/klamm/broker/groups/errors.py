@@ -69,3 +69,13 @@ class CoordinatorNotAvailableError(KafkaApiError):
     """The coordinator is about to stop: ask again in a while."""
 
     error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def check_group_id(group_id: str) -> None:
+    """Reject the empty group id. OffsetCommit and OffsetFetch alone accept it, for clients of the oldest versions.
+
+    Raises:
+        InvalidGroupIdError: The group id is empty.
+    """
+    if not group_id:
+        raise InvalidGroupIdError

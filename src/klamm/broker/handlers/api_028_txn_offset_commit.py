@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.commits import Committer
+from klamm.broker.groups.errors import check_group_id
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.groups.requested_offsets import commit_permitted, requested_offsets
 from klamm.broker.route import Route
@@ -40,6 +41,7 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
             raise TransactionalIdAuthorizationError
         require_group(context, AclOperation.READ, request.group_id)
+        check_group_id(request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
     except KafkaApiError as error:
         return await _response(request, iter([error.error_code] * len(offsets)), context)

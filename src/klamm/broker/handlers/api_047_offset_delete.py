@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.groups.errors import check_group_id
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_topic, require_group
@@ -30,6 +31,7 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
     )
     try:
         require_group(context, AclOperation.DELETE, request.group_id)
+        check_group_id(request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
         denied = {
             topic.name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
-from uuid import UUID, uuid4
 
 from klamm.broker.author import BROKER_ITSELF, Author
+from klamm.broker.random_ids import random_uuid
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.storage.changes import DropTopic, PutTopic
@@ -14,6 +14,7 @@ from klamm.storage.changes import DropTopic, PutTopic
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from uuid import UUID
 
     from klamm.broker.configs.service import ConfigService
     from klamm.storage.log import LogManager
@@ -55,7 +56,7 @@ class TopicCatalog:
         store: MetadataStore,
         configs: ConfigService,
         logs: LogManager,
-        new_topic_id: Callable[[], UUID] = uuid4,
+        new_topic_id: Callable[[], UUID] = random_uuid,
     ) -> None:
         self._store = store
         self._configs = configs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.topics.placement import place
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -25,10 +25,29 @@ logger: Final = logging.getLogger(__name__)
 
 # Kafka's CompressionType ids; offsets.topic.compression.codec is one of them, and "none" is called uncompressed here.
 _CODECS: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
-_PREFIXES: Final[Mapping[str, str]] = MappingProxyType(
-    {CONSUMER_OFFSETS: "offsets.topic", TRANSACTION_STATE: "transaction.state.log"}
+
+
+class _Shape(NamedTuple):
+    """The broker configs about the size of an internal topic."""
+
+    partitions: str
+    replicas: str
+    segment_bytes: str
+
+
+_SHAPES: Final[Mapping[str, _Shape]] = MappingProxyType(
+    {
+        CONSUMER_OFFSETS: _Shape(
+            "offsets.topic.num.partitions", "offsets.topic.replication.factor", "offsets.topic.segment.bytes"
+        ),
+        TRANSACTION_STATE: _Shape(
+            "transaction.state.log.num.partitions",
+            "transaction.state.log.replication.factor",
+            "transaction.state.log.segment.bytes",
+        ),
+    }
 )
-"""The beginning of the broker configs about each internal topic that klamm creates."""
+"""The internal topics that klamm creates."""
 
 
 def ensure_internal_topic(name: str, services: Services) -> Topic | None:
@@ -38,11 +57,11 @@ def ensure_internal_topic(name: str, services: Services) -> Topic | None:
         The topic; None for a name that klamm does not create, or when the metadata can no longer be written.
     """
     found = services.topics.get(name)
-    if found is not None or name not in _PREFIXES:
+    if found is not None or name not in _SHAPES:
         return found
-    value, prefix, node_ids = services.configs.broker_value, _PREFIXES[name], services.cluster.node_ids
-    replicas = min(len(node_ids), int(str(value(f"{prefix}.replication.factor"))))
-    count = int(str(value(f"{prefix}.num.partitions")))
+    value, shape, node_ids = services.configs.broker_value, _SHAPES[name], services.cluster.node_ids
+    replicas = min(len(node_ids), int(str(value(shape.replicas))))
+    count = int(str(value(shape.partitions)))
     partitions = place(count, replicas, node_ids=node_ids, first=0)
     try:
         topic, durable = services.topics.begin_create(
@@ -57,7 +76,7 @@ def ensure_internal_topic(name: str, services: Services) -> Topic | None:
 
 def _configs(name: str, services: Services) -> Mapping[str, str]:
     value = services.configs.broker_value
-    segment_bytes = str(value(f"{_PREFIXES[name]}.segment.bytes"))
+    segment_bytes = str(value(_SHAPES[name].segment_bytes))
     if name == TRANSACTION_STATE:
         return {
             "cleanup.policy": "compact",

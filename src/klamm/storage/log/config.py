@@ -162,6 +162,8 @@ class HousekeepingSettings:
 
     retention_check_interval_s: float = 300.0
     """``log.retention.check.interval.ms``, in seconds."""
+    producer_check_interval_s: float = 600.0
+    """``producer.id.expiration.check.interval.ms``, in seconds."""
     producer_expiration_ms: int = 86_400_000
     """``producer.id.expiration.ms``."""
     cleaner_is_enabled: bool = True

@@ -111,11 +111,12 @@ class Housekeeper:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        checked = ticked = loop.time()
+        checked = ticked = expired = loop.time()
         while True:
             interval_s = self._settings().retention_check_interval_s
+            producer_interval_s = self._settings().producer_check_interval_s
             try:
-                async with asyncio.timeout(max(min(self._flush_tick_s, interval_s), _MIN_TICK_S)):
+                async with asyncio.timeout(max(min(self._flush_tick_s, interval_s, producer_interval_s), _MIN_TICK_S)):
                     await self._woken.wait()
             except TimeoutError:
                 self._is_tick_wanted = True
@@ -124,6 +125,9 @@ class Housekeeper:
                 if self._is_tick_wanted or loop.time() >= ticked + _TICK_S:
                     self._is_tick_wanted, ticked = False, loop.time()
                     await self.tick()
+                if loop.time() >= expired + producer_interval_s:
+                    expired = loop.time()
+                    await self.expire_producers()
                 if loop.time() >= checked + interval_s:
                     checked = loop.time()
                     await self.check()
@@ -163,6 +167,15 @@ class Housekeeper:
             return False
         return True
 
+    async def expire_producers(self) -> None:
+        """Forget the producer ids that have not written for ``producer.id.expiration.ms``, in all open logs."""
+        before_ms = self._now_ms() - self._settings().producer_expiration_ms
+        for index, log in enumerate(self._logs.loaded()):
+            if index % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if len(log.producers):
+                log.producers.expire(before_ms)
+
     async def check(self) -> None:
         """Apply retention to every log that holds anything; then write the checkpoints."""
         self._changed.clear()
@@ -187,15 +200,12 @@ class Housekeeper:
             await self._logs.checkpoint()
 
     async def _check_all(self, logs: Sequence[PartitionLog]) -> int:
-        before_ms = self._now_ms() - self._settings().producer_expiration_ms
         removed = 0
         for index, log in enumerate(logs):
             if index % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
             if not log.segments or log.is_deleted or log.failure is not None:
                 continue
-            if len(log.producers):
-                log.producers.expire(before_ms)
             try:
                 while count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE):
                     removed += count

@@ -66,3 +66,15 @@ def test_flags_win_over_the_properties_and_are_what_is_told(tmp_path: Path) -> N
         ConfigSource.STATIC_BROKER_CONFIG,
         ConfigSource.DEFAULT_CONFIG,
     ]
+
+
+def test_each_broker_describes_the_rack_that_clients_see() -> None:
+    with (
+        klamm.Broker(brokers=2, config={"broker.rack": "a,b"}) as broker,
+        AdminClient(broker.bootstrap_servers) as admin,
+    ):
+        for node_id, rack in ((1, "a"), (2, "b")):
+            resource = ConfigResource(ResourceType.BROKER, str(node_id))
+            assert admin.describe_configs([resource]).all().result()[resource]["broker.rack"].value == rack
+        nodes = admin.describe_cluster().result().nodes
+    assert [(node.id, node.rack) for node in nodes] == [(1, "a"), (2, "b")]

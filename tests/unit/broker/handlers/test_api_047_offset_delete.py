@@ -51,3 +51,10 @@ def test_another_broker_deletes_nothing() -> None:
         answer = broker.ask(ROUTE, REQUEST, OffsetDeleteResponse, 0, node_id=wrong)
 
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_the_empty_group_id_is_refused_as_by_kafka() -> None:
+    with GroupBroker() as broker:
+        answer = broker.ask(ROUTE, OffsetDeleteRequest(group_id="", topics=REQUEST.topics), OffsetDeleteResponse, 0)
+
+    assert (answer.error_code, answer.topics) == (ErrorCode.INVALID_GROUP_ID, [])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
 from klamm.storage.log.retention import apply_retention
-from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
+from tests.support.logs import NOON_MS, TOPIC_ID, Clock, LogHouse, batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +123,31 @@ def test_a_task_keeps_house_and_ends_with_the_manager(tmp_path: Path) -> None:
     assert "t 0 10" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
+def test_producers_expire_with_an_interval_of_their_own(tmp_path: Path) -> None:
+    async def live() -> None:
+        clock = Clock()
+        manager = LogManager(
+            tmp_path,
+            configs_of=lambda _: {},
+            now_ms=clock,
+            settings=lambda: HousekeepingSettings(producer_check_interval_s=0.02, producer_expiration_ms=1_000),
+        )
+        manager.create(TOPIC_ID, "t", 0)
+        await manager.start()
+        log = manager.get(TOPIC_ID, 0)
+        assert log is not None
+        log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
+        await asyncio.sleep(0.1)
+        assert len(log.producers) == 1
+        clock.now_ms += 10_000
+        async with asyncio.timeout(4):  # the check of retention comes after 300 s
+            while len(log.producers):  # noqa: ASYNC110  # no event tells
+                await asyncio.sleep(0.005)
+        await manager.close()
+
+    asyncio.run(live())
+
+
 def test_a_checkpoint_that_is_cancelled_is_written_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next one would write the same file at the same time."""
     house = filled(tmp_path, 2)
@@ -178,11 +203,13 @@ def test_a_clock_that_is_set_back_does_not_put_flushes_off(tmp_path: Path) -> No
 def test_producers_that_are_long_gone_are_forgotten(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
-    asyncio.run(house.manager._housekeeper.check())
+    asyncio.run(house.manager._housekeeper.expire_producers())
     assert len(house.log.producers) == 1
 
     house.clock.now_ms += DAY_MS + 1
     asyncio.run(house.manager._housekeeper.check())
+    assert len(house.log.producers) == 1, "with log.retention.check.interval.ms"
+    asyncio.run(house.manager._housekeeper.expire_producers())
 
     assert len(house.log.producers) == 0
     assert house.log.append(batch("y", producer_id=5, producer_epoch=0, base_sequence=9)).base_offset == 1

@@ -1,0 +1,98 @@
+"""docs/configs.md against the source: a config that the page says has an effect is read somewhere, and no other one."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import klamm
+from klamm.configs import definitions
+from klamm.configs.definitions import (
+    broker_configs,
+    group_configs,
+    own_broker_configs,
+    topic_configs,
+    topic_synonyms,
+)
+from klamm.protocol.types import UpdateMode
+from klamm.storage.log.config import LogConfig
+from scripts.config_table import EFFECTS, effect_of, read_effects
+
+SOURCE = Path(klamm.__file__).parent
+READERS = ("broker", "client_configs", "policy", "security", "storage")
+"""The packages that read configs. ``configs`` itself knows all of them, whether they have an effect or not."""
+
+COMPOSED = {
+    *(f"{kind}.policy.{what}" for kind in ("create.topic", "alter.config") for what in ("class.name", "mode")),
+    *(f"{kind}.policy.{what}" for kind in ("create.partitions", "delete.topic") for what in ("class.name", "mode")),
+    *(f"compression.{codec}.level" for codec in ("gzip", "lz4", "zstd")),
+    *(f"ssl.{store}.{what}" for store in ("keystore", "truststore") for what in ("location", "password", "type")),
+}
+"""Names that the source puts together from parts."""
+ELSEWHERE = {
+    "local.retention.bytes": "a limit that rules of policies know",
+    "local.retention.ms": "a limit that rules of policies know",
+    "remote.storage.enable": "refused by configs/topics.py",
+    "ssl.endpoint.identification.algorithm": "read by clients",
+    "unclean.leader.election.enable": "set on an internal topic, as by Kafka",
+    "process.roles": "described by as_started.py, never asked",
+}
+"""Names that are mentioned in the source, or not, without what the page says being wrong."""
+
+
+@cache
+def words_of_the_source() -> frozenset[str]:
+    """Return every string constant in the packages that read configs."""
+    found = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)}
+    paths = [path for package in READERS for path in (SOURCE / package).rglob("*.py")]
+    for path in (*paths, SOURCE / "tls.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        found.update(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        # Names of some configs are constants that several modules share.
+        names = {node.id for node in nodes if isinstance(node, ast.Name) and node.id.isupper()}
+        found.update(str(getattr(definitions, name)) for name in names if hasattr(definitions, name))
+    return frozenset(found)
+
+
+def claims() -> dict[tuple[str, str], str]:
+    """Return what the page says, by section and config."""
+    effects = read_effects(EFFECTS.read_text(encoding="utf-8"))
+    own, synonyms = own_broker_configs(), topic_synonyms()
+    defaults = {synonym.name: topic for topic, found in synonyms.items() for synonym in found}
+    found = {("topic", name): effect_of(name, effects["topic"], {}) for name in topic_configs()}
+    found |= {("group", name): effect_of(name, effects["group"], {}) for name in group_configs()}
+    for name, definition in broker_configs().items():
+        section = "start" if definition.update_mode is UpdateMode.READ_ONLY else "broker"
+        if name in own:
+            found["own", name] = effect_of(name, effects["own"], {})
+        elif definition.is_listed:
+            found[section, name] = effect_of(name, effects[section], defaults)
+    return found
+
+
+CLAIMS = claims()
+
+
+@pytest.mark.parametrize(("section", "name"), list(CLAIMS), ids=str)
+def test_what_the_page_says_of_a_config_is_so(section: str, name: str) -> None:
+    claim, words = CLAIMS[section, name], words_of_the_source()
+    if name in ELSEWHERE:
+        return
+    if claim.startswith("Yes: the default of the topics'"):
+        topic = claim.split("`")[1]
+        assert name in {synonym.name for synonym in topic_synonyms()[topic]}
+        return
+    is_read = name in words or name in COMPOSED
+    if claim.startswith("No"):
+        assert not is_read, f"{name} is read, and the page says: {claim}"
+    else:
+        assert is_read, f"{name} is read nowhere, and the page says: {claim}"
+
+
+def test_every_config_is_on_the_page() -> None:
+    unlisted = {name for name, definition in broker_configs().items() if not definition.is_listed}
+    assert {name for section, name in CLAIMS if section not in {"topic", "group"}} == set(broker_configs()) - unlisted

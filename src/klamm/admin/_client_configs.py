@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from klamm.client_configs.filters import EntityFilter
     from klamm.connections.pool import ConnectionPool, Deadline
 
-"""The feature in ApiVersions without which keys 50 and 51 mean SCRAM and nothing else."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClientConfigOp:

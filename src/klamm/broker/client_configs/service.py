@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from klamm.storage.changes import Change
     from klamm.storage.metadata import MetadataStore
 
-"""The name under which ApiVersions announces that keys 50 and 51 also speak KIP-649."""
-
 
 class ClientConfigService:
     """Configs of users and of their client ids, kept in memory and in the metadata store. Loop-confined, no lock.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
+from klamm.configs.durations import with_duration
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.internal_topics import EXISTS, internal_topic
@@ -242,7 +243,7 @@ def _new_topic(flow: FlowSettings, topic: TopicDescription, entries: tuple[Confi
 
 
 def _new_line(new: NewTopic) -> str:
-    configs = "".join(f" {key}={value}" for key, value in new.configs.items())
+    configs = "".join(f" {key}={with_duration(key, value)}" for key, value in new.configs.items())
     return (
         f"+ topic {new.name}: {_partitions(new.partition_count)}, replication factor {new.replication_factor}{configs}"
     )
@@ -287,15 +288,19 @@ def _unseen(flow: FlowSettings) -> str:
 def _unseen_lines(remote_name: str, operations: Sequence[ConfigOperation], why: str) -> list[str]:
     """Return lines for what is sent to a topic whose configs may not be described."""
     set_to = [each for each in operations if each.operation is OperationType.SET]
-    lines = [f"~ topic {remote_name}: {each.name}: ? -> {each.value}: {each.rule}; {why}" for each in set_to]
+    lines = [
+        f"~ topic {remote_name}: {each.name}: ? -> {with_duration(each.name, each.value or '')}: {each.rule}; {why}"
+        for each in set_to
+    ]
     if reset := len(operations) - len(set_to):
         lines.append(f"- topic {remote_name}: {reset} configs: ? -> (default): not set on the source topic; {why}")
     return lines
 
 
 def _config_line(remote_name: str, operation: ConfigOperation) -> str:
-    old = "" if operation.old_value is None else operation.old_value
+    old = "" if operation.old_value is None else with_duration(operation.name, operation.old_value)
+    new = with_duration(operation.name, operation.value or "")
     if operation.operation is OperationType.DELETE:
         return f"- topic {remote_name}: {operation.name}: {old} -> (default): {operation.rule}"
-    sign, change = ("~", f"{old} -> {operation.value}") if old else ("+", f"{operation.value}")
+    sign, change = ("~", f"{old} -> {new}") if old else ("+", new)
     return f"{sign} topic {remote_name}: {operation.name}: {change}: {operation.rule}"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.model import AdminRefusedError, ConfigEntry
+from klamm.mirror.model import AdminRefusedError, ConfigEntry, ConfigOperation, OperationType
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.plan_output import print_plan
+from klamm.mirror.topics.plan_output import _config_line, print_plan
 from tests.support.mirror_fakes import FakeCluster
 
 if TYPE_CHECKING:
@@ -171,3 +171,14 @@ def test_a_mistake_in_a_class_of_the_users_own_is_told_in_a_line(
 ) -> None:
     code, lines = printed(monkeypatch, {"A": FakeCluster(orders=1), "B": FakeCluster()}, **{key: f"{__name__}:{name}"})
     assert (code, lines) == (1, [f"A->B: cannot be planned: {reason}"])
+
+
+def test_durations_stand_in_words_beside_their_milliseconds() -> None:
+    # given
+    change = ConfigOperation(
+        name="retention.ms", operation=OperationType.SET, value="86400000", old_value="604800000", rule="because"
+    )
+    # then
+    assert _config_line("A.orders", change) == (
+        "~ topic A.orders: retention.ms: 604800000 (7 days) -> 86400000 (1 day): because"
+    )

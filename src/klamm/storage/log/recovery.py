@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
@@ -17,7 +18,7 @@ from klamm.storage.log.producers import NO_OFFSET, UNUSABLE, ProducerStates
 from klamm.storage.log.segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -118,17 +119,19 @@ def open_partition(
 
 
 def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
-    if not directory.exists():
+    try:
+        names = _names_in(directory)
+    except FileNotFoundError:
         return []
-    segment_swap.finish(directory)
-    paths = list(directory.iterdir())
-    bases = sorted(int(path.stem) for path in paths if path.suffix == ".log" and path.stem.isdigit())
-    for path in paths:
-        if path.is_dir():
-            continue
-        is_orphan = path.suffix in _INDEXES and path.stem.isdigit() and int(path.stem) not in bases
-        if path.suffix in _LEFTOVERS or is_orphan:
-            path.unlink(missing_ok=True)
+    if names.keys() & {segment_swap.READY, segment_swap.WORK}:
+        segment_swap.finish(directory)
+        names = _names_in(directory)
+    split = {name: os.path.splitext(name) for name, is_directory in names.items() if not is_directory}
+    bases = sorted(int(stem) for stem, suffix in split.values() if suffix == ".log" and stem.isdigit())
+    for name, (stem, suffix) in split.items():
+        is_orphan = suffix in _INDEXES and stem.isdigit() and int(stem) not in bases
+        if suffix in _LEFTOVERS or is_orphan:
+            (directory / name).unlink(missing_ok=True)
     return [
         LogSegment(
             pool=pool,
@@ -138,6 +141,12 @@ def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
         )
         for base in bases
     ]
+
+
+def _names_in(directory: Path) -> Mapping[str, bool]:
+    """Return the names in a directory, and for each whether it is a directory; without a system call for each."""
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.is_dir() for entry in entries}
 
 
 def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_have_gaps: bool) -> tuple[int, bool]:

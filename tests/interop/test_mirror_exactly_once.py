@@ -13,7 +13,8 @@ from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.source_offsets import shard_of
 from tests.support.copiers import copy_all, copy_settings
-from tests.support.mirror import Seen, create_topic, produce, read
+from tests.support.exactly_once import assert_exactly_once
+from tests.support.mirror import Seen, create_topic, produce
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ class Flow:
             copier.close()
 
     def assert_everything_is_there_once(self) -> None:
-        arrived = read(self._address, self.partition.remote_topic, {0: len(self.written)})
-        assert arrived == {0: self.written}
+        assert_exactly_once(self._address, self.partition.remote_topic, {0: self.written})
 
 
 class _GoneError(Exception):

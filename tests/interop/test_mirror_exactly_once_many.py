@@ -15,7 +15,8 @@ from klamm.client.transactions import TransactionCoordinator
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.source_offsets import shard_of
 from tests.support.copiers import copy_all, copy_settings
-from tests.support.mirror import Seen, produce, read, wait_for_partitions
+from tests.support.exactly_once import assert_exactly_once
+from tests.support.mirror import Seen, produce, wait_for_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,7 @@ def test_500_partitions_in_four_shards_arrive_once_and_in_order(
     # then
     for topic in sorted({partition.remote_topic for partition in partitions}):
         expected = {p.partition: written[p] for p in partitions if p.remote_topic == topic}
-        assert read(address, topic, dict.fromkeys(expected, BATCHES)) == expected
+        assert_exactly_once(address, topic, expected, source=(address, topic.removeprefix(f"{alias}.")))
 
 
 def test_500_partitions_go_in_one_transaction_where_all_of_them_have_records_at_once(
@@ -103,7 +104,7 @@ def test_500_partitions_go_in_one_transaction_where_all_of_them_have_records_at_
     assert {row.next_offset for row in rows} == {1}
     topic = partitions[-1].remote_topic
     expected = {p.partition: written[p] for p in partitions if p.remote_topic == topic}
-    assert read(address, topic, dict.fromkeys(expected, 1)) == expected
+    assert_exactly_once(address, topic, expected, source=(address, topic.removeprefix(f"{alias}.")))
 
 
 def _record(partition: PartitionId, number: int) -> Seen:

@@ -13,8 +13,9 @@ from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import CopyState, PartitionId
 from tests.support.copiers import copy_all, copy_settings, run_until
+from tests.support.exactly_once import assert_exactly_once
 from tests.support.kafka import KafkaCluster
-from tests.support.mirror import Seen, produce, read, wait_for_partitions
+from tests.support.mirror import Seen, produce, wait_for_partitions
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def numbered(first: int, count: int) -> list[Seen]:
 
 
 def write(address: str, records: list[Seen]) -> None:
-    produce(address, "src", [(0, record) for record in records], {"acks": "all"})
+    produce(address, "src", [(0, record) for record in records])
 
 
 def in_sync(address: str) -> tuple[int, ...]:
@@ -77,7 +78,9 @@ def test_records_that_an_unclean_election_replaced_are_told_and_the_new_ones_are
         for alias in ("Once", "Least"):
             copy_all(flows[alias], partition[alias])
         # when
-        wait_until(lambda: copier.progress()[0].next_offset == 150, timeout_s=30, what="150 mirrored records")
+        wait_until(
+            lambda: [row.next_offset for row in copier.progress()] == [150], timeout_s=30, what="150 mirrored records"
+        )
         cluster.nodes[LEADER].kill()
         cluster.nodes[STALE].start(expected_nodes=2)
         wait_until(lambda: in_sync(address) == (STALE,), timeout_s=60, what="the unclean election")
@@ -91,5 +94,5 @@ def test_records_that_an_unclean_election_replaced_are_told_and_the_new_ones_are
             copy_all(replace(flows[alias], continue_after_loss=True), partition[alias])
         running.result(150)
     for alias in flows:
-        assert read(address, f"{alias}.src", {0: 210}) == {0: numbered(0, 150) + numbered(1000, 60)}, alias
+        assert_exactly_once(address, f"{alias}.src", {0: numbered(0, 150) + numbered(1000, 60)})
     cluster.nodes[LEADER].start(expected_nodes=3)

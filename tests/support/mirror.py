@@ -220,9 +220,14 @@ def set_config(address: str, topic: str, name: str, value: str | None) -> None:
 def produce(
     address: str, topic: str, records: Iterable[tuple[int, Seen]], settings: Mapping[str, object] | None = None
 ) -> None:
-    """Produce records to partitions, with their own timestamps, and wait until all are acknowledged."""
+    """Produce records to partitions, with their own timestamps, and wait until all are acknowledged.
+
+    With idempotence: a producer without it doubles or reorders records when a broker answers late, and what a test
+    expects of the copies would not be what their source holds.
+    """
     failed: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, **(settings or {})})
+    always = {"bootstrap.servers": address, "linger.ms": 5, "enable.idempotence": True}
+    producer = Producer({**always, **(settings or {})})
     for partition, record in records:
         producer.produce(
             topic,

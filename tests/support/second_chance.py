@@ -1,7 +1,8 @@
 """Tests with processes of their own get a second chance, as the machine may have been too slow; who fails twice fails.
 
 The end of the run names each that needed it, with what ended its first run: it is to be looked at, not lived with. What
-was lost or doubled by a crash is final at once: such a thing does not become right by trying again.
+was lost or doubled by a crash, or where each record has to arrive once, is final at once: such a thing does not become
+right by trying again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_FINAL: Final = {"interop": ["Failed"], "spark": ["Failed"], "crash": ["AssertionError", "Failed"]}
-"""By directory of tests that start processes, what ends a test for good; ``Failed`` is what may not be skipped."""
+_ALWAYS_FINAL: Final = ["Failed", "RecordsDifferError"]
+"""``Failed`` is what may not be skipped; the other is a difference in a test of exactly once."""
+_FINAL: Final = {"interop": _ALWAYS_FINAL, "spark": _ALWAYS_FINAL, "crash": ["AssertionError", *_ALWAYS_FINAL]}
+"""By directory of tests that start processes, what ends a test for good."""
 
 
 def grant_second_chances(items: Iterable[pytest.Item]) -> None:

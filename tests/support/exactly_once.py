@@ -1,0 +1,93 @@
+"""Comparison of what was written with what arrived, where each record has to arrive once and in its order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tests.support.mirror import Seen, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SHOWN = 10
+_SHOWN_BYTES = 40
+_LATE_S = 60.0
+
+
+class RecordsDifferError(AssertionError):
+    """Records are lost, doubled, changed or out of order. Never tried again: see ``tests.support.second_chance``."""
+
+
+def assert_exactly_once(
+    address: str, topic: str, expected: Mapping[int, Sequence[Any]], *, source: tuple[str, str] | None = None
+) -> None:
+    """Fail unless each partition of a topic holds the expected records, in their order and nothing else.
+
+    Args:
+        address: of the target.
+        topic: of the target.
+        expected: records by partition.
+        source: address and topic that they were mirrored from; read to tell whether it was the source that differed.
+
+    Raises:
+        RecordsDifferError: what is lost, late, doubled, out of order or strange, by partition.
+    """
+    counts = {partition: len(records) for partition, records in expected.items()}
+    found = read(address, topic, counts)
+    if found == expected:
+        return
+    parts = [f"{topic}: {len(differing(expected, found))} of {len(expected)} partitions differ", *told(expected, found)]
+    again = read(address, topic, counts, timeout_s=_LATE_S)
+    parts += [f"Read again, for up to {_LATE_S:g} s:", *(told(expected, again) or ["  no difference: it was late"])]
+    if source is not None:
+        written = read(*source, counts, timeout_s=_LATE_S)
+        parts += ["The source:", *(told(expected, written) or ["  as expected"])]
+    raise RecordsDifferError("\n".join(parts))
+
+
+def assert_same(topic: str, expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> None:
+    """Fail unless records that were read are those that were written.
+
+    Raises:
+        RecordsDifferError: what is lost, doubled, out of order or strange, by partition.
+    """
+    if lines := told(expected, found):
+        raise RecordsDifferError("\n".join([f"{topic} has other records than expected", *lines]))
+
+
+def differing(expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> list[int]:
+    """Return the partitions whose records are not the expected ones."""
+    return [partition for partition, records in expected.items() if list(found.get(partition, ())) != list(records)]
+
+
+def told(expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> list[str]:
+    """Return a line for each of the first partitions that differ."""
+    lines = [
+        f"  {partition}: {_difference(expected[partition], found.get(partition, ()))}"
+        for partition in differing(expected, found)
+    ]
+    return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"  and {len(lines) - _SHOWN} more"]
+
+
+def _difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
+    wanted, seen = Counter(expected), Counter(found)
+    parts = [f"{len(found)} records instead of {len(expected)}"]
+    doubled = {record: count - wanted[record] for record, count in seen.items() if 0 < wanted[record] < count}
+    strange = {record: count for record, count in seen.items() if record not in wanted}
+    for name, records in (("lost or late", wanted - seen), ("doubled", doubled), ("strange", strange)):
+        if records:
+            numbers = ", ".join(_shown(record, expected) for record in list(records)[:_SHOWN])
+            parts.append(f"{sum(records.values())} {name} ({numbers})")
+    places = {record: at for at, record in reversed(list(enumerate(expected)))}
+    order = [places[record] for record in dict.fromkeys(found) if record in places]
+    if any(later < earlier for earlier, later in pairwise(order)):
+        parts.append(f"out of order: {order[: 3 * _SHOWN]}")
+    return "; ".join(parts)
+
+
+def _shown(record: Any, expected: Sequence[Any]) -> str:
+    value = record.value if isinstance(record, Seen) else record
+    short = value[:_SHOWN_BYTES] if isinstance(value, bytes) else value
+    return f"#{expected.index(record)} {short!r}" if record in expected else f"{short!r}"

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
-_MOST_PER_PARTITION: Final = 16
+_MANY_DUE: Final = 500
+"""So many syncs are written at once; more only where they can not be written as fast as they become due."""
+_MOST_PER_PARTITION: Final = 1_000
+"""Beyond that the syncs of a partition are thinned out, oldest and newest stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ class SyncWriter:
         self._due: dict[tuple[str, int], list[RunSync]] = {}
         self._taken: dict[tuple[str, int], list[RunSync]] = {}
         """What is being written."""
+        self._due_count = 0
         self._told = ""
 
     def acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
@@ -69,30 +73,37 @@ class SyncWriter:
             runs.extend(first, count)
             due = rule.note_batch(first, count)
         else:
-            # What was left out is not known record by record; the last one is at most here.
-            last = SyncPair(outgoing.last_offset, base_offset + count - 1)
             runs.end()
-            due = last if rule.note(last) else None
-        if due is not None:
+            if len(outgoing.offsets) == count:
+                pairs = [SyncPair(upstream, base_offset + at) for at, upstream in enumerate(outgoing.offsets)]
+            else:
+                # What was left out is not known record by record; the last one is at most here.
+                pairs = [SyncPair(outgoing.last_offset, base_offset + count - 1)]
+            due = [pair for pair in pairs if rule.note(pair)]
+        if due:
             self._keep(key, due)
 
-    def _keep(self, key: tuple[str, int], pair: SyncPair) -> None:
-        """Keep a pair until it is written: of each run of records the newest."""
+    def _keep(self, key: tuple[str, int], pairs: Sequence[SyncPair]) -> None:
+        """Keep pairs until they are written."""
         runs = self._runs[key]
-        sync = runs.sync(pair)
         due = self._due.setdefault(key, [])
+        before = len(due)
         due += runs.take_ended()
-        if due and due[-1].first_upstream == sync.first_upstream:
-            due.pop()
-        due.append(sync)
-        del due[:-_MOST_PER_PARTITION]
+        due += map(runs.sync, pairs)
+        _thin_out(due)
+        self._due_count += len(due) - before
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether so many syncs are due that they should be written before the interval is over."""
+        return self._due_count >= _MANY_DUE and not self._told
 
     def take(self) -> list[Record]:
         """Return the records of what is due and of what waits, to be sent; ``settle`` follows."""
         for key, rule in self._rules.items():
             if (pair := rule.flush()) is not None:
-                self._keep(key, pair)
-        self._taken, self._due = self._due, {}
+                self._keep(key, [pair])
+        self._taken, self._due, self._due_count = self._due, {}, 0
         now_ms = int(time.time() * 1000)
         records: list[Record] = []
         for (topic, partition), due in self._taken.items():
@@ -119,10 +130,8 @@ class SyncWriter:
             self._told = "" if taken else self._told
             return
         for key, due in taken.items():
-            newer = self._due.get(key, [])
-            if newer and due[-1].first_upstream == newer[0].first_upstream:
-                due.pop()
-            self._due[key] = (due + newer)[-_MOST_PER_PARTITION:]
+            self._due[key] = kept = [*due, *self._due.get(key, ())]
+            _thin_out(kept)
         reason = str(error)
         if reason != self._told:
             logger.warning("%s: offset syncs could not be written: %s", self._flow, reason)
@@ -131,3 +140,9 @@ class SyncWriter:
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()
+
+
+def _thin_out(due: list[RunSync]) -> None:
+    """Leave out every second sync of a list that is too long, but for the first and the last one."""
+    if len(due) > _MOST_PER_PARTITION:
+        del due[1:-1:2]

@@ -49,19 +49,22 @@ class SyncRule:
             self._last_sync_downstream = pair.downstream
         return due
 
-    def note_batch(self, first: SyncPair, count: int) -> SyncPair | None:
-        """Take a batch of records without gaps; returns the newest pair that is to be written now.
+    def note_batch(self, first: SyncPair, count: int) -> list[SyncPair]:
+        """Take a batch of records without gaps; returns the pairs that are to be written now, in order.
 
-        Whole batches are copied, so that the pairs between the first and the last record are known as well; of
-        several that are due the newest says most.
+        They are those that MirrorMaker finds by taking the records one by one: ``OffsetSyncStore`` translates as finely
+        as the syncs are apart, so none of them may be left out.
         """
-        found = first if self.note(first) else None
-        last = SyncPair(first.upstream + count - 1, first.downstream + count - 1)
-        if count == 1:
-            return found
+        found = [first] if self.note(first) else []
         # Nothing but the distance can make a record inside a batch due.
-        self._previous = SyncPair(last.upstream - 1, last.downstream - 1)
-        return last if self.note(last) else found
+        end = first.downstream + count
+        due = max(self._last_sync_downstream + 1 + self.lag_max, first.downstream + 1)
+        for downstream in range(due, end, self.lag_max + 1):
+            found.append(SyncPair(first.upstream + downstream - first.downstream, downstream))
+            self._last_sync_downstream = downstream
+        self._previous = last = SyncPair(first.upstream + count - 1, end - 1)
+        self._waiting = None if found and found[-1] == last else last
+        return found
 
     def flush(self) -> SyncPair | None:
         """Return the pair that waits, None when there is none."""

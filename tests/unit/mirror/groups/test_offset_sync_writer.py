@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,13 +70,43 @@ def batch(last_offset: int, count: int, *, is_dense: bool = True) -> Outgoing:
     return Outgoing(memoryview(b""), count, last_offset + 1, 0, None, last_offset=last_offset, is_dense=is_dense)
 
 
-def test_of_a_batch_the_newest_record_is_written(writer: SyncWriter, written: Written) -> None:
+def test_of_a_batch_the_first_and_the_newest_record_are_written(writer: SyncWriter, written: Written) -> None:
     """K894-40."""
     writer.acknowledged(ORDERS, batch(1009, 10), 500)
     write(writer)
-    assert written.syncs == [(1009, 509)]
+    assert written.syncs == [(1000, 500), (1009, 509)]
     write(writer)
-    assert written.syncs == [(1009, 509)], "nothing new"
+    assert written.syncs == [(1000, 500), (1009, 509)], "nothing new"
+
+
+def test_syncs_within_a_large_batch_are_no_further_apart_than_asked_for(writer: SyncWriter, written: Written) -> None:
+    """K894-40: the very first record is the first sync, as MirrorMaker's."""
+    writer.acknowledged(ORDERS, batch(999, 1000), 0)
+    write(writer)
+    assert written.syncs == [*((at, at) for at in range(0, 1000, 101)), (999, 999)]
+
+
+def test_of_records_with_gaps_each_is_a_sync_that_follows_a_gap(writer: SyncWriter, written: Written) -> None:
+    """K894-40."""
+    compacted = replace(batch(1010, 5, is_dense=False), offsets=(1000, 1001, 1005, 1006, 1010))
+    writer.acknowledged(ORDERS, compacted, 500)
+    write(writer)
+    assert written.syncs == [(1000, 500), (1005, 502), (1010, 504)]
+
+
+def test_many_syncs_are_due_before_the_interval_is_over_and_too_many_are_thinned_out(
+    writer: SyncWriter, written: Written
+) -> None:
+    writer.acknowledged(ORDERS, batch(49_999, 50_000), 0)
+    assert not writer.is_full
+    writer.acknowledged(ORDERS, batch(199_999, 150_000), 50_000)
+    assert writer.is_full
+    write(writer)
+    assert not writer.is_full
+    assert written.syncs[0] == (0, 0)
+    assert written.syncs[-1] == (199_999, 199_999)
+    assert written.syncs == sorted(written.syncs)
+    assert 500 < len(written.syncs) <= 1_001
 
 
 def test_a_batch_with_gaps_counts_by_its_last_record(writer: SyncWriter, written: Written) -> None:
@@ -105,11 +136,11 @@ def test_what_could_not_be_written_is_written_later_and_told_once(
     written.away = False
     writer.acknowledged(ORDERS, batch(19, 10), 10)
     write(writer)
-    assert written.syncs == [(19, 19)]
+    assert written.syncs == [(0, 0), (9, 9), (19, 19)]
 
 
 def test_what_is_copied_while_syncs_are_written_is_kept(writer: SyncWriter, written: Written) -> None:
-    """K894-40: of a run that grew meanwhile the newest pair is written, whether the older one was or not."""
+    """K894-40."""
     # given
     writer.acknowledged(ORDERS, batch(9, 10), 0)
     records = writer.take()
@@ -118,8 +149,8 @@ def test_what_is_copied_while_syncs_are_written_is_kept(writer: SyncWriter, writ
     writer.settle(ConnectionLostError("nobody answers"))
     write(writer)
     # then
-    assert written.syncs == [(19, 19)]
-    assert len(records) == 1
+    assert written.syncs == [(0, 0), (9, 9), (19, 19)]
+    assert len(records) == 2
 
 
 def test_runs_that_could_not_be_written_come_before_those_of_later(writer: SyncWriter, written: Written) -> None:
@@ -131,4 +162,4 @@ def test_runs_that_could_not_be_written_come_before_those_of_later(writer: SyncW
     writer.settle(ConnectionLostError("nobody answers"))
     write(writer)
     # then
-    assert written.syncs == [(9, 9), (119, 59)]
+    assert written.syncs == [(0, 0), (9, 9), (9, 9), (110, 50), (119, 59)]

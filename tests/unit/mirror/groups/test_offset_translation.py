@@ -43,26 +43,25 @@ def test_what_is_not_due_is_written_at_the_next_flush_once() -> None:
 def test_a_batch_counts_as_its_records() -> None:
     """K894-40."""
     rule = SyncRule(100)
-    assert rule.note_batch(SyncPair(0, 50), 10) == (0, 50)
-    assert rule.note_batch(SyncPair(10, 60), 10) is None
-    assert rule.note_batch(SyncPair(20, 70), 300) == (319, 369)
-    assert rule.note_batch(SyncPair(500, 370), 1) == (500, 370), "records of the source were left out"
+    assert rule.note_batch(SyncPair(0, 50), 10) == [(0, 50)]
+    assert rule.note_batch(SyncPair(10, 60), 10) == []
+    assert rule.note_batch(SyncPair(20, 70), 300) == [(101, 151), (202, 252), (303, 353)]
+    assert rule.flush() == (319, 369)
+    assert rule.note_batch(SyncPair(500, 370), 1) == [(500, 370)], "records of the source were left out"
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.booleans()), max_size=40), st.integers(0, 200))
-def test_after_a_batch_the_last_sync_is_never_further_back_than_asked_for(
+def test_of_batches_the_syncs_are_those_of_their_records_one_by_one(
     batches: list[tuple[int, bool]], lag_max: int
 ) -> None:
-    rule = SyncRule(lag_max)
+    by_batch, by_record = SyncRule(lag_max), SyncRule(lag_max)
     upstream = downstream = 0
-    newest = -1
     for count, gap in batches:
         upstream += 5 * gap
-        if (pair := rule.note_batch(SyncPair(upstream, downstream), count)) is not None:
-            newest = pair.downstream
+        pairs = [SyncPair(upstream + at, downstream + at) for at in range(count)]
+        assert by_batch.note_batch(pairs[0], count) == [pair for pair in pairs if by_record.note(pair)]
+        assert by_batch._waiting == by_record._waiting
         upstream, downstream = upstream + count, downstream + count
-        assert newest >= 0
-        assert downstream - 1 - newest <= max(lag_max, 0)
 
 
 FOUR = ((0, 0), (100, 50), (200, 150), (300, 250))

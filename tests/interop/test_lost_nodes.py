@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -21,14 +22,19 @@ from klamm.admin import (
     ResourceType,
     TopicPartition,
 )
+from klamm.client.cluster import Cluster
+from klamm.mirror.copy import transactions
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from tests.support.copiers import copy_settings, is_done, run_until
+from tests.support.exactly_once import assert_exactly_once
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import Seen, create_topic, produce, read, wait_for_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from klamm.mirror.copy.copier import PartitionProgress
 
 YEAR_2013 = 1_356_998_400_000
 AWAY_S = 15.0
@@ -108,7 +114,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(cluster:
     ending = threading.Event()
 
     def write() -> None:
-        settings = {"enable.idempotence": True, "delivery.timeout.ms": 55_000}
+        settings = {"delivery.timeout.ms": 55_000}
         number = 0
         while not ending.is_set():
             batch = [(at, Seen(None, b"%d" % (number + at), (), YEAR_2013)) for at in range(PARTITIONS)]
@@ -143,3 +149,53 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(cluster:
     assert calls.done > 100
     assert calls.slowest_s < CALL_TIMEOUT_S / 2
     assert read(address, "L.lost", {at: len(records) for at, records in written.items()}) == written
+
+
+def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_that_wait_for_it(
+    cluster: KafkaCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata are not asked for again and again meanwhile, and everything arrives once when it is over."""
+    # given
+    address = cluster.bootstrap_servers
+    monkeypatch.setattr(transactions, "_CLOSING_S", 3.0)
+    lasting, lost = (1,), 2
+    assignments = {"sick": lasting, "sound": lasting, "S.sick": (1, lost), "S.sound": lasting}
+    with AdminClient(address) as admin:
+        new = [
+            NewTopic(name=name, replicas_assignments={0: nodes}, configs={**REPLICAS, "min.insync.replicas": "2"})
+            for name, nodes in {**assignments, "mm2-offsets.S.internal": lasting}.items()
+        ]
+        admin.create_topics(new).all().result(30)
+    for name in assignments:
+        wait_for_partitions(address, name, 1)
+    sick, sound = (PartitionId(name, 0, f"S.{name}") for name in ("sick", "sound"))
+    records = [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(20)]
+    cluster.nodes[lost].kill()
+    for partition in (sick, sound):
+        produce(address, partition.topic, [(0, record) for record in records])
+    refresh = create_autospec(Cluster.refresh, side_effect=Cluster.refresh)
+    monkeypatch.setattr(Cluster, "refresh", refresh)
+    copier = Copier(copy_settings(address, address, alias="S", shards=1), [sick, sound])
+
+    def by_topic() -> dict[str, PartitionProgress]:
+        return {row.topic: row for row in copier.progress()}
+
+    with contextlib.closing(copier):
+        # when
+        run_until(copier, lambda: "NOT_ENOUGH_REPLICAS" in by_topic()["sick"].reason)
+        produce(address, "sound", [(0, record) for record in records])
+        told = "S.sick-0: the target refuses records: NOT_ENOUGH_REPLICAS"
+        run_until(copier, lambda: all(told in row.reason for row in copier.progress()))
+        # then
+        assert "Other partitions of transactional id S-mm2-klamm-S-1-0 that had to wait: 1" in caplog.text
+        # when
+        refresh.reset_mock()
+        until = time.monotonic() + 10
+        run_until(copier, lambda: time.monotonic() > until)
+        # then
+        assert refresh.call_count < 20
+        # when
+        cluster.nodes[lost].start(expected_nodes=3)
+        run_until(copier, lambda: all(map(is_done, copier.progress())))
+    assert_exactly_once(address, "S.sick", {0: records})
+    assert_exactly_once(address, "S.sound", {0: records * 2})

@@ -112,7 +112,7 @@ class KafkaCluster:
 
     Args:
         nodes: How many; each is broker and controller.
-        properties: Broker settings on top of (or instead of) those a small cluster needs.
+        properties: Broker settings on top of (or instead of) those a small cluster needs; ``{node}`` is the node's id.
         heap: ``-Xmx`` per node.
         jvm_options: Compiler and collector; the default starts fast, benchmarks pass what Kafka ships with.
     """
@@ -239,7 +239,7 @@ class KafkaCluster:
             "broker.session.timeout.ms": "4000",
             # Tests that want compaction do not want to wait 15 s for it.
             "log.cleaner.backoff.ms": "500",
-            **self._properties,
+            **{name: value.replace("{node}", str(node.node_id)) for name, value in self._properties.items()},
         }
 
 

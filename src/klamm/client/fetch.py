@@ -26,6 +26,8 @@ class FetchLimits(NamedTuple):
     partition_max_bytes: int
     min_bytes: int
     max_wait_ms: int
+    rack_id: str = ""
+    """The asker's ``client.rack``: a leader names the replica of that rack to fetch from (KIP-392). Empty: none."""
 
 
 class WantedRecords(NamedTuple):
@@ -61,6 +63,8 @@ class FetchedPartition(NamedTuple):
     records: memoryview
     diverging: EpochEnd | None = None
     """Where the leader's log parts from what was read before; None: nowhere, as far as the leader was asked."""
+    preferred_read_replica: int = -1
+    """The node to fetch from instead, as it is nearer; -1: none."""
 
 
 def fetch_request(
@@ -104,6 +108,7 @@ def fetch_request(
         isolation_level=int(read_committed),
         session_id=session_id,
         session_epoch=session_epoch,
+        rack_id=limits.rack_id,
         topics=list(topics.values()),
         forgotten_topics_data=[
             FetchRequest.ForgottenTopic(topic=topic, topic_id=topic_id, partitions=[partition])
@@ -134,6 +139,7 @@ def fetched_partitions(
                 aborted=_aborted(partition) if read_committed else None,
                 records=memoryview(partition.records or b""),
                 diverging=_diverging(partition),
+                preferred_read_replica=partition.preferred_read_replica,
             )
 
 

@@ -5,6 +5,7 @@ from uuid import UUID
 import pytest
 
 from klamm.client.fetch import (
+    EpochEnd,
     FetchLimits,
     WantedRecords,
     fetch_request,
@@ -92,3 +93,28 @@ def test_fetch_answers_are_told_by_topic_name(version: int, read_committed: bool
     assert (fetched.topic, fetched.partition, bytes(fetched.records)) == ("t", 4, b"abc")
     assert fetched.end_offset == (15 if read_committed else 20)
     assert [entry.producer_id for entry in fetched.aborted or ()] == ([3] if read_committed else [])
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+def test_leader_epochs_and_the_rack_go_with_every_version_that_has_them(version: int) -> None:
+    """KIP-320, KIP-392 and KIP-595: current_leader_epoch from 9, rack_id from 11, last_fetched_epoch from 12 on."""
+    wanted = [WantedRecords("t", IDS["t"], 0, 5, current_leader_epoch=7, last_fetched_epoch=6)]
+    request = fetch_request(wanted, FetchLimits(100, 50, 1, 250, rack_id="near"), read_committed=True)
+    read = decode(FetchRequest, version, encode(request, version))
+    (partition,) = read.topics[0].partitions
+    assert partition.current_leader_epoch == (7 if version >= 9 else -1)
+    assert partition.last_fetched_epoch == (6 if version >= 12 else -1)
+    assert read.rack_id == ("near" if version >= 11 else "")
+
+
+def test_where_logs_part_and_which_replica_is_nearer_are_told() -> None:
+    partition = FetchResponse.PartitionData(
+        diverging_epoch=FetchResponse.EpochEndOffset(epoch=3, end_offset=40), preferred_read_replica=2
+    )
+    topic = FetchResponse.FetchableTopicResponse(
+        topic_id=IDS["t"], partitions=[partition, FetchResponse.PartitionData()]
+    )
+    response = decode(FetchResponse, 17, encode(FetchResponse(responses=[topic]), 17))
+    told, plain = fetched_partitions(response, {IDS["t"]: "t"}, with_topic_ids=True, read_committed=False)
+    assert (told.diverging, told.preferred_read_replica) == (EpochEnd(3, 40), 2)
+    assert (plain.diverging, plain.preferred_read_replica) == (None, -1)

@@ -19,7 +19,7 @@ from klamm.mirror.copy.producer import Producer
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.copy.source_offset_writer import PositionWriter
 from klamm.mirror.copy.start import Start
-from klamm.mirror.copy.transactions import ShardTransactions
+from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.groups.offset_sync_writer import SyncWriter
 from klamm.protocol.errors import ProtocolError
 
@@ -37,6 +37,7 @@ _LAST_BACKOFF_S: Final = 5.0
 _IDLE_WAIT_S: Final = 0.1
 _DRAIN_S: Final = 20.0
 _START_EVERY_S: Final = 0.5
+_START_AT_LEAST_EVERY_S: Final = 2.0
 
 _FAR_S: Final = 0.005
 """With an answer in such a time, five batches of 16 KiB on their way are 16 MB/s of a partition."""
@@ -104,7 +105,10 @@ class Copier:
         self._backoff_s = self._lost_backoff_s = _FIRST_BACKOFF_S
         self._not_before = 0.0
         self._positions_due = 0.0
+        self._held_up_by = ""
+        """Why the last transaction was lost, if that was because of some of its partitions."""
         self._start_due = 0.0
+        self._start_backoff_s = _START_EVERY_S
         self._connect()
 
     def _connect(self) -> None:
@@ -182,17 +186,23 @@ class Copier:
             self._fetcher.sweep(now)
             self._producer.sweep(now)
             self._note_positions()
-            if now >= self._positions_due and not self._positions.is_busy:
+            syncs_are_full = self._syncs is not None and self._syncs.is_full
+            if (now >= self._positions_due or syncs_are_full) and not self._positions.is_busy:
                 self._begin_positions()
         except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
             self._back_off(now, str(error))
         except TransactionLostError as error:
+            if isinstance(error, HeldUpError):
+                self._held_up_by = str(error)
             self._begin_again(now, str(error))
         else:
             if now >= self._not_before:
                 self._backoff_s = _FIRST_BACKOFF_S
 
     def _back_off(self, now: float, reason: str) -> None:
+        if self._held_up_by:
+            # The target can not end that transaction before these partitions take its markers, and refuses all others.
+            reason = f"{reason}. Before that, {self._held_up_by}"
         logger.info("%s waits: %s", self._settings.flow, reason)
         self._fetcher.sweep(now)
         self._producer.sweep(now)
@@ -236,6 +246,7 @@ class Copier:
         )
         if self._transactions.is_idle and not was_idle:
             self._lost_backoff_s = _FIRST_BACKOFF_S
+            self._held_up_by = ""
 
     def _start_more(self, now: float) -> None:
         if not self._unstarted or now < self._start_due:
@@ -244,7 +255,7 @@ class Copier:
             return
         if self._positions.is_busy:
             return  # a position of a topic that was created again must not come after those of the new one
-        self._start_due = now + _START_EVERY_S
+        self._start_due = now + self._start_backoff_s
         start = Start(self._settings, self._source, self._target, self._store, self._transactions)
         waiting = dict(self._unstarted)
         self._unstarted = {}
@@ -258,7 +269,9 @@ class Copier:
                 for partition_id, reason in waiting.items()
                 if partition_id not in started
             }
-        self._fetcher.refresh_at = self._producer.refresh_at = now
+        self._start_backoff_s = min(self._start_backoff_s * 2, _START_AT_LEAST_EVERY_S)
+        if len(self._unstarted) < len(waiting):
+            self._start_backoff_s = _START_EVERY_S
 
     def _add(self, copy: PartitionCopy) -> None:
         topic, partition, _ = partition_id = copy.partition_id

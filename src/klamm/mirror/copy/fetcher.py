@@ -25,6 +25,7 @@ from klamm.client.fetch import (
 )
 from klamm.client.fetch_sessions import FetchSession, Key
 from klamm.mirror.copy.partition import CopyState, PartitionCopy
+from klamm.mirror.copy.refreshing import TopicRefreshes
 from klamm.mirror.source_offsets import Position
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REFRESH_EVERY_S: Final = 300.0
-_RETRY_S: Final = 0.2
 _LATE_S: Final = 40.0
 _SHORT_WAIT_MS: Final = 20
 """How long a lane of what is behind may be taken by a fetch that finds nothing."""
@@ -121,8 +120,10 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         """What is caught up, by leader."""
         self._turn = 0
+        self._nearest: dict[Key, int] = {}
+        """Replicas that leaders have named as nearer than themselves. Empty without ``client.rack``."""
         self._topic_ids: dict[str, UUID] = {}
-        self.refresh_at = 0.0
+        self._refreshes = TopicRefreshes()
 
     def add(self, key: Key, topic_id: UUID) -> None:
         """Fetch a partition from now on, and only while its topic has this id."""
@@ -149,8 +150,7 @@ class Fetcher:
         """
         if not self._copies:
             return
-        if now >= self.refresh_at:
-            self._refresh(now)
+        self._refresh(now)
         if sum(copy.pending_bytes for copy in self._active.values()) >= self._settings.buffer_bytes:
             return
         for (leader, lane), wanted in self._wanted(now).items():
@@ -166,25 +166,32 @@ class Fetcher:
                     self._lose(leader, list(session), error, now)
 
     def _lose(self, leader: int, keys: Collection[Key], error: ConnectionLostError, now: float) -> None:
-        """Only what a node leads waits for it; its partitions may have new leaders soon."""
-        self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+        """Only what is fetched from a node waits for it; its partitions may have new leaders soon."""
         self._end_session(leader)
+        self._forget_nearest(leader)
         for key in keys:
-            if (copy := self._copies.get(key)) is not None:
-                copy.wait(f"source: {error}", retry_at=now + _RETRY_S)
+            self._failed(key, f"source: {error}", now)
+
+    def _failed(self, key: Key, reason: str, now: float) -> None:
+        """Let a partition wait, and ask for its topic's metadata by then."""
+        if (copy := self._copies.get(key)) is not None:
+            self._refreshes.want(key[0], copy.source_failed(reason, now))
 
     def _refresh(self, now: float) -> None:
-        self.refresh_at = now + _RETRY_S
-        topics = sorted({topic for topic, _ in self._copies})
+        topics = self._refreshes.due((topic for topic, _ in self._copies), now)
+        if not topics:
+            return
         self._source.refresh(topics)
-        self.refresh_at = now + _REFRESH_EVERY_S
+        self._refreshes.done(topics, now)
+        # A nearer replica may have come, or be gone.
+        self._nearest = {key: node for key, node in self._nearest.items() if key[0] not in topics}
         for topic in topics:
             topic_id = self._source.topic_id(topic)
             if topic_id != ZERO_UUID and self._topic_ids.setdefault(topic, topic_id) != topic_id:
                 self._on_recreated(topic)
         for leader, session in self._sessions.items():
             for key in session:
-                if self._source.leader(*key) != leader:
+                if self._fetch_from(key) != leader:
                     session.forget(key)
                     self._behind[key] = None
 
@@ -232,11 +239,18 @@ class Fetcher:
         return WantedRecords(topic, topic_id, partition, copy.fetch_offset, leader_epoch, last_epoch)
 
     def _leader(self, copy: PartitionCopy, now: float) -> int | None:
-        leader = self._source.leader(copy.partition_id.topic, copy.partition_id.partition)
+        leader = self._fetch_from(copy.partition_id[:2])
         if leader is None:
-            copy.wait("no leader on the source", retry_at=now + _RETRY_S)
-            self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+            self._failed(copy.partition_id[:2], "no leader on the source", now)
         return leader
+
+    def _fetch_from(self, key: Key) -> int | None:
+        """Return the node to fetch from: the leader, unless it has named a replica that is nearer (KIP-392)."""
+        return self._nearest.get(key, self._source.leader(*key))
+
+    def _forget_nearest(self, node: int) -> None:
+        """Ask the leaders again that had named a replica."""
+        self._nearest = {key: nearest for key, nearest in self._nearest.items() if nearest != node}
 
     def _has_room(self, copy: PartitionCopy, now: float) -> bool:
         return now >= copy.retry_at and copy.pending_bytes < self._settings.fetch_limits.partition_max_bytes
@@ -270,14 +284,14 @@ class Fetcher:
                 key = (fetched.topic, fetched.partition)
                 if key in session:
                     self._take(fetched, session.offset(key), memory)
-                    self._settle(session, key)
+                    self._settle(session, leader, key)
 
         self._submit((leader, _Lane.CAUGHT_UP), request, session.names, on_response, now)
 
-    def _settle(self, session: FetchSession, key: Key) -> None:
+    def _settle(self, session: FetchSession, leader: int, key: Key) -> None:
         """Decide whether a partition that the session told something of stays in it."""
         copy = self._copies.get(key)
-        goes_on = copy is not None and copy.state is not CopyState.STOPPED
+        goes_on = copy is not None and copy.state is not CopyState.STOPPED and self._fetch_from(key) == leader
         if copy is not None and goes_on and copy.is_caught_up and self._has_room(copy, self._clock()):
             session.want(self._next_records(copy))
             return
@@ -323,11 +337,9 @@ class Fetcher:
         name = error_name(response.error_code)
         logger.info("%s: a fetch was refused: %s", self._settings.flow, name)
         if response.error_code not in _SESSION_LOST:
-            retry_at = self._clock() + _RETRY_S
-            self.refresh_at = min(self.refresh_at, retry_at)
+            now = self._clock()
             for key in keys:
-                if (copy := self._copies.get(key)) is not None:
-                    copy.wait(f"the source refuses a fetch: {name}", retry_at=retry_at)
+                self._failed(key, f"the source refuses a fetch: {name}", now)
             self.ask_for_all()
         return True
 
@@ -336,6 +348,13 @@ class Fetcher:
         copy = self._copies.get(key)
         if copy is None or copy.state is CopyState.STOPPED or copy.fetch_offset != asked:
             return  # it begins elsewhere by now
+        if fetched.preferred_read_replica >= 0:
+            self._nearest[key] = fetched.preferred_read_replica
+            return
+        if key in self._nearest and not _is_final(fetched, asked):
+            del self._nearest[key]
+            copy.source_failed("a replica near the mirror does not have the next records", self._clock())
+            return
         if fetched.error_code != ErrorCode.NONE:
             self._refused(copy, fetched.error_code, self._clock())
             return
@@ -358,15 +377,14 @@ class Fetcher:
         if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(copy, now)
             return
-        copy.wait(f"the source refuses a fetch: {error_name(error_code)}", retry_at=now + _RETRY_S)
-        self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+        self._failed(copy.partition_id[:2], f"the source refuses a fetch: {error_name(error_code)}", now)
 
     def _out_of_range(self, copy: PartitionCopy, now: float) -> None:
         key = (copy.partition_id.topic, copy.partition_id.partition)
         first = self._source.list_offsets([key], clusters.EARLIEST).get(key)
         end = self._source.list_offsets([key], clusters.LATEST).get(key)
         if first is None or end is None:
-            copy.wait("the source does not tell which offsets it holds", retry_at=now + _RETRY_S)
+            self._failed(key, "the source does not tell which offsets it holds", now)
         elif copy.fetch_offset < first and self._settings.continue_after_loss:
             logger.warning(
                 "%s: %s-%d: offsets %d to %d were purged on the source before they were mirrored; going on at %d",
@@ -404,7 +422,7 @@ class Fetcher:
         """
         topic, partition, remote_topic = copy.partition_id
         if not copy.is_settled:
-            copy.wait(what, retry_at=now + _RETRY_S)
+            copy.source_failed(what, now)
         elif self._settings.continue_after_loss:
             logger.warning(
                 "%s: %s-%d: %s; going on at %d, behind what %s holds",
@@ -423,6 +441,20 @@ class Fetcher:
             if not sent.connection.closed:
                 continue
             del self._in_flight[leader, lane]
-            self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+            asked: Iterable[Key] = sent.keys
+            if lane is _Lane.CAUGHT_UP:
+                asked = self._sessions.get(leader, ())
+            for topic in {topic for topic, _ in asked}:
+                self._refreshes.want(topic, now)
+            self._forget_nearest(leader)
             if lane is _Lane.CAUGHT_UP:
                 self._end_session(leader)
+
+
+def _is_final(fetched: FetchedPartition, asked: int) -> bool:
+    """Return whether the leader would answer as a follower did.
+
+    A follower that lags behind refuses an offset that the leader has, or takes the end of its own log for a divergence.
+    """
+    lags_behind = fetched.end_offset < asked
+    return fetched.error_code == ErrorCode.NONE and not (fetched.diverging is not None and lags_behind)

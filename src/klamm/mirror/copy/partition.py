@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.copy.epochs import FetchedEpochs
+from klamm.mirror.copy.refreshing import backoff_s
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.source_offsets import Position
 from klamm.protocol.types import MAX_SEQUENCE
@@ -54,6 +55,8 @@ class PartitionCopy:
         "_largest_joined",
         "_proven_at_ms",
         "_put_back_count",
+        "_source_failures",
+        "_target_failures",
         "acked_offset",
         "batch_bytes",
         "bytes_copied",
@@ -114,6 +117,8 @@ class PartitionCopy:
         self.retrying = False
         """A batch failed: nothing new goes out until all in flight are answered, so that the order stays."""
         self.retry_at = 0.0
+        self._source_failures = self._target_failures = 0
+        """In a row."""
         self.producer_lost = False
         """The target forgot our producer: a new one is needed once nothing is in flight."""
         self.too_large = False
@@ -207,6 +212,7 @@ class PartitionCopy:
     def fetched(self, *, end_offset: int) -> None:
         """Note an answer of the source without an error."""
         self.end_offset = end_offset
+        self._source_failures = 0
         if self.state is CopyState.WAITING and not self.retrying:
             self.state, self.reason = CopyState.COPYING, ""
 
@@ -257,6 +263,7 @@ class PartitionCopy:
     def acknowledge(self, outgoing: Outgoing) -> None:
         """Count a batch as done."""
         self.in_flight.remove(outgoing)
+        self._target_failures = 0
         if outgoing.producer == self.producer:
             self._proven_at_ms = _now_ms()
         self._ahead_offset = max(self._ahead_offset, outgoing.next_offset)
@@ -288,6 +295,29 @@ class PartitionCopy:
         if self.state is not CopyState.STOPPED:
             self.state, self.reason = CopyState.WAITING, reason
             self.retry_at = max(self.retry_at, retry_at)
+
+    def source_failed(self, reason: str, now: float) -> float:
+        """Wait for the source, longer after each failure in a row; returns when to try again."""
+        self._source_failures += 1
+        retry_at = now + backoff_s(self._source_failures)
+        self.wait(reason, retry_at=retry_at)
+        return retry_at
+
+    def target_failed(self, reason: str, now: float, *outgoing: Outgoing) -> float:
+        """Wait for the target, longer after each failure in a row; returns when to try again.
+
+        Args:
+            reason: What went wrong.
+            now: By the clock of the copier.
+            outgoing: A batch that failed, which is queued again. Those behind it that fail with it count once.
+        """
+        if not self.retrying:
+            self._target_failures += 1
+        retry_at = now + backoff_s(max(1, self._target_failures))
+        for each in outgoing:
+            self.put_back(each, reason, retry_at=retry_at)
+        self.wait(reason, retry_at=retry_at)
+        return retry_at
 
     def stop(self, reason: str) -> None:
         """End the copying of this partition, loudly."""

@@ -81,6 +81,7 @@ def _fetch_limits(consumer: ClientProperties) -> FetchLimits:
         partition_max_bytes=number(consumer, "consumer", "max.partition.fetch.bytes", 2 * _MIB),
         min_bytes=number(consumer, "consumer", "fetch.min.bytes", 1),
         max_wait_ms=min(number(consumer, "consumer", "fetch.max.wait.ms", _MAX_WAIT_MS), _MAX_WAIT_MS),
+        rack_id=consumer.get("client.rack", ""),
     )
 
 

@@ -26,6 +26,7 @@ from klamm.client.produce import (
 )
 from klamm.client.transactions import TransactionLostError
 from klamm.mirror.copy.partition import CopyState, PartitionCopy
+from klamm.mirror.copy.refreshing import TopicRefreshes
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
@@ -49,8 +50,6 @@ _SPREAD_FROM: Final = 64 * 1024
 _MAX_REQUESTS: Final = 8
 """On a lane."""
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
-_REFRESH_EVERY_S: Final = 300.0
-_RETRY_S: Final = 0.2
 _LATE_S: Final = 40.0
 _LAST_VERSION: Final = 32767
 
@@ -73,6 +72,19 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Answers that say that the metadata are old (Kafka's ``InvalidMetadataException``)."""
 _PRODUCER_LOST: Final = frozenset(
     {
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -128,7 +140,7 @@ class Producer:
         self._in_flight: dict[_Lane, tuple[Connection, deque[_Sent]]] = {}
         self._fresh: ProducerStamp | None = None
         self._turn = 0
-        self.refresh_at = 0.0
+        self._refreshes = TopicRefreshes()
 
     @property
     def busy(self) -> bool:
@@ -146,14 +158,12 @@ class Producer:
         ready = [copy for copy in self._active.values() if self._can_send(copy, now)]
         if not ready:
             return
-        if now >= self.refresh_at:
-            self._refresh(now)
+        self._refresh(now)
         by_lane: dict[_Lane, list[PartitionCopy]] = {}
         for copy in ready:
             leader = self._target.leader(copy.partition_id.remote_topic, copy.partition_id.partition)
             if leader is None:
-                copy.wait("no leader on the target", retry_at=now + _RETRY_S)
-                self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+                self._refreshes.want(copy.partition_id.remote_topic, copy.target_failed("no leader on the target", now))
             else:
                 by_lane.setdefault((leader, self._lane(copy)), []).append(copy)
         for lane, copies in by_lane.items():
@@ -161,9 +171,8 @@ class Producer:
                 self._send_on(lane, copies, now)
             except ConnectionLostError as error:
                 # Only what this lane carries waits; its partitions may have new leaders soon.
-                self.refresh_at = min(self.refresh_at, now + _RETRY_S)
                 for copy in copies:
-                    copy.wait(f"target: {error}", retry_at=now + _RETRY_S)
+                    self._refreshes.want(copy.partition_id.remote_topic, copy.target_failed(f"target: {error}", now))
 
     def _can_send(self, copy: PartitionCopy, now: float) -> bool:
         if self._transactions is None or not copy.can_send(now):
@@ -180,9 +189,9 @@ class Producer:
         return copy.lane
 
     def _refresh(self, now: float) -> None:
-        self.refresh_at = now + _RETRY_S
-        self._target.refresh(sorted({copy.partition_id.remote_topic for copy in self._copies.values()}))
-        self.refresh_at = now + _REFRESH_EVERY_S
+        if topics := self._refreshes.due((copy.partition_id.remote_topic for copy in self._copies.values()), now):
+            self._target.refresh(topics)
+            self._refreshes.done(topics, now)
 
     def _send_on(self, lane: _Lane, copies: list[PartitionCopy], now: float) -> None:
         connection = self._target.connection(*lane)
@@ -252,7 +261,7 @@ class Producer:
         for key, (copy, outgoing) in sent.items():
             answer = answers.get(key)
             if answer is None:
-                self._retry(copy, outgoing, "the target answered without this partition", now)
+                self._retry(copy, outgoing, "the target answered without this partition", now, moved=True)
             elif answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 is_new = answer.error_code == ErrorCode.NONE
                 self._note(copy, outgoing, answer.base_offset if is_new else -1)
@@ -280,11 +289,11 @@ class Producer:
             copy.put_back(outgoing, reason, retry_at=0.0)
             copy.too_large = True
         elif code in _RETRIABLE or not first:
-            self._retry(copy, outgoing, reason, now)
+            self._retry(copy, outgoing, reason, now, moved=code in _MOVED)
         elif code in _PRODUCER_LOST and self._transactions is not None:
             raise TransactionLostError(reason)
         elif code in _PRODUCER_LOST:
-            self._retry(copy, outgoing, reason, now)
+            self._retry(copy, outgoing, reason, now, moved=False)
             copy.producer_lost = True
         else:
             copy.put_back(outgoing, reason, retry_at=now)
@@ -304,9 +313,19 @@ class Producer:
                 offset = copy.pending[0].next_offset - 1
                 self._stop(copy, f"the record at offset {offset} is larger than the target's max.message.bytes")
 
-    def _retry(self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float) -> None:
-        copy.put_back(outgoing, reason, retry_at=now + _RETRY_S)
-        self.refresh_at = min(self.refresh_at, now + _RETRY_S)
+    def _retry(self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float, *, moved: bool) -> None:
+        """Queue a batch again.
+
+        Args:
+            copy: The partition.
+            outgoing: The batch.
+            reason: What went wrong.
+            now: By the clock of the copier.
+            moved: Whether the partition may have another leader by now, so that its metadata are asked for.
+        """
+        retry_at = copy.target_failed(reason, now, outgoing)
+        if moved:
+            self._refreshes.want(copy.partition_id.remote_topic, retry_at)
 
     def _stop(self, copy: PartitionCopy, reason: str) -> None:
         copy.stop(reason)
@@ -323,7 +342,7 @@ class Producer:
             del self._in_flight[lane]
             for sent in requests:
                 for copy, outgoing in sent.values():
-                    self._retry(copy, outgoing, "the connection to the target broke", now)
+                    self._retry(copy, outgoing, "the connection to the target broke", now, moved=True)
                     if not copy.in_flight:
                         self._mend(copy)
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 10.0
 _CLOSING_S: Final = 15.0
 _RETRY_S: Final = 0.5
+_NAMED: Final = 3
+"""Partitions named in a message."""
 _NOTHING: Final = memoryview(b"")
 _RECORDS_TO_OVERHEAD: Final = 3
 """A transaction takes records for so many times as long as beginning and ending one takes."""
@@ -83,6 +85,22 @@ class TransactionSettings:
 def shard_id(prefix: str, shards: int, shard: int) -> str:
     """Return the transactional id of a shard; plans with other numbers of shards have other ids."""
     return f"{prefix}-{shards}-{shard}"
+
+
+class HeldUpError(TransactionLostError):
+    """Records of some partitions were not acknowledged, so a transaction of others could not end."""
+
+    def __init__(self, late: Sequence[PartitionCopy], others: int, transactional_id: str) -> None:
+        """Name the late partitions, with what the target says of each, and count those that waited for them."""
+        named = "; ".join(
+            f"{copy.partition_id.remote_topic}-{copy.partition_id.partition}: {copy.reason or 'no answer'}"
+            for copy in late[:_NAMED]
+        )
+        more = f"; and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+        waited = (
+            f". Other partitions of transactional id {transactional_id} that had to wait: {others}" if others else ""
+        )
+        super().__init__(f"records were not acknowledged for {_CLOSING_S:g} s ({named}{more}){waited}")
 
 
 class _Phase(Enum):
@@ -322,8 +340,9 @@ class ShardTransactions:
         if not busy and not undecided:
             return True
         if now >= self._close_at:
-            waits = next((copy.reason for copy in undecided if copy.reason), "no answer")
-            raise TransactionLostError(f"records are not acknowledged for {_CLOSING_S:g} s: {waits}")
+            late = undecided or [copy for copy in copies if copy.in_flight]
+            others = {copy.partition_id for copy in (*copies, *self._touched.values()) if copy not in late}
+            raise HeldUpError(late, len(others), self.transactional_id)
         return False
 
     def _numbered(self, records: Mapping[int, Sequence[Record]]) -> OwnRecords:

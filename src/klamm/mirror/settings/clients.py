@@ -32,7 +32,7 @@ _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
 _HONOURED: Final[Mapping[str, Collection[str]]] = {
     "admin": (),
     "producer": ("transaction.timeout.ms",),
-    "consumer": ("auto.offset.reset", "isolation.level"),
+    "consumer": ("auto.offset.reset", "client.rack", "isolation.level"),
 }
 """What else means something here, by role."""
 _AS_IT_IS: Final[Mapping[str, tuple[str, ...]]] = {

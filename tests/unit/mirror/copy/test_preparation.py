@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from klamm.mirror.copy.preparation import copy_settings
+from klamm.mirror.settings.clients import without_meaning
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, parse_properties
 
@@ -29,3 +30,11 @@ def test_another_batch_size_is_refused_by_its_key(value: str) -> None:
     (flow,) = settings.flows
     with pytest.raises(SettingsError, match=f"^B.producer.batch.size={value}: expected a whole number from 0"):
         copy_settings(flow)
+
+
+def test_the_rack_of_the_sources_consumer_is_sent_with_fetches() -> None:
+    """KIP-392."""
+    line = "A.consumer.client.rack=eu-1a\n"
+    settings = parse_settings(parse_properties(BASE + line))
+    assert copy_settings(settings.flows[0]).fetch_limits.rack_id == "eu-1a"
+    assert "A.consumer.client.rack" not in without_meaning(settings.flows)

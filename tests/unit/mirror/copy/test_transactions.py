@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from klamm.mirror import own_records
 from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
-from klamm.mirror.copy.transactions import ShardTransactions, TransactionSettings
+from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions, TransactionSettings
 from klamm.mirror.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
@@ -290,6 +291,24 @@ def test_a_batch_that_is_never_acknowledged_loses_the_transaction(shard: Shard) 
     shard.drive(11.0, busy=True)
     with pytest.raises(TransactionLostError):
         shard.drive(60.0, busy=True)
+
+
+def test_a_partition_that_holds_up_others_is_named_with_its_reason(shard: Shard) -> None:
+    """One partition below min.insync.replicas: the message names it, and counts those that wait for it."""
+    for number in (0, 1):
+        shard.fetch(number)
+    shard.drive(10.0)
+    sound, sick = shard.send(1), shard.send(0)
+    shard.acknowledge(sound, 100, 1)
+    shard.drive(11.0, busy=True)
+    shard.copies[0].put_back(sick, "the target refuses records: NOT_ENOUGH_REPLICAS", retry_at=0.0)
+    shard.drive(11.1)
+    told = (
+        "records were not acknowledged for 15 s (A.t-0: the target refuses records: NOT_ENOUGH_REPLICAS). "
+        "Other partitions of transactional id A-mm2-klamm-A-4-1 that had to wait: 1"
+    )
+    with pytest.raises(HeldUpError, match=re.escape(told)):
+        shard.drive(60.0)
 
 
 def test_a_partition_that_stops_with_its_fate_unknown_loses_the_transaction(shard: Shard) -> None:

@@ -1,0 +1,36 @@
+"""What is asked of a cluster while some of its partitions are in trouble."""
+
+from __future__ import annotations
+
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.copy.refreshing import TopicRefreshes, backoff_s
+
+TOPICS = ("a", "b", "c")
+SICK = PartitionId("t", 0, "A.t")
+
+
+def test_all_topics_are_asked_for_once_and_then_those_in_trouble() -> None:
+    refreshes = TopicRefreshes()
+    assert refreshes.due(TOPICS, 1.0) == ["a", "b", "c"]
+    refreshes.done(TOPICS, 1.0)
+    assert refreshes.due(TOPICS, 1.0) == []
+    refreshes.want("b", 3.0)
+    refreshes.want("b", 2.0)
+    refreshes.want("b", 4.0)
+    assert refreshes.due(TOPICS, 1.9) == []
+    assert refreshes.due(TOPICS, 2.0) == ["b"], "and still so if asking fails"
+    assert refreshes.due(TOPICS, 2.1) == ["b"]
+    refreshes.done(["b"], 2.1)
+    assert refreshes.due(TOPICS, 5.0) == []
+    assert refreshes.due(TOPICS, 400.0) == ["a", "b", "c"]
+
+
+def test_waits_grow_to_a_second() -> None:
+    assert [backoff_s(failures) for failures in (1, 2, 3, 4, 1000)] == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_a_partition_waits_longer_after_each_failure_and_not_after_a_success() -> None:
+    copy = PartitionCopy(SICK, start_offset=0, committed=True)
+    assert [copy.source_failed("no", 10.0) for _ in range(3)] == [10.2, 10.4, 10.8]
+    copy.fetched(end_offset=0)
+    assert copy.source_failed("no", 10.0) == 10.2

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
-_SEEDS: Final = range(1, 6 if _IS_SOAK else 3)
-_GENERATIONS: Final = 4 if _IS_SOAK else 2
+_SEEDS: Final = range(1, 5 if _IS_SOAK else 3)
+_GENERATIONS: Final = 3 if _IS_SOAK else 2
 """Each one goes on with what a power cut of the one before has left, so that recoveries are cut as well."""
 _STEPS: Final = 40 if _IS_SOAK else 30
 _CUTS_CHECKED: Final = 100_000 if _IS_SOAK else 40

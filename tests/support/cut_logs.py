@@ -31,7 +31,7 @@ _COMMON: Final = {"segment.bytes": "900", "index.interval.bytes": "150", "file.d
 CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     "plain": _COMMON,
     "compacted": _COMMON | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
-    "retained": _COMMON | {"retention.bytes": "2000"},
+    "retained": _COMMON | {"retention.bytes": "2000", "retention.ms": "20000"},
     "transactional": _COMMON,
     "again": _COMMON,
 }

@@ -45,6 +45,8 @@ class AbortedIndex:
         self.file = file
         self._entries: list[AbortedTxn] | None = None
         self._written = self._durable = 0
+        self._is_cut = False
+        """Entries were cut off, and a power cut would bring them back."""
 
     @property
     def entries(self) -> list[AbortedTxn]:
@@ -102,7 +104,7 @@ class AbortedIndex:
         Raises:
             OSError: The disk refuses.
         """
-        if self._entries is not None and self._durable < len(self._entries):
+        if self.needs_sync:
             self.flush()
             try:
                 fsync_path(self.file.path)
@@ -111,13 +113,19 @@ class AbortedIndex:
             except FsyncError:
                 self._written = self._durable  # the kernel may have dropped the rest: write it again
                 raise
-            self._durable = len(self._entries)
+            self._durable, self._is_cut = len(self.entries), False
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether the file may differ from what the disk has."""
+        return self._is_cut or (self._entries is not None and self._durable < len(self._entries))
 
     def clear(self) -> None:
         """Forget all transactions: the file is damaged."""
         self._entries, self._written, self._durable = [], 0, 0
         if self.file.size():
             self.file.truncate(0)
+            self._is_cut = True
 
     def keep_below(self, offset: int) -> None:
         """Forget transactions whose marker is at or behind ``offset``, and a last entry that is not whole."""
@@ -127,6 +135,7 @@ class AbortedIndex:
         self._written, self._durable = min(self._written, kept), min(self._durable, kept)
         if self.file.size() > self._written * _ENTRY.size:
             self.file.truncate(self._written * _ENTRY.size)
+            self._is_cut = True
 
 
 def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[AbortedTxn]:

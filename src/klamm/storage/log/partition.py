@@ -409,7 +409,9 @@ class PartitionLog:
         dirty = self.segments[first:]
         for segment in dirty:
             segment.aborted.flush()
-        aborted = (segment.aborted.file.path for segment in dirty if segment.aborted.entries)
+        aborted = (
+            segment.aborted.file.path for segment in dirty if segment.aborted.entries or segment.aborted.needs_sync
+        )
         parent = (self.directory.parent,) if self._is_new else ()
         return (*(segment.file.path for segment in dirty), *aborted, self.directory, *parent)
 

@@ -218,6 +218,22 @@ def test_deleted_records_stay_deleted_after_a_crash(tmp_path: Path) -> None:
     assert offsets(house) == [3, 4]
 
 
+def test_a_log_start_offset_is_recorded_also_where_a_segment_begins(tmp_path: Path) -> None:
+    """The segments before it are renamed, and a power cut may take that back."""
+    house = LogHouse(tmp_path, segment_bytes="150")
+    for _ in range(5):
+        house.log.append(batch("x" * 50))
+    before = log_file(house).read_bytes()
+
+    assert delete_records(house.log, 3) == 3
+    asyncio.run(house.manager.checkpoint())
+    log_file(house).write_bytes(before)
+    house.open()
+
+    assert house.log.log_start_offset == 3
+    assert offsets(house) == [3, 4]
+
+
 def test_the_files_are_written_in_kafkas_form(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x"))

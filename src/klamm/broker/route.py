@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from klamm.protocol.codec import ELEMENTS_GRANTED_AT_MOST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -30,6 +32,10 @@ class Range(Protocol):
 
 
 Piece: TypeAlias = "bytes | bytearray | memoryview | Range"
+
+
+MOST_ELEMENTS_OF_CONFIGS: Final = 1_000_000
+"""Mirrors alter the configs of all topics by one request: thirty configs of 20,000 topics or more."""
 
 
 class RawResponse(Protocol):
@@ -61,6 +67,8 @@ class Route:
     handle: Callable[[Any, RequestContext], Awaitable[Response]]
     is_mostly_data: bool = False
     """A large request has few parts, and the rest is records that are not looked into."""
+    most_elements: int = ELEMENTS_GRANTED_AT_MOST
+    """Strings and structs that a request may list, however large its frame is."""
     refused_below: int = 0
     """Versions below are announced, for clients that look for them, and close the connection when they are used."""
     decode_raw: Callable[[int, memoryview, int], Any] | None = None

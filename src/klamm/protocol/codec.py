@@ -20,18 +20,19 @@ AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
 _ELEMENTS_GRANTED_TO_ALL: Final = 20_000
 _LEAST_BYTES_OF_AN_ELEMENT: Final = 16
-_ELEMENTS_GRANTED_AT_MOST: Final = 100_000
+ELEMENTS_GRANTED_AT_MOST: Final = 100_000
 
 
-def granted_elements(size: int) -> int:
-    """Return how many strings and structs the arrays of a request of ``size`` bytes may hold in all.
+def granted_elements(size: int, most: int = ELEMENTS_GRANTED_AT_MOST) -> int:
+    """Return how many strings and structs the arrays of a request of ``size`` bytes may hold in all, up to ``most``.
 
     The elements that real requests list in bulk (topics, partitions, configs) take 16 bytes or more on the wire and a
     few hundred in memory, so a frame of many tiny elements would take a hundred times its size. Elements of a fixed
     size, such as partition numbers, count a quarter: they take 4 bytes and are cheap to read, but each of them is
-    looked up and answered. No request needs more than 100,000 elements or 400,000 numbers, however large its frame.
+    looked up and answered. Hardly any request needs more than 100,000 elements or 400,000 numbers, however large its
+    frame is.
     """
-    return min(_ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT, _ELEMENTS_GRANTED_AT_MOST)
+    return min(_ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT, most)
 
 
 def decode(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from klamm.broker.routing import ROUTES
+from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode, encode, granted_elements
 from klamm.protocol.errors import TooManyElementsError
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -97,3 +99,35 @@ def test_a_transaction_of_many_partitions_ends_and_its_topic_goes_while_others_a
         gone = client.ask(DeleteTopicsRequest(topics=[state], timeout_ms=30_000), DeleteTopicsResponse, 6)
         assert gone.responses[0].error_code == 0
         assert held.longest().seconds < MOST_S
+
+
+WIDE: Final = (
+    "LEAVE_GROUP members",
+    "INCREMENTAL_ALTER_CONFIGS resources.configs",
+    "ALTER_CONFIGS resources.configs",
+    "DESCRIBE_CLIENT_QUOTAS components",
+    "ALTER_CLIENT_QUOTAS entries.entity",
+    "ALTER_CLIENT_QUOTAS entries.ops",
+)
+"""One resource of these is decided at once, so the number of its entries has a limit of its own."""
+
+
+def test_one_resource_with_more_entries_than_can_be_decided_at_once_is_refused(
+    held: HeldLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("klamm.broker.network.codec.granted_elements", lambda _, most: most)  # a frame that is padded
+    asked = [request for request in long_requests(95_000) if request.name in WIDE]
+    assert len(asked) == len(WIDE)
+    holds = {}
+    for request in asked:
+        held.begin()
+        with WireClient(held.address, timeout_s=60) as client:
+            client.time_raw(request.request, request.version)
+        holds[request.name] = held.longest().seconds
+    assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MOST_S}
+
+
+def test_the_configs_of_all_topics_may_be_altered_by_one_request() -> None:
+    """MirrorMaker does so: thirty configs of each of 5,000 topics are more than other requests may list."""
+    assert ROUTES[ApiKey.INCREMENTAL_ALTER_CONFIGS].most_elements > 600_000
+    assert ROUTES[ApiKey.OFFSET_FETCH].most_elements == 100_000

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.model import MemberIdentity
 from klamm.broker.groups.placement import require_coordinator
+from klamm.broker.part_limits import MOST_LEAVING_MEMBERS, refuse_many
 from klamm.broker.route import Route
 from klamm.broker.security.checks import require_group
 from klamm.protocol.api import Api, ApiKey
@@ -37,6 +38,7 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     try:
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
+        refuse_many(identities, MOST_LEAVING_MEMBERS, "members")
         codes = await context.services.groups.leave(request.group_id, identities)
     except KafkaApiError as error:
         return LeaveGroupResponse(error_code=error.error_code)

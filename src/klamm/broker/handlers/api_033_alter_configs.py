@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.configs.decider import ResourceAlteration
-from klamm.broker.route import Route
+from klamm.broker.part_limits import MOST_CONFIGS, too_many
+from klamm.broker.route import MOST_ELEMENTS_OF_CONFIGS, Route
 from klamm.broker.security.checks import config_denials
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -27,6 +28,10 @@ API: Final = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2)
 async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
     """Answer one entry per resource; a bad resource never fails its neighbours."""
     denied = await config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
+    denied = [
+        error if error is not None else too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
+        for resource, error in zip(request.resources, denied, strict=True)
+    ]
     allowed = [resource for resource, error in zip(request.resources, denied, strict=True) if error is None]
     altered = iter(
         await context.services.configs.alter(
@@ -65,4 +70,4 @@ def _answer(
     )
 
 
-ROUTE: Final = Route(api=API, request=AlterConfigsRequest, handle=handle)
+ROUTE: Final = Route(api=API, request=AlterConfigsRequest, handle=handle, most_elements=MOST_ELEMENTS_OF_CONFIGS)

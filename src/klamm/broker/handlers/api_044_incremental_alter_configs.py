@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.configs.decider import ResourceAlteration
-from klamm.broker.route import Route
+from klamm.broker.part_limits import MOST_CONFIGS, too_many
+from klamm.broker.route import MOST_ELEMENTS_OF_CONFIGS, Route
 from klamm.broker.security.checks import config_denials
 from klamm.configs.operations import AlterOperation
 from klamm.protocol.api import Api, ApiKey
@@ -31,6 +32,10 @@ API: Final = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_versio
 async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
     """Answer one entry per resource; a bad resource never fails its neighbours."""
     denied = await config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
+    denied = [
+        error if error is not None else too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
+        for resource, error in zip(request.resources, denied, strict=True)
+    ]
     allowed = [resource for resource, error in zip(request.resources, denied, strict=True) if error is None]
     altered = iter(
         await context.services.configs.alter(
@@ -71,4 +76,6 @@ def _answer(
     )
 
 
-ROUTE: Final = Route(api=API, request=IncrementalAlterConfigsRequest, handle=handle)
+ROUTE: Final = Route(
+    api=API, request=IncrementalAlterConfigsRequest, handle=handle, most_elements=MOST_ELEMENTS_OF_CONFIGS
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.attempt import ApiError, attempt
+from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
 from klamm.broker.route import Route
 from klamm.configs.quotas import QuotaChange
 from klamm.protocol.api import Api, ApiKey
@@ -34,6 +35,9 @@ async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> 
         ):
             raise ClusterAuthorizationError
         slices = context.time_slice
+        for entry in request.entries:
+            refuse_many(entry.entity, MOST_QUOTA_PARTS, "parts of one entity")
+            refuse_many(entry.ops, MOST_QUOTA_PARTS, "quotas of one entity")
         alterations = [
             (
                 await slices.listed((part.entity_type, part.entity_name) for part in entry.entity),

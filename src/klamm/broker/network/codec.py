@@ -75,5 +75,5 @@ def _read(route: Route, header: RequestHeader, frame: memoryview, *, max_element
         return route.decode_raw(version, frame, header.end)
     position = body_position(frame, header, flexible=route.request.is_flexible(version))
     if max_elements is None:
-        max_elements = granted_elements(len(frame))
+        max_elements = granted_elements(len(frame), route.most_elements)
     return decode(route.request, version, frame, position, max_elements=max_elements)

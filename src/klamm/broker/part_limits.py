@@ -1,0 +1,38 @@
+"""Limits on the entries of one resource in a request.
+
+A request that names many resources is worked off in slices, one resource after the other. One resource is decided at
+once, so it may not have more entries than that takes some milliseconds for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from klamm.protocol.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_CONFIGS: Final = 10_000
+"""Configs of one resource."""
+MOST_QUOTA_PARTS: Final = 1_000
+"""Parts or values of one quota entity, or of one filter for them."""
+MOST_LEAVING_MEMBERS: Final = 20_000
+
+
+def too_many(entries: Sequence[object], most: int, what: str) -> InvalidRequestError | None:
+    """Return the error for a resource with more than ``most`` entries, else None."""
+    if len(entries) <= most:
+        return None
+    return InvalidRequestError(f"{len(entries)} {what} are more than the {most} that are allowed at once")
+
+
+def refuse_many(entries: Sequence[object], most: int, what: str) -> None:
+    """Check the number of entries of a resource.
+
+    Raises:
+        InvalidRequestError: There are more than ``most``.
+    """
+    error = too_many(entries, most, what)
+    if error is not None:
+        raise error

@@ -122,9 +122,14 @@ class RecordedDisk:
         self.journal.clear()
         self._first_directories = {inode: dict(names) for inode, names in self._directories.items()}
 
-    def connect(self, path: Path) -> _ApswDatabase:
+    def connect(self, path: Path) -> ApswDatabase:
         """Open a database whose writes are recorded."""
-        return _ApswDatabase(path, self._vfs.name)
+        return ApswDatabase(path, self.vfs)
+
+    @property
+    def vfs(self) -> str:
+        """The name by which SQLite knows this disk."""
+        return self._vfs.name
 
     def note(self, fact: Any) -> None:
         """Put a fact into the journal: every cut behind this moment knows it."""
@@ -552,7 +557,7 @@ class _SqliteFile(apsw.VFSFile):
         self._disk.sqlite_sync(self._name, len(self._disk.journal))
 
 
-class _ApswDatabase:
+class ApswDatabase:
     """The store's view of a connection, over apsw; checkpoints come often, so that power cuts meet them too."""
 
     def __init__(self, path: Path, vfs: str) -> None:

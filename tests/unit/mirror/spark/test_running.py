@@ -1,0 +1,72 @@
+"""When a mirror needs Spark, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.mirror.progress import FlowState, MirrorStatus
+from klamm.mirror.spark import running
+from klamm.mirror.spark.running import SparkRun
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DENIED = "TOPIC_AUTHORIZATION_FAILED: no right to"
+
+
+class Loops:
+    """Control loops of one flow that never has anything to copy."""
+
+    def __init__(self) -> None:
+        self.status = MirrorStatus(["A->B"])
+        self.coordinator = SimpleNamespace(has_work=False)
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(*_: object) -> None:
+        pytest.fail("Spark was started")
+
+    monkeypatch.setattr(running, "_Launch", launch)
+    monkeypatch.setattr(running, "_BLOCKED_S", 0.1)
+
+
+def run(loops: Loops, directory: Path, *, until_caught_up: bool, stopping: threading.Event | None = None) -> SparkRun:
+    made = SparkRun(
+        cast("Any", SimpleNamespace(spark={})),
+        cast("Any", loops),
+        stopping or threading.Event(),
+        directory,
+        until_caught_up=until_caught_up,
+        on_progress=lambda _: None,
+    )
+    made.run()
+    return made
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_flow_that_fails_at_once_starts_no_spark(tmp_path: Path) -> None:
+    loops = Loops()
+    loops.status.set_state("A->B", FlowState.FAILED, "not compatible")
+    assert run(loops, tmp_path, until_caught_up=False).gave_up == ()
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_job_gives_up_what_only_a_person_can_mend(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loops = Loops()
+    loops.status.set_state("A->B", FlowState.WAITING, DENIED)
+    assert run(loops, tmp_path, until_caught_up=True).gave_up == ("A->B",)
+    assert caplog.messages == [f"A->B: gives up, as only a person can change this: {DENIED}"]
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_service_waits_for_what_a_person_can_mend(tmp_path: Path) -> None:
+    loops, stopping = Loops(), threading.Event()
+    loops.status.set_state("A->B", FlowState.WAITING, DENIED)
+    threading.Timer(0.5, stopping.set).start()
+    assert run(loops, tmp_path, until_caught_up=False, stopping=stopping).gave_up == ()
+    assert stopping.is_set()

@@ -196,8 +196,6 @@ class ConnectionPool:
             except (kafka_errors.KafkaError, OSError) as error:
                 self._controller_id = None
                 if not _worth_retrying(error):
-                    # kafka-python repeats a refused login from memory for ever; the credentials may be mended by then.
-                    self._manager._auth_failures.clear()
                     raise
                 if looked_up:
                     raise BrokerUnavailableError(str(error)) from error

@@ -72,7 +72,7 @@ def _answer(entry: AlterClientQuotasRequest.EntryData, error: ApiError) -> Alter
         error_message=error.error_message,
         entity=[
             AlterClientQuotasResponse.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
-            for part in entry.entity
+            for part in entry.entity[:MOST_QUOTA_PARTS]  # where there are more, the first show which one it is
         ],
     )
 

@@ -1,1 +1,1 @@
-"""The demonstration: everything klamm does, on real data, with every claim checked."""
+"""Demonstration of klamm on real data. Every claim is checked."""

@@ -1,4 +1,4 @@
-"""The demo's two clusters and the mirror between them."""
+"""The two clusters of the demo and the mirror between them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ sync.topic.configs.interval.seconds = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoCluster:
-    """A broker and the admin client that speaks to it."""
+    """A broker and an admin client for it."""
 
     alias: str
     broker: Broker
@@ -46,14 +46,14 @@ class DemoCluster:
 
     @classmethod
     def start(cls, alias: str, directory: Path, *, brokers: int, config: Mapping[str, object], keep: bool) -> Self:
-        """Start a broker with its data below the directory.
+        """Start a broker with its data below a directory.
 
         Args:
-            alias: the cluster's name in ``mm2.properties``.
-            directory: gets a directory of that name.
-            brokers: how many broker ids it presents.
-            config: its settings.
-            keep: let it run on when the demo has ended.
+            alias: Name of the cluster in ``mm2.properties``.
+            directory: Parent of the data directory, which is named like the cluster.
+            brokers: Number of broker ids to present.
+            config: Settings of the broker.
+            keep: Whether the broker continues to run after the demo.
         """
         broker = Broker(brokers=brokers, config=config, data_dir=directory / alias, ends_with_parent=not keep).start()
         return cls(alias=alias, broker=broker, admin=AdminClient(broker.bootstrap_servers))
@@ -64,7 +64,7 @@ class DemoCluster:
         return self.admin.describe_configs([resource]).values()[resource].result()
 
     def record_count(self, topic: str) -> int:
-        """Return how many records the topic has taken; 0 while it does not exist."""
+        """Return the number of records written to a topic, 0 if it does not exist."""
         if topic not in self.admin.list_topics().result():
             return 0
         latest = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in range(PARTITIONS)}
@@ -76,14 +76,14 @@ class DemoCluster:
         return sum(path.stat().st_size for path in self.broker.data_dir.glob(f"**/{topic}-*/*.log"))
 
     def close(self, *, stop_broker: bool) -> None:
-        """Let go of the cluster."""
+        """Close the admin client, and stop the broker unless it is kept."""
         self.admin.close()
         if stop_broker:
             self.broker.stop()
 
 
 class MirrorProcess:
-    """``klamm mirror mm2.properties`` in a process of its own."""
+    """``klamm mirror mm2.properties`` in a child process."""
 
     def __init__(self, source: DemoCluster, target: DemoCluster, directory: Path) -> None:
         self._properties = directory / "mm2.properties"
@@ -97,7 +97,7 @@ class MirrorProcess:
         self._tied: TiedProcess | None = None
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the mirror."""
         with self._log.open("wb") as log:
             self._tied = TiedProcess("klamm.cli.mirror", [str(self._properties)], log=log, directory=self._directory)
         return self
@@ -105,16 +105,16 @@ class MirrorProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop it, if it still runs."""
+        """Stop the mirror if it still runs."""
         self.stop()
 
     def ended(self) -> str | None:
-        """Return the end of its log when it has ended by itself, None while it runs."""
+        """Return the end of the mirror's log if it has ended by itself, None while it runs."""
         if self._tied is None or self._tied.process.poll() is None:
             return None
         tail = self._log.read_text(errors="replace").splitlines()[-15:]
         return "\n".join([f"The mirror ended with exit code {self._tied.process.returncode}:", *tail])
 
     def stop(self) -> int:
-        """Stop it in order and return its exit code."""
+        """Stop the mirror in order and return its exit code."""
         return self._tied.end(_STOP_TIMEOUT_S) if self._tied else 0

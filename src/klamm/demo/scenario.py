@@ -1,4 +1,4 @@
-"""What happens in the demo, in order, and what is claimed of it."""
+"""Steps of the demo in order, with the claims that they check."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from klamm.clients import ConfigUpdate
 
 PACED_S: Final = 40.0
-"""How long the second half of the flights takes."""
+"""Seconds in which the second half of the flights is produced."""
 START_S: Final = 120.0
-"""How long Spark and the mirror may take to start."""
+"""Time limit for the start of Spark and the mirror, in seconds."""
 CATCH_UP_S: Final = 60.0
-"""How long the mirror may take to have everything once nothing more is produced."""
+"""Time limit for the mirror to catch up after the last record is produced, in seconds."""
 REPORT_S: Final = 120.0
-"""How long the report may take."""
+"""Time limit for the report, in seconds."""
 
 CLIENT_ID: Final = "flight-recorder"
 CHANGED: Final = "max.message.bytes"
@@ -54,10 +54,10 @@ EXCLUDED_VALUE: Final = "0:1,1:2"
 
 
 def run(*, keep: bool = False) -> int:
-    """Play the demo and return the exit code: 0 when every claim held.
+    """Run the demo and return the exit code: 0 if every claim was confirmed.
 
     Args:
-        keep: leave both brokers running, with their data, and print their addresses.
+        keep: Whether both brokers continue to run with their data. Their addresses are printed.
     """
     display = Display()
     directory = Path(tempfile.mkdtemp(prefix="klamm-demo-"))
@@ -81,7 +81,7 @@ def run(*, keep: bool = False) -> int:
 
 
 class FollowingClient:
-    """A producer that runs with acks=1 until the operator wants it otherwise."""
+    """A producer that runs with acks=1 until an operator changes it."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.acks = "1"
@@ -92,7 +92,7 @@ class FollowingClient:
             enable_idempotence=False,
             linger_ms=20,
             batch_size=128 * 1024,
-            metadata_max_age_ms=1_000,  # also how often it asks for its configs
+            metadata_max_age_ms=1_000,  # also the interval at which it requests its configs
             on_dynamic_config_change=self._follow,
         )
 
@@ -101,7 +101,7 @@ class FollowingClient:
 
 
 class Scenario:
-    """The play. Used once."""
+    """One run of the demo."""
 
     def __init__(self, display: Display, directory: Path, *, keep: bool) -> None:
         self._display = display
@@ -112,10 +112,10 @@ class Scenario:
         self._runs_on = False
 
     def play(self, flights: Path) -> tuple[Claim, ...]:
-        """Do everything and return what was claimed.
+        """Run all steps and return the claims.
 
         Raises:
-            DemoError: something did not come in time, or ended.
+            DemoError: A step timed out, or a process ended.
         """
         with ExitStack() as stack:
             source, target = self._clusters = self._start_clusters(stack)
@@ -130,7 +130,7 @@ class Scenario:
         return tuple(self._claims)
 
     def tell_kept(self) -> None:
-        """Say where the brokers are and how to end them, if they run on."""
+        """Print the addresses of brokers that continue to run, and how to stop them."""
         if not self._runs_on:
             return
         self._display.step("Both brokers run on")
@@ -277,7 +277,7 @@ class Scenario:
 
 
 def _alter(cluster: DemoCluster, topic: str, values: Mapping[str, str]) -> None:
-    """Set some configs of a topic and leave the others alone."""
+    """Set some configs of a topic and leave all others alone."""
     operations = [AlterConfigOp(ConfigEntry(name, value), OpType.SET) for name, value in values.items()]
     cluster.admin.incremental_alter_configs({ConfigResource(ResourceType.TOPIC, topic): operations}).all().result()
 

@@ -1,4 +1,4 @@
-"""The demo's producer: flights, first as fast as they go, then paced, from a thread of its own."""
+"""Producer of the demo: sends flights at full speed first, then at a constant rate from a thread."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _TICK_S: Final = 0.05
 
 
 class Producer(Protocol):
-    """What traffic needs of a producer."""
+    """The part of a producer that is used here."""
 
     def send(self, topic: str, *, key: bytes | None, value: bytes, timestamp_ms: int) -> Any:
-        """Send a record; the future tells what became of it."""
+        """Send a record. The future has the result."""
 
     def flush(self) -> None:
-        """Wait until all that was sent is acknowledged or failed."""
+        """Wait until all records are acknowledged or have failed."""
 
 
 class DemoTraffic:
-    """Sends flights to a topic and remembers what failed. One sending at a time."""
+    """Sender of flights to a topic that records failures. Sends one series at a time."""
 
     def __init__(
         self,
@@ -44,28 +44,28 @@ class DemoTraffic:
         self._sleep = sleep
         self._thread: threading.Thread | None = None
         self.sent = 0
-        """How many records were handed to the producer."""
+        """Number of records passed to the producer."""
         self.errors: list[BaseException] = []
-        """What went wrong, in order."""
+        """Errors in order."""
 
     @property
     def is_sending(self) -> bool:
-        """Tell whether the paced sending goes on."""
+        """Return whether the paced series is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def send(self, count: int) -> None:
-        """Send that many flights as fast as they go, and wait until they are acknowledged."""
+        """Send a number of flights at full speed and wait until they are acknowledged."""
         for flight in islice(self._flights, count):
             self._send_one(flight)
         self._producer.flush()
 
     def start_paced(self, seconds: float, count: int) -> None:
-        """Begin to send that many flights evenly over that time, in a thread."""
+        """Start a thread that sends a number of flights evenly over a time."""
         self._thread = threading.Thread(target=self._paced, args=(seconds, count), name="flights", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of the paced sending."""
+        """Wait for the end of the paced series."""
         if self._thread is not None:
             self._thread.join()
 

@@ -1,4 +1,4 @@
-"""Waiting while the mirror runs: the progress is shown all the time, and a mirror that ends is noticed."""
+"""Waits with progress output that also detect the end of the mirror."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TICK_S: Final = 0.5
 
 
 class DemoError(RuntimeError):
-    """The demo cannot go on."""
+    """The demo cannot continue."""
 
 
 class Watch:
-    """Shows progress until something has happened."""
+    """Waiter for conditions that shows the progress meanwhile."""
 
     def __init__(self, target: DemoCluster, traffic: DemoTraffic, mirror: MirrorProcess, display: Display) -> None:
         self._target = target
@@ -34,10 +34,10 @@ class Watch:
         self._meter = ProgressMeter(COUNT)
 
     def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> float:
-        """Wait for the condition and return how long that took, in seconds.
+        """Wait for a condition and return the elapsed seconds.
 
         Raises:
-            DemoError: it did not come in time, the mirror ended, or the producer failed.
+            DemoError: The condition did not come true in time, the mirror ended, or the producer failed.
         """
         begun = time.monotonic()
         while not condition():

@@ -1,1 +1,1 @@
-"""What the registration topic tells: which client versions support which configs, and who would not follow a change."""
+"""Report over the registration topic: which client versions support which configs, and who would ignore one."""

@@ -30,25 +30,25 @@ def run_report(
     """Read the registration topic of a cluster on Spark and print which client versions support which configs.
 
     Args:
-        bootstrap_servers: ``host:port`` or several of them, comma separated.
-        output: Where the report is written.
-        output_format: A table, or one JSON document.
-        properties: A Java client's properties for connections and security.
-        spark_properties: ``spark.*`` keys on top of klamm's own.
-        scope: Which clients and which configs it is about; None: all.
-        parquet: A directory for ``support``, ``ignoring``, ``users`` and ``windows`` as Parquet; what is there is
+        bootstrap_servers: ``host:port``, or several separated by commas.
+        output: Stream that the report is written to.
+        output_format: ``human`` for a table, ``json`` for one JSON document.
+        properties: Properties of a Java client for connections and security.
+        spark_properties: ``spark.*`` keys in addition to klamm's own.
+        scope: Clients and configs to report; None means all.
+        parquet: Directory for the tables ``support``, ``ignoring``, ``users`` and ``windows``. Existing ones are
             replaced.
-        html: A file for one page with plots that needs nothing else.
-        following: Go on, and write all of it anew whenever something was registered; None: once.
-        sightings: Tells whom brokers have seen, whenever a report is made: clients that never registered are in no
-            topic. None: nobody knows.
+        html: File for a self-contained page with plots.
+        following: Settings for a report that is repeated after each registration; None reports once.
+        sightings: Returns the clients that brokers have seen, called for each report. Clients that never registered are
+            not in the topic. None means that no such information exists.
 
     Returns:
-        0, also when nobody has registered yet.
+        0, also if no client has registered yet.
 
     Raises:
         JavaNotFoundError: There is no Java for Spark.
-        SettingsError: A window that is none, or a checkpoint that belongs to another report.
+        SettingsError: The window is invalid, or the checkpoint belongs to another report.
         OSError: A file cannot be written.
     """
     chosen = scope or Scope()

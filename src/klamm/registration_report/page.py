@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: tables, and plots drawn as SVG. Pure: a report in, text out."""
+"""The report as one self-contained HTML page with tables and SVG plots. Pure: a report in, text out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from klamm.registration_report.report import Report, VersionWindow
 
 COLOURS: Final = tuple(f"var(--line-{number})" for number in range(8))
-"""Of lines, in the order of versions; distinct for most who see colours differently, brighter on dark ground."""
+"""Line colours in the order of versions, distinct for most kinds of colour blindness; brighter on dark ground."""
 MAX_LINES: Final = len(COLOURS)
 MAX_BARS: Final = 25
 MAX_PLOTS: Final = 10
 MAX_NAMED: Final = 200
-"""Rows of a table; the rest is in JSON and Parquet."""
+"""Maximum number of rows in a table. JSON and Parquet contain all of them."""
 
 _BAR_HEIGHT: Final = 24
 _DIGIT_WIDTH: Final = 8
@@ -28,14 +28,14 @@ _LETTER_WIDTH: Final = 8
 _LABEL_WIDTH: Final = 250
 _BARS_WIDTH: Final = 740
 _LEAST_ROOM: Final = 30
-"""For the longest bar on a narrow screen, in pixels."""
+"""Pixels for the longest bar on a narrow screen."""
 _CHART_HEIGHT: Final = 320
 _CHART_WIDTH: Final = 740
 _MARGIN: Final = 60
 _ABOVE: Final = 16
 _BELOW: Final = 40
 _UNBROKEN: Final = 24
-"""Characters of a cell that stays on one line."""
+"""Maximum length of a cell that is not wrapped, in characters."""
 _STYLE: Final = """
 :root { --follow: #2563a8; --ignore: #e3b778; --unknown: #b9c0ca;
   --line-0: #2563a8; --line-1: #c96a06; --line-2: #0f766e; --line-3: #9d3c72;
@@ -78,7 +78,7 @@ def render(report: Report, *, title: str) -> str:
 
 
 def _overview(report: Report) -> list[str]:
-    """Return one bar per config: who follows when it is set, who would ignore it, and who never registered."""
+    """Return one bar per config: clients that would follow it, that would ignore it, and that never registered."""
     parts = [
         "<h2>Who follows when a config is set</h2>",
         '<p class="note">The newest version that a client registered counts.',
@@ -102,7 +102,7 @@ def _key(kind: str, text: str) -> str:
 
 
 def _by_version(report: Report) -> list[str]:
-    """Return one plot per config: of each software version, how many support it."""
+    """Return one plot per config with the number of supporting clients of each software version."""
     configs = list(dict.fromkeys(row.config for row in report.rows))
     order = {one.config: number for number, one in enumerate(report.reach)}
     configs.sort(key=lambda config: order.get(config, len(order)))
@@ -122,12 +122,12 @@ def _by_version(report: Report) -> list[str]:
 
 
 def _bars(bars: Sequence[tuple[str, int, int, int]], name: str) -> str:
-    """Draw bars of label, how many follow, how many of the others never registered, and how many there are in all."""
+    """Draw bars with label, number of following clients, number of never registered ones, and total."""
     longest = max(total for *_, total in bars) or 1
     height = len(bars) * _BAR_HEIGHT + 4
     labels = [_short(label) for label, *_ in bars]
     counts = [f"{clients:,} of {total:,}" for _, clients, _, total in bars]
-    # Counts stand before the bars: they are seen where a narrow screen cuts those.
+    # Counts are left of the bars, so that they remain visible where a narrow screen cuts the bars.
     names_end = min(_LABEL_WIDTH, _LETTER_WIDTH * max(map(len, labels)) + 16)
     begin = names_end + _DIGIT_WIDTH * max(map(len, counts)) + 10
     drawn = [
@@ -148,7 +148,7 @@ def _bars(bars: Sequence[tuple[str, int, int, int]], name: str) -> str:
 
 
 def _bar(kind: str, top: int, begin: int, left: float, width: float) -> str:
-    """Draw a part of a bar; ``left`` and ``width`` are shares of the room that the screen leaves behind ``begin``."""
+    """Draw a part of a bar. ``left`` and ``width`` are fractions of the space to the right of ``begin``."""
     room = _BARS_WIDTH - begin
     return (
         f'<rect class="{kind}" x="{begin + left * room:.1f}" y="{top}" width="{width * room:.1f}"'
@@ -190,7 +190,7 @@ def _more(count: int) -> list[str]:
 
 
 def _over_time(windows: Sequence[VersionWindow]) -> list[str]:
-    """Return a plot of how many clients have registered each of the largest versions so far."""
+    """Return a plot of the number of clients that have registered each of the largest versions over time."""
     if not windows:
         return []
     by_version: dict[str, dict[int, int]] = defaultdict(dict)
@@ -282,7 +282,7 @@ def _svg(width: int, height: int, label: str) -> str:
 
 
 def _short(label: str, longest: int = 34, kept: int = 12) -> str:
-    """Cut a long name in the middle: versions differ at the end."""
+    """Shorten a long name in the middle, because versions differ at the end."""
     return label if len(label) <= longest else f"{label[: longest - kept - 1]}…{label[-kept:]}"
 
 

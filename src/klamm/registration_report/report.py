@@ -1,4 +1,4 @@
-"""The report over the registration topic: what it holds, how it is asked for, and how it is kept between two runs."""
+"""Data classes of the registration report: its content, its scope, and the settings of a repeated report."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_IGNORING: Final = 1_000
-"""Of the clients that would ignore a config, so many are named; the Parquet files hold all."""
+"""Maximum number of ignoring clients in a report. The Parquet files contain all."""
 MAX_USERS: Final = 1_000
 MAX_VERSIONS: Final = 1_000
-"""Software versions with the most clients are told; the Parquet files hold all."""
+"""Maximum number of software versions in a report, those with the most clients. The Parquet files contain all."""
 MAX_CONFIGS: Final = 200
-"""Configs that most clients support; a client may register any text."""
+"""Maximum number of configs, those with the most clients. A client may register arbitrary names."""
 MAX_WINDOWS: Final = 100_000
 DEFAULT_WINDOW: Final = "1 day"
 NOTHING: Final = "(none)"
-"""Stands for a config where nobody supports any."""
+"""Placeholder for the config where no client supports any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportRow:
-    """How far one config reaches among the clients of one software version."""
+    """Support of one config among the clients of one software version."""
 
     software: str
     version: str
     config: str
     clients: int
-    """Of this software version: ``<user, client-id>`` pairs that support the config."""
+    """Number of ``<user, client-id>`` pairs of this version that support the config."""
     clients_total: int
-    """Of this software version: ``<user, client-id>`` pairs that the config concerns."""
+    """Number of ``<user, client-id>`` pairs of this version that the config concerns."""
     users: tuple[str, ...]
-    """Users of the supporting clients, sorted, 100 at most."""
+    """Users of the supporting clients, sorted, at most 100."""
     last_registered_ms: int
     """Milliseconds since the epoch."""
     unknown: int = 0
-    """Of ``clients_total``: clients that never registered, so nothing is known of what they support."""
+    """Number of clients that follow a config when it is set, by the newest version that each client registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How many clients follow when a config is set. What counts is the newest version that a client registered."""
+    """Clients that the config concerns: ``acks`` concerns producers, ``session.timeout.ms`` concerns consumers."""
 
     config: str
     following: int
     clients: int
-    """Clients that the config concerns: ``acks`` concerns producers, ``session.timeout.ms`` consumers."""
+    """User of the clients; None means all users."""
     user: str | None = None
-    """Of whom; None: of everybody."""
+    """Clients that never registered, so that their support is unknown. They are among those that do not follow."""
     unknown: int = 0
     """Of those that do not follow: clients that never registered, so nothing is known of what they support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoringClient:
-    """A ``<user, client-id>`` that would ignore a config if it were set."""
+    """Software of the newest registered version."""
 
     config: str
     user: str
     client_id: str
     software: str
-    """Of the newest version that it registered."""
+    """Registered configs; None if the client never registered, so that its support is unknown."""
     version: str
     supported_configs: tuple[str, ...] | None = ()
-    """What it registered; None: it never registered, so nothing is known of what it supports."""
+    """A ``<user, client-id>`` that a broker has seen and that did not register with this software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,9 @@ class Sighting:
     software: str
     version: str
     seen_ms: int
-    """Milliseconds since the epoch."""
+    """Values of ``ClientKind``, sorted. Empty if unknown, so that every config may concern the client."""
     kinds: tuple[str, ...] = ()
-    """Values of ``ClientKind``, sorted; empty: unknown, so every config may concern it."""
+    """Number of clients that registered a software version within one time window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class VersionWindow:
     """How many clients registered a software version within one window of time."""
 
     start_ms: int
-    """Milliseconds since the epoch."""
+    """Summary of the registration topic."""
     software: str
     version: str
     clients: int
@@ -96,39 +96,39 @@ class VersionWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The registration topic, summed up."""
-
-    rows: tuple[SupportRow, ...]
-    """One per software version and config that concerns any of its clients, also where none of them supports it.
+    """One row per software version and config that concerns any of its clients, also if none of them supports it.
 
     Ordered by software, version, config.
     """
+
+    rows: tuple[SupportRow, ...]
+    """Number of ``<user, client-id>`` pairs with a registration that was not withdrawn, or that a broker has seen."""
     clients: int
-    """``<user, client-id>`` pairs that have registered anything that was not taken back, or that a broker has seen."""
+    """Number of records read."""
     records: int
-    """Records that were read."""
+    """Number of records that are not registrations. They do not count anywhere else."""
     unreadable: int = 0
-    """Of those: which are no registrations; they are left out of everything else."""
+    """One row per config, configs with the most following clients first."""
     reach: tuple[Reach, ...] = ()
-    """One per config, those that most clients follow first."""
+    """One row per user and config, at most ``MAX_USERS`` users, those with the most clients first."""
     users: tuple[Reach, ...] = ()
-    """One per user and config, at most ``MAX_USERS``: users with the most clients first."""
+    """Total number of users."""
     users_total: int = 0
-    """How many users there are in all."""
+    """Clients that would ignore a config, at most ``MAX_IGNORING``, ordered by config, user, client id."""
     ignoring: tuple[IgnoringClient, ...] = ()
-    """Who would ignore what, at most ``MAX_IGNORING``; ordered by config, user, client id."""
+    """Total number of ignoring clients."""
     ignoring_total: int = 0
-    """How many there are of them in all."""
-    windows: tuple[VersionWindow, ...] = ()
     """Versions over time, ordered by time, software, version."""
+    windows: tuple[VersionWindow, ...] = ()
+    """Total number of software versions, of which ``rows`` contains at most ``MAX_VERSIONS``."""
     versions_total: int = 0
-    """Software versions in all, of which ``rows`` tells at most ``MAX_VERSIONS``."""
+    """Number of ``clients`` that never registered. Only their software is known."""
     never_registered: int = 0
-    """Of ``clients``: those that never registered, of which only their software is known."""
+    """Return the report of a document that ``dataclasses.asdict`` produced, also after a round trip through JSON."""
 
 
 def report_of(document: Mapping[str, Any]) -> Report:
-    """Return the report that ``dataclasses.asdict`` made a document of, also by way of JSON."""
+    """Scope of a report."""
 
     def all_of(kind: type[Any], name: str) -> tuple[Any, ...]:
         return tuple(kind(**{key: _tuple(value) for key, value in one.items()}) for one in document[name])
@@ -149,17 +149,17 @@ def _tuple(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a report is about."""
+    """User whose clients are reported; None means all users."""
 
     user: str | None = None
-    """Only this user's clients; None: everybody's."""
+    """Config to report; None means every config that any client supports."""
     config: str | None = None
-    """Only this config; None: all that anybody supports."""
+    """Width of the time windows, as Spark writes durations."""
     window: str = DEFAULT_WINDOW
-    """The width of the windows of time, as Spark writes durations."""
+    """Return the heading of the report."""
 
     def title(self, cluster: str) -> str:
-        """Return the heading."""
+        """Settings of a repeated report."""
         parts = [f"Client configs of {cluster}"]
         if self.user is not None:
             parts.append(f"user {self.user}")
@@ -170,14 +170,14 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """How a report goes on."""
+    """Seconds between checks for new registrations."""
 
     every_s: float = 10.0
-    """How often to look for new registrations."""
+    """Directory of the state, from which the next run resumes. None keeps no state, so each run reads everything."""
     checkpoint: Path | None = None
-    """Where the state is kept, so that the next run goes on from there; None: nowhere, each run reads all."""
+    """Maximum lateness of a record that still counts in its window, as Spark writes durations."""
     late: str = "1 day"
-    """How far a record may lie behind the newest one and still be counted in its window, as Spark writes durations."""
+    """Replace a file atomically, so that readers see either the old or the new content."""
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A stream that is started again when it ends: brokers restart, and workers are late on a busy machine."""
+"""Streaming query that is restarted when it fails, for example after a broker restart or a late worker."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES: Final = 10
-"""So often in a row a stream may fail: some minutes, in which a broker comes back and a wrong setting is noticed."""
+"""Consecutive failures after which the stream gives up. This takes some minutes, long enough for a broker restart."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""Who has run for so long had not failed in a row."""
+"""Seconds of uninterrupted running after which earlier failures no longer count."""
 
 
 class Query(Protocol):
-    """What is asked of Spark's ``StreamingQuery``."""
+    """The part of Spark's ``StreamingQuery`` that is used here."""
 
     def exception(self) -> Exception | None:
-        """Return what ended it; None while it runs."""
+        """Return the error that ended the query, None while it runs."""
         ...
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the query."""
         ...
 
 
@@ -35,12 +35,12 @@ AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 
 class SteadyStream(Generic[AnyQuery]):
-    """One query, and those that take its place; each goes on from the checkpoint of the one before.
+    """A query and its replacements. Each resumes from the checkpoint of its predecessor.
 
     Args:
-        name: For the log.
+        name: Name for the log.
         start: Starts a query.
-        now: A monotonic clock, seconds.
+        now: Monotonic clock in seconds.
     """
 
     def __init__(self, name: str, start: Callable[[], AnyQuery], *, now: Callable[[], float]) -> None:
@@ -49,15 +49,15 @@ class SteadyStream(Generic[AnyQuery]):
         self._now = now
         self._failures = 0
         self._start_at: float | None = None
-        """When to start again; None: it runs."""
+        """Time of the next restart; None while the query runs."""
         self._started_at = now()
         self.query = start()
 
     def tend(self) -> None:
-        """Start again if it is time to, and look whether it still runs.
+        """Restart the query if it is due, and check whether it still runs.
 
         Raises:
-            Exception: What ended the query, when that has happened too often.
+            Exception: The error that ended the query, after too many failures.
         """
         if self._start_at is not None:
             if self._now() < self._start_at:
@@ -79,11 +79,11 @@ class SteadyStream(Generic[AnyQuery]):
         )
 
     def stop(self) -> None:
-        """End it for good."""
+        """Stop the query for good."""
         self.query.stop()
 
 
 def reason_of(text: str) -> str:
-    """Return the line of a failed task's trace that names our own error, or else the first line."""
+    """Return the line of a failed task's trace that names klamm's own error, or else the first line."""
     ours = re.findall(r"^(?:klamm\.[\w.]+: )(.+)$", text, re.MULTILINE)
     return str(ours[-1]) if ours else text.strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The report as text: a table with sentences for people, JSON for programs."""
+"""The report as text: a table with sentences, or JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 10
 NO_NAME: Final = "(none)"
-"""Stands for the empty client id of an application that sends none."""
+"""Placeholder for the empty client id of an application that sends none."""
 NOTHING_YET: Final = "No client has registered yet."
 
 
@@ -53,7 +53,7 @@ def write_report(report: Report, output: TextIO, *, output_format: Literal["huma
 
 
 def summary(report: Report) -> list[str]:
-    """Return a sentence per config: how many of the clients that it concerns would follow it, and which would not."""
+    """Return one sentence per config: how many of the clients that it concerns would follow it, and which would not."""
     lines = [
         f"{counted(report.clients, 'client')}, {counted(report.records, 'record')}.",
         *never_registered(report),
@@ -81,14 +81,14 @@ def summary(report: Report) -> list[str]:
 
 
 def supports(client: IgnoringClient) -> str:
-    """Return what a client registered, as a phrase."""
+    """Return the registered configs of a client as a phrase."""
     if client.supported_configs is None:
         return "unknown, never registered"
     return f"registered [{', '.join(map(printable, client.supported_configs))}]"
 
 
 def never_registered(report: Report) -> list[str]:
-    """Say how many clients never registered, if any."""
+    """Return a phrase with the number of clients that never registered, empty if there are none."""
     if not report.never_registered:
         return []
     never = f"{report.never_registered} of {counted(report.clients, 'client')} never registered"
@@ -96,12 +96,12 @@ def never_registered(report: Report) -> list[str]:
 
 
 def named(software: str, version: str) -> str:
-    """Return a software version as one name; a client that tells neither is ``unknown``."""
+    """Return a software version as one name, ``unknown`` for a client that sends neither name nor version."""
     return software if software == version == "unknown" else f"{software} {version}"
 
 
 def unreadable(report: Report) -> list[str]:
-    """Say how many records are no registrations, if any."""
+    """Return a phrase with the number of records that are not registrations, empty if there are none."""
     if not report.unreadable:
         return []
     return [f"{report.unreadable} of {report.records} records are no registrations and were left out."]
@@ -113,7 +113,7 @@ def _names(users: Sequence[str], shown: int = 3) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """Return a point in time in UTC; one that no calendar holds as its number."""
+    """Return a timestamp in UTC, or its number if no calendar can represent it."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -1,1 +1,1 @@
-"""Reading and aggregating the registration topic on Spark."""
+"""Aggregation of the registration topic on Spark."""

@@ -1,8 +1,8 @@
-"""From records of the registration topic to who supports what: DataFrame in, DataFrame out.
+"""Transformations from registration records to supported configs: DataFrame in, DataFrame out.
 
-``parsed`` reads records, ``latest`` keeps one row for each thing that was ever registered, in a batch and as the state
-of a stream alike, and ``clients`` is one row per ``<user, client-id>``. ``profiles`` sums those up to the few rows from
-which nearly everything else is counted.
+``parsed`` decodes records. ``latest`` keeps one row per registered entity, in a batch query and as the state of a
+stream alike. ``clients`` has one row per ``<user, client-id>``. ``profiles`` reduces those to the few rows from which
+nearly everything else is counted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _WHAT = ("client_information", "supported_configs")
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Read records: ``partition, offset, timestamp, user, client_id, client_information, supported_configs``.
+    """Decode records: ``partition, offset, timestamp, user, client_id, client_information, supported_configs``.
 
-    A tombstone has no client information. A record that is none of ours has no user and no client id; it is kept to be
-    counted. No list of configs means that nothing is known of what its client supports. A time that
-    has not come yet is taken for now.
+    A tombstone has no client information. A record that is not a registration has no user and no client id and is kept
+    only to be counted. A missing list of configs means that the client's support is unknown. A timestamp in the future
+    is replaced by the current time.
     """
     key = sf.from_json(sf.col("key").cast("string"), KEY_SCHEMA)
     value = sf.from_json(sf.col("value").cast("string"), VALUE_SCHEMA)
@@ -51,7 +51,7 @@ def parsed(records: DataFrame) -> DataFrame:
     return read.select(
         "partition",
         "offset",
-        # A record of a clock that was ahead would make a stream take all that follows for late.
+        # A record from a clock that is ahead would make a stream treat all following records as late.
         sf.least(sf.coalesce("timestamp", sf.timestamp_millis(sf.lit(0))), sf.current_timestamp()).alias("timestamp"),
         sf.when(is_ours, sf.col("k.user")).alias("user"),
         sf.when(is_ours, sf.col("k.client-id")).alias("client_id"),
@@ -61,13 +61,13 @@ def parsed(records: DataFrame) -> DataFrame:
 
 
 def latest(records: DataFrame, window: str) -> DataFrame:
-    """Return one row per thing that was registered, with where it was registered last and how often.
+    """Return one row per registered entity, with the position of its last registration and the number of its records.
 
-    Columns: those of ``ENTITY``, ``client_information, supported_configs, start, offset, timestamp, records``. Its size
-    is bounded by what is registered, not by how often; a tombstone is a row of its entity like others.
+    Columns: those of ``ENTITY``, ``client_information, supported_configs, start, offset, timestamp, records``. The size
+    is bounded by the number of entities, not of registrations. A tombstone is a row of its entity like any other.
 
     Args:
-        records: What ``parsed`` returns.
+        records: Result of ``parsed``.
         window: See ``windows``.
     """
     start = sf.window("timestamp", window).getField("start").alias("start")
@@ -77,17 +77,17 @@ def latest(records: DataFrame, window: str) -> DataFrame:
 
 
 def of_user(table: DataFrame, user: str | None) -> DataFrame:
-    """Keep one user's rows, and those of nobody, which are only counted; None: all rows."""
+    """Keep the rows of one user, and those without any user, which are only counted. None keeps all rows."""
     return table if user is None else table.where((sf.col("user") == user) | sf.col("user").isNull())
 
 
 def clients(rows: DataFrame) -> DataFrame:
     """Return one row per ``<user, client-id>``: ``user, client_id, versions, seen, records``.
 
-    ``versions`` are the software versions that stand, as ``offset, timestamp, software, version, supported_configs``,
-    so that the newest is the greatest, whatever clocks said: a tombstone takes back what came before it, lists of one
-    version are added up. ``seen`` is when which version was registered, also what was taken back since. The row with
-    neither user nor client id counts records not ours.
+    ``versions`` are the registered software versions that were not withdrawn, as ``offset, timestamp, software,
+    version, supported_configs``. They are ordered by offset, so clocks do not matter: a tombstone withdraws what
+    precedes it, and the lists of one version are merged. ``seen`` has the time of each version's registration,
+    including withdrawn ones. The row with neither user nor client id counts the records that are not registrations.
     """
     one = sf.struct("offset", "timestamp", "start", *_WHAT)
     grouped = rows.groupBy(*ENTITY).agg(
@@ -105,7 +105,7 @@ def clients(rows: DataFrame) -> DataFrame:
 
 def _versions() -> Column:
     names = sf.array_distinct(sf.transform("standing", lambda row: row["client_information"]))
-    # A new software version does not make a consumer of a producer, so the kinds come from all versions together.
+    # The kinds come from all versions together, because a new version does not turn a producer into a consumer.
     kinds = _kinds_of(sf.flatten(_lists("standing")))
 
     def of_version(name: Column) -> Column:
@@ -125,7 +125,7 @@ def _versions() -> Column:
 
 
 def _lists(rows: Column | str) -> Column:
-    """Return the lists of configs that were registered, without those that are unknown."""
+    """Return the registered lists of configs, without unknown ones."""
     return sf.filter(sf.transform(rows, lambda row: row["supported_configs"]), lambda configs: configs.isNotNull())
 
 
@@ -137,7 +137,7 @@ def _kinds_of(configs: Column) -> Column:
 
 
 def _is_concerned() -> Column:
-    """Return whether the column ``config`` concerns a client of ``kinds``; without known kinds every config does."""
+    """Return whether the column ``config`` concerns a client of ``kinds``. Without known kinds every config does."""
     kind_of = sf.lit(None).cast(StringType())
     for name, kind in KIND_OF_CONFIG.items():
         kind_of = sf.when(sf.col("config") == name, sf.lit(str(kind))).otherwise(kind_of)
@@ -159,21 +159,21 @@ def _seen() -> Column:
 
 
 def software(information: Column) -> Column:
-    """Return the name out of ``name/version``."""
+    """Return the name of ``name/version``."""
     return sf.substring_index(information, "/", 1)
 
 
 def version(information: Column) -> Column:
-    """Return the version out of ``name/version``."""
+    """Return the version of ``name/version``."""
     return sf.when(information.contains("/"), sf.substring_index(information, "/", -1)).otherwise(sf.lit("unknown"))
 
 
 def with_sightings(of_clients: DataFrame, sightings: DataFrame) -> DataFrame:
-    """Add clients that a broker saw and that have no valid registration, with null as the list of their configs.
+    """Add clients that a broker has seen and that have no valid registration, with null as the list of their configs.
 
     Args:
-        of_clients: What ``clients`` returns.
-        sightings: ``user, client_id, software, version, seen_ms, kinds``; few enough for the memory of a task.
+        of_clients: Result of ``clients``.
+        sightings: ``user, client_id, software, version, seen_ms, kinds``, few enough for the memory of a task.
     """
     one = sf.struct(
         sf.lit(-1).cast("long").alias("offset"),
@@ -184,7 +184,7 @@ def with_sightings(of_clients: DataFrame, sightings: DataFrame) -> DataFrame:
         "kinds",
     )
     by_client = sightings.groupBy("user", "client_id").agg(sf.collect_list(one).alias("versions"))
-    # The few are sent to the many, and never the other way round.
+    # Broadcast the small side of the join.
     standing = of_clients.where(sf.size("versions") > 0).select("user", "client_id")
     registered = standing.join(sf.broadcast(by_client.select("user", "client_id")), ["user", "client_id"], "left_semi")
     never = by_client.join(sf.broadcast(registered), ["user", "client_id"], "left_anti")
@@ -198,10 +198,10 @@ def _no_windows(of_clients: DataFrame) -> Column:
 
 
 def profiles(of_clients: DataFrame) -> DataFrame:
-    """Count clients that are alike.
+    """Count clients with equal properties.
 
-    Columns: ``user, software, version, supported_configs, kinds, is_newest, clients, timestamp``. There is a row
-    for each version that a client has; ``is_newest`` marks the one that counts for it.
+    Columns: ``user, software, version, supported_configs, kinds, is_newest, clients, timestamp``. Each version of a
+    client counts in one row; ``is_newest`` marks the version that decides about its behaviour.
     """
     each = of_clients.select("user", sf.array_max("versions").alias("newest"), sf.explode("versions").alias("one"))
     return (
@@ -219,18 +219,17 @@ def versions(of_profiles: DataFrame) -> DataFrame:
 
 
 def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
-    """Return how far each config reaches in each software version.
+    """Return the support of each config in each software version.
 
-    Columns: ``software, version, config, clients, clients_total, users, last_registered_ms, unknown``, the last one for
-    clients that never registered. A software version that
-    does not support a config appears with 0 clients: those would ignore it. ``clients_total`` counts the clients that
-    the config concerns, so it is 0 where a version has only clients of other kinds. Of users, those of the supporting
-    clients, 100 at most.
+    Columns: ``software, version, config, clients, clients_total, users, last_registered_ms``. A version without support
+    for a config has 0 clients: its clients would ignore the config. ``clients_total`` counts the clients that the
+    config concerns, so it is 0 for a version with clients of other kinds only. ``users`` are at most 100 users of
+    supporting clients.
 
     Args:
-        of_profiles: What ``profiles`` returns.
-        of_versions: What ``versions`` returns, or some of it.
-        configs: Which; none: one row for each version all the same, with ``(none)``.
+        of_profiles: Result of ``profiles``.
+        of_versions: Result of ``versions``, or some of its rows.
+        configs: Configs to include. Without any, each version has one row with ``(none)``.
     """
     names = list(configs) or [NOTHING]
     supported = sf.explode("supported_configs").alias("config")
@@ -278,8 +277,8 @@ def _each(configs: Sequence[str]) -> Column:
 def newest(of_clients: DataFrame) -> DataFrame:
     """Return the newest software version of each client.
 
-    Columns: ``user, client_id, software, version, supported_configs, kinds``. Of several that were only seen in the
-    same millisecond, the one with the greatest name.
+    Columns: ``user, client_id, software, version, supported_configs, kinds``. Of several versions that were only seen,
+    in the same millisecond, the one with the greatest name counts.
     """
     return (
         of_clients.select("user", "client_id", sf.array_max("versions").alias("one"))
@@ -289,13 +288,13 @@ def newest(of_clients: DataFrame) -> DataFrame:
 
 
 def reach_by_user(of_profiles: DataFrame, configs: Sequence[str]) -> DataFrame:
-    """Return how many clients of each user follow when a config is set.
+    """Return how many clients of each user follow a config when it is set.
 
-    Columns: ``user, config, following, clients, unknown``, the last one for clients that never registered. Only
+    Columns: ``user, config, following, clients, unknown``. ``unknown`` counts clients that never registered. Only
     clients that the config concerns are counted.
     """
     follows = sf.coalesce(sf.array_contains("supported_configs", sf.col("config")), sf.lit(False))
-    # Lists are few, clients are many: they are counted before configs multiply them.
+    # Distinct lists are few and clients are many, so clients are counted before the join with configs.
     lists = of_profiles.where("is_newest").groupBy("user", "supported_configs", "kinds")
     return (
         lists.agg(sf.sum("clients").alias("clients"))
@@ -311,10 +310,10 @@ def reach_by_user(of_profiles: DataFrame, configs: Sequence[str]) -> DataFrame:
 
 
 def would_ignore(newest_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
-    """Return the clients that would ignore a config that concerns them, if it were set.
+    """Return the clients that would ignore a config that concerns them.
 
-    Columns: ``config, user, client_id, software, version, supported_configs``. What counts is the newest software
-    version of a client, with all the lists that this version registered; no list: unknown.
+    Columns: ``config, user, client_id, software, version, supported_configs``. The newest software version of a client
+    decides, with all lists that this version registered. No list means unknown.
     """
     known = sf.coalesce("supported_configs", sf.array().cast(ArrayType(StringType())))
     return (
@@ -325,10 +324,10 @@ def would_ignore(newest_versions: DataFrame, configs: Sequence[str]) -> DataFram
 
 
 def windows(of_clients: DataFrame) -> DataFrame:
-    """Count the clients that registered a software version, per window of time.
+    """Count the clients that registered a software version, per time window.
 
-    Columns: ``start_ms, software, version, clients``. Windows begin at whole multiples since the epoch, UTC; their
-    width was given to ``latest``.
+    Columns: ``start_ms, software, version, clients``. Windows start at whole multiples of their width since the epoch,
+    in UTC. The width is an argument of ``latest``.
     """
     return (
         of_clients.select(sf.explode("seen").alias("one"))
@@ -339,14 +338,14 @@ def windows(of_clients: DataFrame) -> DataFrame:
 
 
 def windows_of_stream(records: DataFrame, window: str, delay: str) -> DataFrame:
-    """Count as ``windows`` does, while records come: a window is forgotten when time has passed it by ``delay``.
+    """Count like ``windows`` in a stream. A window is dropped when the watermark has passed it by ``delay``.
 
     Columns: ``start, software, version, clients``.
 
     Args:
-        records: What ``parsed`` returns, of a stream.
-        window: A duration as Spark writes it, as ``1 day``.
-        delay: How far a record may lie behind the newest one and still count.
+        records: Result of ``parsed`` for a stream.
+        window: Duration as Spark writes it, such as ``1 day``.
+        delay: Maximum lateness of a record that still counts.
     """
     information = sf.col("client_information")
     return (

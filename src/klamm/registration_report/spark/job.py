@@ -1,4 +1,4 @@
-"""The report job: wiring of session, source and aggregation."""
+"""Report job: wiring of session, source and aggregation."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
-    # Clients are many: grouping them sorts in any case, and this way once, on disk where memory ends.
+    # Grouping millions of clients needs sorting anyway; this way it happens once, and on disk if memory is short.
     "spark.sql.execution.useObjectHashAggregateExec": "false",
     "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
     "spark.sql.streaming.minBatchesToRetain": "2",
-    # State on disk: what is registered need not fit into the heap.
+    # State is kept on disk, because registrations may exceed the heap.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -48,28 +48,28 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
 }
 _STREAM_DEFAULTS: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "2"}
-"""Each is a store of state that is opened in every round."""
+"""Number of state stores, each of which is opened in every micro-batch."""
 _NONE: Final[Mapping[str, str]] = {}
 _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # Of a small heap Spark's own share has to leave more for all that it does not count.
+    # In a small heap, Spark's own share must leave more room for memory that Spark does not account for.
     "spark.memory.fraction": "0.4",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xshare:auto",
 }
 
 
 class Job:
-    """A report over the registration topic of one cluster.
+    """Report over the registration topic of one cluster.
 
     Args:
-        bootstrap_servers: ``host:port`` or several of them, comma separated.
-        properties: A Java client's properties for connections and security.
-        spark_properties: ``spark.*`` keys on top of klamm's own.
-        scope: Which clients and which configs it is about.
-        parquet: Where each report's tables are written, replacing those before; None: nowhere.
-        sightings: Tells whom brokers have seen, whenever a report is made; None: nobody knows.
+        bootstrap_servers: ``host:port``, or several separated by commas.
+        properties: Properties of a Java client for connections and security.
+        spark_properties: ``spark.*`` keys in addition to klamm's own.
+        scope: Clients and configs to report.
+        parquet: Directory for the tables of each report, replacing older ones; None writes none.
+        sightings: Returns the clients that brokers have seen, called for each report. None means no such information.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Job:
         self._sightings = sightings or tuple
 
     def read(self) -> Report:
-        """Read the topic as far as it reaches now, and sum it up.
+        """Read the topic up to its current end and return the report.
 
         Raises:
             JavaNotFoundError: There is no Java for Spark.
-            SettingsError: The window is none.
+            SettingsError: The window is invalid.
             ReadingError: Records cannot be read, or Spark failed for another reason.
         """
         with self._session() as spark:
@@ -103,16 +103,16 @@ class Job:
             return report_over(records, scope=self._scope, parquet=self._parquet, sightings=self._sightings())
 
     def follow(self, publish: Callable[[Report], None], following: Following, *, reports: int | None = None) -> None:
-        """Publish a report, and one more whenever something was registered, until it is interrupted.
+        """Publish a report, and another one after each registration, until interrupted.
 
         Args:
-            publish: Takes each report.
-            following: How often, and from where on.
-            reports: After how many reports to end; None: never.
+            publish: Called with each report.
+            following: Interval and starting point.
+            reports: Number of reports after which to stop; None for no limit.
 
         Raises:
             JavaNotFoundError: There is no Java for Spark.
-            SettingsError: A duration that is none, or a checkpoint that belongs to another report.
+            SettingsError: A duration is invalid, or the checkpoint belongs to another report.
             ReadingError: Records cannot be read, or Spark failed for another reason.
         """
         with self._session(_STREAM_DEFAULTS) as spark:
@@ -157,15 +157,15 @@ class Job:
 def report_over(
     records: DataFrame, *, scope: Scope, parquet: Path | None = None, sightings: Sequence[Sighting] = ()
 ) -> Report:
-    """Return the report over raw records; only its few rows come to the driver.
+    """Return the report over raw records. Only its few rows are sent to the driver.
 
     Args:
-        records: Of the registration topic, with the columns ``COLUMNS``.
-        scope: Which clients and which configs it is about.
-        parquet: A directory for the tables; None: they are not written.
-        sightings: Whom brokers have seen.
+        records: Records of the registration topic with the columns ``COLUMNS``.
+        scope: Clients and configs to report.
+        parquet: Directory for the tables; None writes none.
+        sightings: Clients that brokers have seen.
     """
-    # Rows of one client side by side: one exchange serves all that follows.
+    # Partition by client once, so that one exchange serves all following steps.
     by_client = compatibility.parsed(records).repartition(*compatibility.ENTITY)
     rows = compatibility.latest(by_client, scope.window)
     return summarise(rows, scope=scope, parquet=parquet, sightings=sightings)
@@ -173,7 +173,7 @@ def report_over(
 
 def _check_duration(spark: SparkSession, flag: str, text: str) -> None:
     try:
-        # Spark analyses the query, and runs nothing.
+        # This makes Spark analyse the query without running it.
         spark.range(1).groupBy(sf.window(sf.timestamp_millis("id"), text)).count()
     except PySparkException as error:
         raise SettingsError(f"{flag} {text!r}: expected a duration as 1 day, 12 hours or 30 minutes") from error

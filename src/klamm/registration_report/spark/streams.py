@@ -1,7 +1,7 @@
-"""The report as two streams over one topic: what stands, kept as state by key, and versions over windows of time.
+"""Report as two streams over one topic: registrations as state by key, and versions per time window.
 
-Offsets, state and watermark are in Spark's checkpoints; beside them lie the last report and the windows as JSON, so
-that a run that goes on can tell at once what the run before it knew.
+Spark's checkpoints contain offsets, state and watermark. The last report and the windows are stored beside them as
+JSON, so that a resumed run can publish at once.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Window = tuple[int, str, str]
 
 
 class Follower:
-    """Publishes a report whenever both streams have taken in what came.
+    """Publisher of a report whenever both streams have processed all records.
 
     Args:
-        records: What ``parsed`` returns, of a stream.
-        scope: What the report is about.
-        following: How it goes on.
-        cluster: Whose topic it is; a checkpoint holds for one.
-        parquet: Where each report's tables are written; None: nowhere.
-        sightings: Tells whom brokers have seen, whenever a report is made.
+        records: Result of ``parsed`` for a stream.
+        scope: Scope of the report.
+        following: Settings of the repetition.
+        cluster: Id of the cluster. A checkpoint belongs to one cluster.
+        parquet: Directory for the tables of each report; None writes none.
+        sightings: Returns the clients that brokers have seen, called for each report.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Follower:
         self._dirty = False
 
     def run(self, publish: Callable[[Report], None], *, reports: int | None = None) -> None:
-        """Go on until ``reports`` were published; None: until somebody interrupts.
+        """Publish until ``reports`` reports are published, or until interrupted if None.
 
         Raises:
             SettingsError: The checkpoint belongs to another report.
@@ -132,7 +132,7 @@ class Follower:
 
     def _start_state(self) -> StreamingQuery:
         rows = compatibility.latest(self._records, self._scope.window)
-        # Complete: every round tells all that is registered, out of the state; the topic is read once.
+        # Output mode complete: each micro-batch emits all registrations from the state, and the topic is read once.
         return self._start(rows, "complete", "state", self._take_state)
 
     def _start_windows(self) -> StreamingQuery:
@@ -152,7 +152,7 @@ class Follower:
         self._dirty = True
 
     def _take_windows(self, rows: DataFrame, _: int) -> None:
-        # A batch that comes again after a crash says the same: counts are whole, not differences.
+        # A batch that is repeated after a crash has the same result, because counts are totals, not differences.
         changed = rows.select(sf.unix_millis("start").alias("start"), "software", "version", "clients").collect()
         if not changed:
             return
@@ -163,7 +163,7 @@ class Follower:
 
 
 def _in_step(queries: list[StreamingQuery]) -> bool:
-    """Tell whether all have taken in the same records, and none is at work."""
+    """Return whether all queries have processed the same records and are idle."""
     ends = [_end(query.lastProgress) for query in queries]
     return all(not query.status["isTriggerActive"] for query in queries) and all(end == ends[0] for end in ends)
 

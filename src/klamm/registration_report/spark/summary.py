@@ -1,4 +1,4 @@
-"""From what is registered to a report: few rows come to the driver, the rest goes to Parquet."""
+"""Reduction of registrations to a report: few rows go to the driver, all others to Parquet."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def summarise(
     """Return the report.
 
     Args:
-        rows: What ``latest`` returns.
-        scope: Which clients and which configs it is about.
-        parquet: A directory for the tables, which replace those before; None: they are not written.
-        sightings: Whom brokers have seen; those that have nothing registered are told as well.
+        rows: Result of ``latest``.
+        scope: Clients and configs to report.
+        parquet: Directory for the tables, replacing older ones; None writes none.
+        sightings: Clients that brokers have seen. Those without a registration are reported as well.
     """
-    # Millions of clients are kept on disk, where the system's cache serves them; the heap has a bound.
+    # Millions of clients are persisted on disk, where the page cache serves them, because the heap is limited.
     everybody = compatibility.clients(compatibility.of_user(rows, scope.user)).persist(StorageLevel.DISK_ONLY)
     of_clients = everybody.where(sf.col("user").isNotNull())
     if seen := [one for one in sightings if scope.user in {None, one.user}]:
         of_clients = compatibility.with_sightings(of_clients, _frame(rows.sparkSession, seen))
-    # All that is counted by user, version and list is counted from these few rows, in one place.
+    # All counts by user, version and list are computed from these few rows in one place.
     of_profiles = compatibility.profiles(of_clients).coalesce(1).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         counted = everybody.agg(
@@ -67,7 +67,7 @@ def summarise(
 
 
 def _frame(spark: SparkSession, seen: Sequence[Sighting]) -> DataFrame:
-    """Return one row per client and software version, from however many addresses it was seen."""
+    """Return one row per client and software version, however many addresses it was seen from."""
     latest: dict[tuple[str, str, str, str], tuple[int, frozenset[str]]] = {}
     for one in seen:
         key = (one.user, one.client_id, one.software, one.version)
@@ -79,7 +79,7 @@ def _frame(spark: SparkSession, seen: Sequence[Sighting]) -> DataFrame:
 
 
 def _configs(of_profiles: DataFrame) -> list[str]:
-    """Return the configs that most clients support; each software version of a client counts."""
+    """Return the configs that most clients support. Each software version of a client counts."""
     each = of_profiles.select("clients", sf.explode("supported_configs").alias("config"))
     counted = each.groupBy("config").agg(sf.sum("clients").alias("clients"))
     return [row.config for row in counted.orderBy(sf.desc("clients"), "config").limit(MAX_CONFIGS).collect()]
@@ -145,7 +145,7 @@ def _ignoring(row: Any) -> IgnoringClient:
 
 
 def told_windows(table: DataFrame) -> tuple[VersionWindow, ...]:
-    """Return the rows of ``windows``; of too many, those with the most clients."""
+    """Return the rows of ``windows``, or those with the most clients if there are too many."""
     largest = table.orderBy(sf.desc("clients")).limit(MAX_WINDOWS)
     rows = largest.orderBy("start_ms", "software", "version").collect()
     return tuple(VersionWindow(**row.asDict()) for row in rows)

@@ -108,11 +108,18 @@ def test_handshakes_that_go_no_further_leave_storage_what_it_needs(tmp_path: Pat
     with limited(512), TlsBroker(settings, port) as broker:
         with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
             client.create_topic("beside", partitions=200)
+            client.create_topic("before", partitions=50)
+            for partition in range(50):
+                client.produce("before", partition, BATCH)
+        broker.restart()
+        with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
             client.alter_topic("beside", [("flush.messages", 0, "1")])
             peers = strangers(port, 900)
             try:
                 for partition in range(200):
                     client.produce("beside", partition, BATCH)
+                for partition in range(50):  # logs that are opened only now
+                    assert client.produce("before", partition, BATCH) == 1
             finally:
                 close_all(peers)
         time.sleep(1)

@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import struct
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -221,3 +222,19 @@ def test_other_large_responses_that_are_not_read_stay_within_the_budget(broker: 
         assert broker.closed_as(r"\d+ bytes of responses are not read") > 0
     finally:
         close_all(peers)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+def test_thousands_of_requests_at_once_are_answered_in_order(broker: Broker, encrypted: bool) -> None:
+    """More than one read holds, to a broker that takes some frames at a time and keeps the rest."""
+    count = 40_000
+    stream = b"".join(struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(count))
+    with broker.connect(encrypted=encrypted) as peer:
+        sender = threading.Thread(target=peer.sendall, args=(stream,))
+        sender.start()
+        with peer.makefile("rb") as answers:
+            for number in range(count):
+                size, correlation_id = struct.unpack(">ii", answers.read(8))
+                assert correlation_id == number
+                answers.read(size - 4)
+        sender.join()

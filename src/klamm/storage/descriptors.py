@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _BASE: Final = 48
@@ -21,6 +23,8 @@ _MAX_LOG_FILES: Final = 4096
 _MIN_LOG_FILES: Final = 16
 _MIN_CONNECTIONS: Final = 16
 _SPARE: Final = 16
+LENT: Final = 8
+"""What opening a log needs at most."""
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
 """What the system answers when the process, or all of them, have no descriptor left."""
 _WITHOUT_LIMITS: Final = 1024
@@ -121,6 +125,22 @@ class SpareDescriptors:
                     if not self._spare:
                         raise
                     os.close(self._spare.pop())
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Give some descriptors back for the time of a block that opens and closes several files.
+
+        On the event loop no connection is accepted meanwhile, so they are there again behind the block.
+        """
+        with self._lock:
+            for _ in range(min(LENT, len(self._spare))):
+                os.close(self._spare.pop())
+        try:
+            yield
+        finally:
+            with self._lock, suppress(OSError):
+                while self._source is not None and len(self._spare) < self._count:
+                    self._spare.append(os.dup(self._source))
 
     def close(self, descriptor: int) -> None:
         """Close a file; its descriptor becomes a spare one when some of these are missing."""

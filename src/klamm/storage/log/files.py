@@ -55,6 +55,12 @@ class FilePool:
             if not self._close_one():
                 return SPARE.open(path, flags)
 
+    def close_some(self, count: int) -> None:
+        """Close up to so many files, so that others can be opened."""
+        for _ in range(count):
+            if not self._close_one():
+                return
+
     def _close_one(self) -> bool:
         while self._open:
             oldest = self._open.popleft()

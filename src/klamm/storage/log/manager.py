@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from klamm.storage.descriptors import EXHAUSTED, LENT, SPARE
 from klamm.storage.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -178,11 +179,22 @@ class LogManager:
             return None
         log = topic.logs.get(partition)
         if log is None and partition in topic.logs:
-            log = topic.logs[partition] = self._open(topic_id, topic, partition)
+            log = topic.logs[partition] = self._open_anyhow(topic_id, topic, partition)
             self._open_logs[topic_id, partition] = log
             if log.config.flush_ms != NO_LIMIT:
                 self._housekeeper.wake()
         return log
+
+    def _open_anyhow(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
+        """Open a log, with spare descriptors when the process has no other left."""
+        try:
+            return self._open(topic_id, topic, partition)
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+        self._pool.close_some(LENT)
+        with SPARE.lent():
+            return self._open(topic_id, topic, partition)
 
     def _open(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
         name = f"{topic.name}-{partition}"

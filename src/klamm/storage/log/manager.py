@@ -337,7 +337,8 @@ class LogManager:
     async def start(self) -> None:
         """Recover what a crash left behind, and begin to keep house. All topics have been made known before.
 
-        After a clean shutdown nothing is opened before it is asked for.
+        After a clean shutdown nothing is opened before it is asked for. After a crash all logs are, before anything is
+        answered: transactions that no coordinator knows have to be found and ended before anything is appended.
         """
         self.put_strays_aside()
         if not self.was_clean:

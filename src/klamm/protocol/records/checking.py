@@ -1,9 +1,9 @@
 """The structure of the records of a batch (magic 2), checked without building records.
 
-The broker checks every produced batch, so the check has to cost little. A wheel has this module compiled: it walks some
-fifty million records per second. From source, interpreted Python needs a microsecond per record, so records of equal
-size that follow each other are checked column by column instead: a slice with a step holds the same byte of each of
-them, and a few operations on slices check them all (ADR 15).
+The broker checks every produced batch, so the check has to cost little. In a wheel this module is compiled and takes 30
+nanoseconds per record. From source, interpreted Python takes about a microsecond, so records of equal size that follow
+each other are checked column by column instead: a slice with a step holds the same byte of each of them, and a few
+operations on slices check them all (ADR 15).
 """
 
 from __future__ import annotations

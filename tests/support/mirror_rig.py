@@ -1,0 +1,214 @@
+"""A mirror between two clusters that are disturbed in every way, the records written meanwhile, and a checker.
+
+The checker shares nothing with the mirror: records are written and read by librdkafka, and what has to arrive is known
+from what the source acknowledged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.support.kafka import KafkaCluster, KafkaNode
+from tests.support.mirror import Seen
+from tests.support.processes import free_port
+from tests.support.security import sasl_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from confluent_kafka import Message
+
+YEAR_2013: Final = 1_356_998_400_000
+_KEYS: Final = 97
+_PATIENCE_S: Final = 900.0
+"""How long a record may take to reach a source that is away for minutes."""
+
+
+def record(number: int) -> Seen:
+    """Return the record with a number: no two are the same in every part."""
+    value = None if number % 13 == 0 else b"%d " % number + b"v" * (number % 300)
+    headers = (("number", b"%d" % number), ("empty", None)) if number % 2 else (("number", b"%d" % number),)
+    return Seen(b"k%d" % (number % _KEYS), value, headers, YEAR_2013 + number)
+
+
+class GuardedCluster(KafkaCluster):
+    """Three nodes of Apache Kafka with one more listener, where the mirror logs in and ACLs and quotas count."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.guarded_ports = {node_id: free_port() for node_id in self.nodes}
+
+    @property
+    def guarded_servers(self) -> str:
+        """Where the mirror connects to."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.guarded_ports.values())
+
+    def _settings(self, node: KafkaNode, data: Path) -> dict[str, str]:
+        settings = super()._settings(node, data)
+        outside = f"OUTSIDE://127.0.0.1:{self.guarded_ports[node.node_id]}"
+        return {
+            **settings,
+            **sasl_settings(listener="outside", authorizer=True),
+            "listeners": f"{settings['listeners']},{outside}",
+            "advertised.listeners": f"{settings['advertised.listeners']},{outside}",
+            "listener.security.protocol.map": f"{settings['listener.security.protocol.map']},OUTSIDE:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",  # Kafka asks for a JAAS entry of each
+            "inter.broker.listener.name": "PLAINTEXT",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
+            "quota.window.num": "3",
+        }
+
+
+class Writer:
+    """Writes numbered records to every partition of some topics until it is closed, and keeps the order.
+
+    Args:
+        address: Of the source.
+        partitions: How many each topic has; may be raised while it runs.
+        per_second: Records for each topic.
+    """
+
+    def __init__(self, address: str, partitions: Mapping[str, int], *, per_second: int) -> None:
+        self.partitions = dict(partitions)
+        self.wanted: dict[tuple[str, int], list[Seen]] = {}
+        """What was written, by topic and partition."""
+        self._per_second = per_second
+        self._failed: list[KafkaError] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": int(_PATIENCE_S * 1000),
+                "compression.type": "lz4",
+                "topic.metadata.refresh.interval.ms": 1_000,
+                "log_level": 0,
+            }
+        )
+        self._error: BaseException | None = None
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def finish(self) -> None:
+        """Write no more, and wait until the source has acknowledged all."""
+        self._enough.set()
+        self._thread.join()
+        assert self._error is None, self._error
+        assert self._producer.flush(_PATIENCE_S) == 0
+        assert not self._failed, self._failed[:3]
+
+    def _run(self) -> None:
+        try:
+            self._write()
+        except BaseException as error:  # noqa: BLE001 - raised by finish()
+            self._error = error
+
+    def _write(self) -> None:
+        for number in itertools.count():
+            if number % 50 == 0 and self._enough.wait(50 / self._per_second):
+                return
+            for topic, count in list(self.partitions.items()):
+                seen = record(number)
+                self.wanted.setdefault((topic, number % count), []).append(seen)
+                while not self._produce(topic, number % count, seen):
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+
+    def _produce(self, topic: str, partition: int, seen: Seen) -> bool:
+        try:
+            self._producer.produce(
+                topic,
+                value=seen.value,
+                key=seen.key,
+                partition=partition,
+                on_delivery=self._note,
+                timestamp=seen.timestamp,
+                headers=list(seen.headers),
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                raise
+            return False  # it was just added
+        return True
+
+    def _note(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+
+def read_all(address: str, topic: str, partition: int, *, timeout_s: float = 120) -> list[Seen]:
+    """Return what a reader of committed records finds in a partition, from its beginning to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "checker",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    out: list[Seen] = []
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 20)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + timeout_s
+        while end and consumer.position([TopicPartition(topic, partition)])[0].offset < end:
+            assert time.monotonic() < deadline, f"an open transaction hides the end of {topic}-{partition}"
+            for message in consumer.consume(10_000, 0.3):
+                assert message.error() is None, message.error()
+                headers: Any = tuple(message.headers() or ())
+                out.append(Seen(message.key(), message.value(), headers, message.timestamp()[1]))
+    finally:
+        consumer.close()
+    return out
+
+
+class Verdict(NamedTuple):
+    """What was found in one partition."""
+
+    lost: int
+    repeated: int
+    """Records that are there more than once."""
+    foreign: int
+    """Records that were never written like this: a key, a value, a header or a timestamp differs."""
+    out_of_order: int
+    """Records whose first arrival is behind that of a later one."""
+    repeats: int
+    """How often the copying began again behind where it had been."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self._asdict().items())
+
+
+def judge(wanted: Sequence[Seen], found: Iterable[Seen]) -> Verdict:
+    """Compare a partition of the target with what was written to its source."""
+    place = {seen: at for at, seen in enumerate(wanted)}
+    assert len(place) == len(wanted), "records have to be told apart"
+    counts = Counter(found := list(found))
+    firsts = [place[seen] for seen in dict.fromkeys(found) if seen in place]
+    order = [place[seen] for seen in found if seen in place]
+    return Verdict(
+        lost=len(place.keys() - counts.keys()),
+        repeated=sum(count - 1 for seen, count in counts.items() if seen in place),
+        foreign=sum(count for seen, count in counts.items() if seen not in place),
+        out_of_order=sum(after < before for before, after in itertools.pairwise(firsts)),
+        repeats=sum(after <= before for before, after in itertools.pairwise(order)),
+    )

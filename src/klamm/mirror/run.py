@@ -28,6 +28,8 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
+_THREADS_END_S: Final = 2.5
+"""How long control loops may take to end: one that waits for a cluster that is away has nothing to lose."""
 _AT_MOST_EVERY_S: Final = 60.0
 """How often figures are logged that change all the time."""
 
@@ -84,7 +86,7 @@ def _mirror(
     from klamm.mirror.spark.driver import ControlLoops  # noqa: PLC0415 - the data path is loaded on demand
     from klamm.mirror.spark.running import SparkRun  # noqa: PLC0415
 
-    loops = ControlLoops(settings)
+    loops = ControlLoops(settings, join_s=_THREADS_END_S)
     lines = ProgressLines()
     gave_up = False
     with (

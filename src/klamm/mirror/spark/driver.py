@@ -33,19 +33,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_JOIN_S: Final = 2.5
+_JOIN_S: Final = 10.0
 
 
 class ControlLoops:
     """Everything of a mirror but Spark; ``coordinator`` has what Spark is to copy. A context manager, for one run."""
 
-    def __init__(self, settings: MirrorSettings) -> None:
+    def __init__(self, settings: MirrorSettings, *, join_s: float = _JOIN_S) -> None:
         """Prepare the flows.
+
+        Args:
+            settings: of the mirror.
+            join_s: how long leaving the context waits for the threads, in seconds; they end with the process at last.
 
         Raises:
             SettingsError: a client property that can not be honoured.
         """
         self._settings = settings
+        self._join_s = join_s
         self._copy_settings = {flow.name: copy_settings(flow) for flow in settings.flows}
         self.groups = GroupStatus()
         policies = {flow.name: flow.policy for flow in settings.flows}
@@ -84,7 +89,7 @@ class ControlLoops:
 
     def _join(self, threads: list[threading.Thread]) -> None:
         self.end()
-        deadline = time.monotonic() + _JOIN_S
+        deadline = time.monotonic() + self._join_s
         for thread in threads:
             # One that waits for the answer of a cluster that is away has nothing to lose.
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,1 +1,1 @@
-"""Consumer groups, classic protocol: a state machine without I/O, committed offsets, and the service over both."""
+"""Consumer groups of the classic protocol: a state machine without I/O, committed offsets, the group coordinator."""

@@ -1,11 +1,26 @@
-"""The classic group protocol as a state machine: no I/O, no clock, no timer of its own.
+"""The requests of the classic group protocol, as steps of a state machine without I/O, clock or timer.
 
-Every step gets the current ``Moment``; parked requests are answered by calling their waiters from within a step.
-After a step the owner looks at ``wake_at``, and asks ``take_unsaved``: true means that the group must be on disk
-before the answers of this step may go out.
+``model.GroupState`` lists the states and transitions; ``rebalance.Rebalance`` holds the steps that time triggers. This
+module adds the requests. Their effect depends on the state:
 
-Rules of Kafka's ``ClassicGroup`` and ``GroupMetadataManager``; KIP-345 (static members), KIP-394 (member id required),
-KIP-559 (protocol type and name checked in syncs), KIP-814 (a static leader may skip the assignment).
+    request       EMPTY               PREPARING_REBALANCE     COMPLETING_REBALANCE     STABLE
+    JoinGroup     first member: a     parked until the        unchanged member:        unchanged follower:
+                  rebalance starts    generation starts       current generation       current generation
+                                                              else: new rebalance      else: new rebalance
+    SyncGroup     UNKNOWN_MEMBER_ID   REBALANCE_IN_PROGRESS   parked until the         answered
+                                                              leader's SyncGroup
+    Heartbeat     UNKNOWN_MEMBER_ID   REBALANCE_IN_PROGRESS   answered                 answered
+                                      (extends the session)
+    OffsetCommit  only generation -1  answered                REBALANCE_IN_PROGRESS    answered
+    LeaveGroup    UNKNOWN_MEMBER_ID   the member is removed   new rebalance            new rebalance
+
+"Parked" means that the response is sent later: the request leaves a callback (``JoinWaiter``, ``SyncWaiter``), which a
+later step calls exactly once. Each step gets the current ``Moment``. After each step the caller has two duties
+(``GroupRegistry.after_step``): it arms a timer for ``wake_at``, and if ``take_unsaved`` returns True, it stores the
+group before the responses of this step are sent.
+
+The rules are those of Kafka's ``ClassicGroup`` and ``GroupMetadataManager``: KIP-345 (static members), KIP-394 (member
+id required), KIP-559 (SyncGroup checks protocol type and name), KIP-814 (a static leader may skip the assignment).
 """
 
 from __future__ import annotations
@@ -37,17 +52,17 @@ if TYPE_CHECKING:
     )
 
 NEW_MEMBER_JOIN_TIMEOUT_S: Final = 300.0
-"""How long the parked join of a member without a finished join is believed in: its client may be gone long since."""
+"""Session in seconds of a new member while its first JoinGroup is parked. Its client may have disconnected."""
 
 MAX_PENDING_MEMBERS: Final = 10_000
-"""Ids given out and not used yet, per group; a client that only ever asks for ids cannot fill the memory."""
+"""Largest number of member ids per group that are handed out but not used, so that clients cannot fill the memory."""
 
 
 class ClassicGroup(Rebalance):
-    """One group. Owned by the coordinator; everything happens in its steps, one after the other."""
+    """One classic group. Its registry owns it and calls one step at a time."""
 
     def join(self, attempt: JoinAttempt, now: Moment, waiter: JoinWaiter) -> None:
-        """Take a member in, or let it come again: the first half of a rebalance."""
+        """Handle JoinGroup, the first half of a rebalance: a new member joins, or a known member joins again."""
         if not self._has_room(attempt.member_id):
             self.roster.remove(attempt.member_id)
             waiter(JoinReply(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
@@ -61,7 +76,7 @@ class ClassicGroup(Rebalance):
             self._join_again(attempt, now, waiter)
 
     def sync(self, attempt: SyncAttempt, now: Moment, waiter: SyncWaiter) -> None:
-        """Fetch the member's share, and bring everybody's when it is the leader: the second half of a rebalance."""
+        """Handle SyncGroup, the second half of a rebalance: the leader sends all assignments, members get theirs."""
         try:
             member = self._check_sync(attempt)
         except KafkaApiError as error:
@@ -78,13 +93,13 @@ class ClassicGroup(Rebalance):
             self._stabilise(dict(attempt.assignments), now)
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int, now: Moment) -> None:
-        """Keep a member alive.
+        """Extend the session of a member.
 
         Raises:
-            UnknownMemberIdError: it has to join as a new member.
-            FencedInstanceIdError: its instance id was taken over.
-            IllegalGenerationError: it has missed a rebalance.
-            RebalanceInProgressError: it is alive, and has to join again.
+            UnknownMemberIdError: The group has no such member; the client has to join as a new member.
+            FencedInstanceIdError: Another member has taken over the instance id.
+            IllegalGenerationError: The member missed a rebalance.
+            RebalanceInProgressError: The session is extended, but the member has to join again.
         """
         member = self.roster.find(member_id, group_instance_id)
         if generation_id != self.generation_id:
@@ -94,22 +109,22 @@ class ClassicGroup(Rebalance):
             raise RebalanceInProgressError
 
     def leave(self, identities: Sequence[MemberIdentity], now: Moment) -> tuple[ErrorCode, ...]:
-        """Let members go, all before the group reacts; one answer per identity, in order."""
+        """Remove members, and start a rebalance once for all of them. Return one error code per identity, in order."""
         members_before = len(self.roster)
         answers = tuple(self._leave_one(identity) for identity in identities)
-        # An id that was given out and never used is no loss to a group that does not wait for it.
+        # The removal of an unused member id changes nothing, unless a rebalance is waiting for that member to join.
         if len(self.roster) < members_before or self.state is GroupState.PREPARING_REBALANCE:
             self._rebalance_or_complete(now)
         return answers
 
     def admit_commit(self, member_id: str, group_instance_id: str | None, generation_id: int, now: Moment) -> None:
-        """Decide whether a member, or somebody from outside, may commit offsets now; a commit is a sign of life.
+        """Check that a member or an outside client may commit offsets now. A member's commit extends its session.
 
         Raises:
-            UnknownMemberIdError: not a member, or an outsider while the group has members.
-            FencedInstanceIdError: its instance id was taken over.
-            IllegalGenerationError: it has missed a rebalance.
-            RebalanceInProgressError: the group waits for its leader's assignment.
+            UnknownMemberIdError: Not a member, or a client outside the group while the group has members.
+            FencedInstanceIdError: Another member has taken over the instance id.
+            IllegalGenerationError: The member missed a rebalance.
+            RebalanceInProgressError: The group waits for its leader's assignment.
         """
         if generation_id < 0 and self.state is GroupState.EMPTY:
             return
@@ -123,14 +138,14 @@ class ClassicGroup(Rebalance):
         self._keep_alive(member, now)
 
     def admit_transactional_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> None:
-        """Decide whether a transaction may commit offsets for the group (KIP-447).
+        """Check that a transaction may commit offsets for the group (KIP-447).
 
-        A producer that does not say which member it works for is believed: its transactional id fences it.
+        A producer that names no member is accepted: it is fenced by its transactional id instead.
 
         Raises:
-            UnknownMemberIdError: not a member.
-            FencedInstanceIdError: its instance id was taken over.
-            IllegalGenerationError: it has missed a rebalance.
+            UnknownMemberIdError: Not a member.
+            FencedInstanceIdError: Another member has taken over the instance id.
+            IllegalGenerationError: The member missed a rebalance.
         """
         if generation_id < 0 and (self.state is GroupState.EMPTY or (not member_id and group_instance_id is None)):
             return
@@ -138,7 +153,7 @@ class ClassicGroup(Rebalance):
         if generation_id != self.generation_id:
             raise IllegalGenerationError
 
-    # ---- joins
+    # ---- JoinGroup
 
     def _has_room(self, member_id: str) -> bool:
         if not member_id and len(self.roster.pending) >= MAX_PENDING_MEMBERS:
@@ -193,8 +208,8 @@ class ClassicGroup(Rebalance):
         if self.state is GroupState.COMPLETING_REBALANCE and is_same:
             waiter(self._current_generation(member))
         elif self.state is GroupState.STABLE and is_same and (changes_timeout or not is_leader):
-            # A leader that joins again as it was asks for a new assignment. One that differs in nothing but its
-            # session timeout only tells us that its client config has changed (KIP-649): no reason to disturb anyone.
+            # A leader that joins again unchanged asks for a new assignment, so it starts a rebalance. If only its
+            # session timeout differs, it just reports a changed client config (KIP-649), and no rebalance is needed.
             self._take_timeouts(member, attempt, now)
             self._is_unsaved = changes_timeout
             waiter(self._current_generation(member, skip_assignment=attempt.supports_skipping_assignment))
@@ -211,7 +226,7 @@ class ClassicGroup(Rebalance):
             self._keep_alive(member, now)
 
     def _replace_static(self, old: Member, attempt: JoinAttempt, now: Moment, waiter: JoinWaiter) -> None:
-        """Let a restarted static member in; a stable group stays as it is when its protocol does (KIP-345)."""
+        """Replace a restarted static member, without a rebalance if a stable group keeps its protocol (KIP-345)."""
         leader_before = self.roster.leader_id or ""
         new = _member(attempt, attempt.new_member_id)
         new.assignment = old.assignment
@@ -222,13 +237,14 @@ class ClassicGroup(Rebalance):
             if attempt.supports_skipping_assignment:
                 waiter(self._current_generation(new, skip_assignment=True))
             else:
-                # An old client that read its own id as the leader's would assign; so it reads the id it had before.
+                # A client before JoinGroup v9 would start an assignment if it saw its new id as the leader's. It
+                # therefore gets the leader's old id.
                 waiter(self._current_generation(new, leader=leader_before))
             return
         self.roster.park_join(new.member_id, waiter)
         self._rebalance_or_complete(now)
 
-    # ---- syncs
+    # ---- SyncGroup and LeaveGroup
 
     def _check_sync(self, attempt: SyncAttempt) -> Member:
         member = self.roster.find(attempt.member_id, attempt.group_instance_id)

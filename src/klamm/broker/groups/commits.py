@@ -1,4 +1,4 @@
-"""Committing, fetching, deleting and expiring offsets."""
+"""Committed offsets: commit, fetch, delete, expire, and the offsets that wait for the end of a transaction."""
 
 from __future__ import annotations
 
@@ -24,59 +24,59 @@ if TYPE_CHECKING:
     from klamm.storage.changes import Change
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
-"""Of OffsetCommit; older clients are told ILLEGAL_GENERATION of a group that does not exist."""
+"""Version of OffsetCommit. For an unknown group, older clients receive ILLEGAL_GENERATION instead."""
 
 _FEW: Final = 500
-"""Of so many topics the commits are copied one by one, of more all that a group has."""
+"""Up to this number of topics, commits are copied topic by topic; above it, all commits of the group are copied."""
 _ByTopic: TypeAlias = "dict[UUID, dict[int, PutGroupOffset]]"
 """The last commit of each partition."""
 
 
 class Instability(Enum):
-    """What stands in place of a commit that may not be told."""
+    """Reasons why a fetch does not return a committed offset."""
 
     UNSTABLE = "unstable"
-    """An open transaction may still change it (KIP-447)."""
+    """An open transaction may still change the offset (KIP-447, UNSTABLE_OFFSET_COMMIT)."""
 
 
 FetchedOffset: TypeAlias = PutGroupOffset | Instability | None
 FetchedOffsets: TypeAlias = "tuple[tuple[str, Sequence[tuple[int, FetchedOffset]]], ...]"
-"""By topic name and partition; None where nothing is committed."""
+"""Fetched offsets by topic name and partition; None where nothing is committed."""
 
 
 class Topic(Protocol):
-    """What groups need to know of a topic."""
+    """The part of a topic that groups need."""
 
     @property
     def topic_id(self) -> UUID:
-        """The id, another one for each topic that ever had this name."""
+        """The topic id. A topic that is deleted and created again has another one."""
         ...
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The topic name."""
         ...
 
     def has_partition(self, partition: int, /) -> bool:
-        """Tell whether the partition exists."""
+        """Return whether the partition exists."""
         ...
 
 
 class Topics(Protocol):
-    """What groups need of the topic catalog."""
+    """The part of the topic catalog that groups need."""
 
     def get(self, name: str, /) -> Topic | None:
-        """Return a topic by name."""
+        """Return a topic by name; None if it does not exist."""
         ...
 
     def by_id(self, topic_id: UUID, /) -> Topic | None:
-        """Return a topic by id."""
+        """Return a topic by id; None if it does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """Who commits: a member in its generation, or somebody from outside (empty id, generation -1)."""
+    """Client that commits offsets: a member in its generation, or an outside client (empty id, generation -1)."""
 
     group_id: str
     member_id: str = ""
@@ -85,7 +85,14 @@ class Committer:
 
 
 class OffsetService:
-    """Committed offsets of all groups. Topics are kept by id: one made anew under its old name has no commits."""
+    """Committed offsets of all groups.
+
+    Offsets belong to topic ids, not names: a topic that is deleted and created again has no committed offsets.
+
+    All methods serve other requests in between when there are many partitions (``TimeSlice``), so topics, groups and
+    members can change meanwhile. Each method therefore prepares in slices first. Then it checks the group again and
+    applies and submits the change, without an await between the check and the change.
+    """
 
     def __init__(self, registry: GroupRegistry, settings: GroupSettings, topics: Topics) -> None:
         self._registry = registry
@@ -101,23 +108,23 @@ class OffsetService:
         api_version: int,
         time_slice: TimeSlice | None = None,
     ) -> tuple[ErrorCode, ...]:
-        """Commit what can be committed, and return one code per offset when that is on disk.
+        """Commit the offsets that are valid, and return one error code per offset when they are on disk.
 
-        Others are served while many offsets are looked at; they are committed at once, those that can be.
+        Valid offsets are committed together, in one change of the metadata store.
 
         Args:
-            by: the member.
-            offsets: in the order of the answers.
-            retention_ms: how long the offsets live at most (OffsetCommit v2-4); -1 leaves it to the broker.
-            api_version: of OffsetCommit.
-            time_slice: of the request.
+            by: Committing client.
+            offsets: Offsets, in the order of the error codes.
+            retention_ms: Retention of these offsets (OffsetCommit v2-4); -1 for the broker's retention.
+            api_version: Version of OffsetCommit.
+            time_slice: Time slice of the request; None for a new one.
         """
         slices = TimeSlice() if time_slice is None else time_slice
 
         async def record(commits: Sequence[PutGroupOffset]) -> None:
             by_topic = await _by_topic(commits, slices)
             gone = {topic_id for topic_id in by_topic if self._topics.by_id(topic_id) is None}
-            if gone:  # while others were served
+            if gone:  # topics deleted while other requests were served
                 commits = [commit for commit in commits if commit.topic_id not in gone]
                 by_topic = {topic_id: known for topic_id, known in by_topic.items() if topic_id not in gone}
             await self._record(self._admit(by, api_version), commits, by_topic)
@@ -133,14 +140,14 @@ class OffsetService:
         *,
         time_slice: TimeSlice | None = None,
     ) -> tuple[ErrorCode, ...]:
-        """Keep offsets that are committed when a transaction is; returns one code per offset when that is on disk.
+        """Store offsets that take effect when the transaction commits; return one code per offset once on disk.
 
         Args:
-            by: The member that the producer works for.
-            producer_id: Of the transaction.
-            offsets: In the order of the answers.
-            admit: Checks that the group belongs to the transaction; raises KafkaApiError if it does not.
-            time_slice: of the request.
+            by: Member that the producer works for.
+            producer_id: Producer id of the transaction.
+            offsets: Offsets, in the order of the error codes.
+            admit: Function that raises KafkaApiError if the group does not belong to the transaction.
+            time_slice: Time slice of the request; None for a new one.
         """
         slices = TimeSlice() if time_slice is None else time_slice
 
@@ -148,7 +155,7 @@ class OffsetService:
             changes = await slices.listed(PutPendingOffset(producer_id=producer_id, commit=item) for item in commits)
             self._check_transactional(by)
             await admit()
-            self._check_transactional(by)  # others were served meanwhile
+            self._check_transactional(by)  # again: other requests were served meanwhile
             entry = self._registry.entry_or_new(by.group_id)
             for commit in commits:
                 self._registry.pending.put(producer_id, commit)
@@ -160,10 +167,10 @@ class OffsetService:
         return await self._commit(by.group_id, offsets, record, slices)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Commit or forget the offsets of a transaction.
+        """Commit or drop the pending offsets of a transaction.
 
-        The changes are submitted right here, so that they reach the disk in one piece with the decision, which the
-        caller submits in the same turn of the event loop.
+        The changes are submitted before this method returns. The caller submits the decision in the same turn of the
+        event loop, so the store commits both together or neither.
         """
         for commit in self._registry.pending.take(producer_id):
             entry = self._registry.entry_or_new(commit.group_id)
@@ -230,16 +237,16 @@ class OffsetService:
         require_stable: bool = False,
         time_slice: TimeSlice | None = None,
     ) -> FetchedOffsets:
-        """Return committed offsets as they are at one moment. An unknown group has none.
+        """Return the committed offsets of one moment. An unknown group has none.
 
         Args:
-            group_id: The group.
-            topics: Names and partitions; None for all that is committed.
-            require_stable: Do not tell what an open transaction may still change.
-            time_slice: Of the request.
+            group_id: Id of the group.
+            topics: Topic names with partitions; None for all committed offsets.
+            require_stable: Whether to withhold offsets that an open transaction may still change.
+            time_slice: Time slice of the request; None for a new one.
 
         Raises:
-            NotCoordinatorError: what was read could not be written.
+            NotCoordinatorError: An offset that was read could not be written to disk.
         """
         slices = TimeSlice() if time_slice is None else time_slice
         commits = self._copy_of(group_id, None if topics is None else [name for name, _ in topics])
@@ -267,17 +274,17 @@ class OffsetService:
     async def delete(
         self, group_id: str, partitions: Sequence[tuple[str, int]], *, time_slice: TimeSlice | None = None
     ) -> tuple[ErrorCode, ...]:
-        """Delete committed offsets (KIP-496), and return one code per partition when that is on disk.
+        """Delete committed offsets (KIP-496), and return one error code per partition when the change is on disk.
 
         Raises:
-            GroupIdNotFoundError: no such group.
-            NonEmptyGroupError: it has members, and does not speak the consumers' protocol.
-            NotCoordinatorError: the deletion could not be written.
+            GroupIdNotFoundError: The group does not exist.
+            NonEmptyGroupError: The group has members and another protocol type than "consumer".
+            NotCoordinatorError: The deletion could not be written.
         """
         slices = TimeSlice() if time_slice is None else time_slice
         self._group_that_allows_deletion(group_id)
         judged = await slices.listed(self._judge_deletion(group_id, name, index) for name, index in partitions)
-        # Others were served meanwhile.
+        # Check again: other requests were served meanwhile.
         entry = self._group_that_allows_deletion(group_id)
         used = {name for name in {name for name, _ in partitions} if is_subscribed(entry.group, name)}
         codes = [
@@ -311,12 +318,12 @@ class OffsetService:
         return DropGroupOffset(group_id=group_id, topic_id=topic.topic_id, partition=partition)
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """Drop what was committed for a topic that is deleted; the store does the same with its ``DropTopic``."""
+        """Drop all offsets of a deleted topic. The store drops its own copy together with ``DropTopic``."""
         self._registry.offsets.drop_topic(topic_id)
         self._registry.pending.drop_topic(topic_id)
 
     def expire(self) -> None:
-        """Remove expired offsets, those of topics that are gone, and groups that nothing is left of."""
+        """Remove expired offsets, offsets of deleted topics, and empty groups without offsets."""
         for topic_id in self._registry.offsets.topic_ids():
             if self._topics.by_id(topic_id) is None:
                 self.forget_topic(topic_id)
@@ -327,7 +334,7 @@ class OffsetService:
             entry = self._registry.entry(by.group_id)
         except GroupIdNotFoundError:
             if by.generation_id < 0:
-                # Nobody has to join to keep offsets here.
+                # A client may commit offsets without joining: the commit creates the group.
                 return self._registry.entry_or_new(by.group_id)
             if api_version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
                 raise
@@ -365,7 +372,7 @@ class OffsetService:
         return len(metadata) > limit or (not metadata.isascii() and len(metadata.encode("utf-16-le")) // 2 > limit)
 
     def _copy_of(self, group_id: str, names: Sequence[str] | None) -> Mapping[UUID, Mapping[int, PutGroupOffset]]:
-        """Return what a group has committed as it is now; at least of the topics named, of all when that is None."""
+        """Return a copy of a group's commits: at least those of the named topics, all if ``names`` is None."""
         commits = self._registry.offsets.of_group(group_id)
         if names is None or len(names) > _FEW:
             return {topic_id: dict(partitions) for topic_id, partitions in commits.items()}

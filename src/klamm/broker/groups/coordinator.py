@@ -1,4 +1,4 @@
-"""The group coordinator: what the handlers of the group APIs talk to."""
+"""The group coordinator, used by the handlers of the group APIs."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ Reply = TypeVar("Reply")
 GROUP_TYPE: Final = "classic"
 
 MAX_MEMBER_METADATA_BYTES: Final = 1_048_588
-"""What one member may bring for all its protocols: Kafka's own limit on what it stores (``message.max.bytes``)."""
+"""Largest metadata of one member for all its protocols. Kafka's limit for storing them (``message.max.bytes``)."""
 
 PROTOCOL_OVERHEAD_BYTES: Final = 64
-"""What an empty protocol takes in memory: a million of them are not small."""
+"""Memory used by a protocol without metadata, counted towards the limit so that a million of them are rejected."""
 
 MAX_ASSIGNMENT_BYTES: Final = 32 * 1_048_576
-"""What a leader may bring for all its members."""
+"""Largest total size of the assignments in one SyncGroup request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """One member as DescribeGroups shows it."""
+    """A member in DescribeGroups."""
 
     member_id: str
     group_instance_id: str | None
@@ -60,21 +60,21 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group as ListGroups and DescribeGroups show it."""
+    """A group in ListGroups and DescribeGroups."""
 
     group_id: str
     state: GroupState
     protocol_type: str
-    """Empty as long as nobody ever joined."""
+    """Empty if no member has ever joined."""
     protocol_name: str
-    """Empty unless the group is stable, like the metadata of its members."""
+    """Empty unless the group is STABLE; the same holds for the metadata of its members."""
     members: tuple[MemberDescription, ...] = ()
 
 
 class GroupCoordinator:
-    """Groups of the classic protocol and their committed offsets. Confined to one event loop.
+    """Groups of the classic protocol and their committed offsets. Used on one event loop only.
 
-    Group errors that have a place in the reply are put there; all others are raised as ``KafkaApiError``.
+    JoinGroup and SyncGroup report errors in their replies; the other methods raise ``KafkaApiError``.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class GroupCoordinator:
         """Read the settings; nothing is loaded before ``start``.
 
         Args:
-            store: the metadata store.
-            get_config: returns a broker config by Kafka's name.
-            topics: finds topics by name and id.
-            now: monotonic clock, seconds.
-            wall_ms: wall clock, milliseconds since the epoch.
+            store: Metadata store.
+            get_config: Function that returns a broker config by Kafka's name.
+            topics: Topic catalog.
+            now: Monotonic clock, seconds.
+            wall_ms: Wall clock, milliseconds since the epoch.
         """
         self._settings = GroupSettings.from_config(get_config)
         self._clock = ServedClock(now)
@@ -103,13 +103,13 @@ class GroupCoordinator:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._is_running = False
 
-    # ---- life
+    # ---- start and stop
 
     async def start(self) -> None:
-        """Load what is stored; members get their whole session time from now on.
+        """Load the stored groups. The session of each member starts now.
 
         Raises:
-            DataDirectoryError: a stored group cannot be read.
+            DataDirectoryError: A stored group cannot be read.
         """
         self._clock.start()
         self._registry.load()
@@ -117,7 +117,7 @@ class GroupCoordinator:
         self._is_running = True
 
     async def stop(self) -> None:
-        """Stop all timers and send everybody who waits to look for the coordinator again; nobody may wait any more."""
+        """Stop all timers. Answer all parked requests with NOT_COORDINATOR, so that clients find it again."""
         self._is_running = False
         self._clock.stop()
         if self._sweep_timer is not None:
@@ -126,20 +126,23 @@ class GroupCoordinator:
         self._registry.disband(ErrorCode.NOT_COORDINATOR)
 
     def reload(self) -> None:
-        """Go back to what the store holds, after a commit has failed; parked requests are to be sent again."""
+        """Replace the state in memory with the stored state, after a commit of the metadata store failed.
+
+        Parked requests are answered with COORDINATOR_NOT_AVAILABLE, which clients retry.
+        """
         self._registry.disband(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._registry.load()
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """Drop what was committed for a topic that is being deleted."""
+        """Drop the committed offsets of a topic that is being deleted."""
         self.offsets.forget_topic(topic_id)
 
     # ---- members
 
     async def join(self, group_id: str, attempt: JoinAttempt) -> JoinReply:
-        """Join a group; the reply may take as long as the slowest member of the group.
+        """Join a group (JoinGroup). The reply may wait for the slowest member of the group.
 
-        ``attempt.new_member_id`` is filled in here.
+        This method fills in ``attempt.new_member_id``.
         """
         try:
             self._check_join(group_id, attempt)
@@ -158,7 +161,7 @@ class GroupCoordinator:
         return reply
 
     async def sync(self, group_id: str, attempt: SyncAttempt) -> SyncReply:
-        """Exchange assignments; the reply may take until the leader has sent its own."""
+        """Exchange assignments (SyncGroup). The reply may wait for the leader's SyncGroup."""
         try:
             self._check_running()
             check_group_id(group_id)
@@ -177,10 +180,10 @@ class GroupCoordinator:
         return reply
 
     async def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> None:
-        """Keep a member alive.
+        """Extend the session of a member.
 
         Raises:
-            KafkaApiError: one of ``ClassicGroup.heartbeat``, or the group does not exist (UNKNOWN_MEMBER_ID).
+            KafkaApiError: Errors of ``ClassicGroup.heartbeat``; UNKNOWN_MEMBER_ID if the group does not exist.
         """
         check_group_id(group_id)
         try:
@@ -191,11 +194,11 @@ class GroupCoordinator:
         self._registry.after_step(entry)
 
     async def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, ...]:
-        """Let members leave; one code per identity.
+        """Remove members from a group (LeaveGroup), and return one error code per identity.
 
         Raises:
-            InvalidGroupIdError: the group id is empty.
-            NotCoordinatorError: the change could not be written.
+            InvalidGroupIdError: The group id is empty.
+            NotCoordinatorError: The change could not be written.
         """
         check_group_id(group_id)
         try:
@@ -210,7 +213,7 @@ class GroupCoordinator:
     # ---- administration
 
     def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupDescription]:
-        """Return all groups, or those whose state and type are among the given ones, whatever their case."""
+        """Return all groups, or those with one of the given states and types. Upper and lower case are the same."""
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {kind.strip().lower() for kind in types}
         if wanted_types and GROUP_TYPE not in wanted_types:
@@ -225,7 +228,7 @@ class GroupCoordinator:
         """Return a group with its members.
 
         Raises:
-            GroupIdNotFoundError: no such group.
+            GroupIdNotFoundError: The group does not exist.
         """
         return _describe(self._registry.entry(group_id).group, with_members=True)
 
@@ -233,16 +236,16 @@ class GroupCoordinator:
         """Delete a group without members, and its offsets.
 
         Raises:
-            GroupIdNotFoundError: no such group.
-            NonEmptyGroupError: it has members.
-            NotCoordinatorError: the deletion could not be written.
+            GroupIdNotFoundError: The group does not exist.
+            NonEmptyGroupError: The group has members.
+            NotCoordinatorError: The deletion could not be written.
         """
         entry = self._registry.entry(group_id)
         if entry.group.state is not GroupState.EMPTY:
             raise NonEmptyGroupError
         await self._registry.delete(entry)
 
-    # ---- inside
+    # ---- internals
 
     def _check_join(self, group_id: str, attempt: JoinAttempt) -> None:
         self._check_running()
@@ -257,7 +260,7 @@ class GroupCoordinator:
             PROTOCOL_OVERHEAD_BYTES + len(name) + len(metadata) for name, metadata in attempt.protocols
         )
         if size > MAX_MEMBER_METADATA_BYTES:
-            raise InvalidRequestError(f"The member's metadata are larger than {MAX_MEMBER_METADATA_BYTES} bytes.")
+            raise InvalidRequestError(f"The metadata of the member is larger than {MAX_MEMBER_METADATA_BYTES} bytes.")
 
     def _check_running(self) -> None:
         if not self._is_running:
@@ -273,7 +276,7 @@ class GroupCoordinator:
 
 
 def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
-    # The client may have gone while its request was parked.
+    # The client may have disconnected while its request was parked, which cancels the future.
     if not answer.done():
         answer.set_result(reply)
 

@@ -1,4 +1,4 @@
-"""Refusals of the group coordinator."""
+"""Errors of the group coordinator."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 
 class GroupIdNotFoundError(KafkaApiError):
-    """No such group."""
+    """The group does not exist."""
 
     error_code = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class InvalidGroupIdError(KafkaApiError):
-    """The group id is missing, empty where it may not be, or too long to keep."""
+    """The group id is missing, empty where it may not be, or too long."""
 
     error_code = ErrorCode.INVALID_GROUP_ID
 
 
 class InvalidSessionTimeoutError(KafkaApiError):
-    """The session timeout is outside what ``group.min.session.timeout.ms`` and ``max`` allow."""
+    """The session timeout is outside ``group.min.session.timeout.ms`` to ``group.max.session.timeout.ms``."""
 
     error_code = ErrorCode.INVALID_SESSION_TIMEOUT
 
 
 class UnknownMemberIdError(KafkaApiError):
-    """The group does not have this member (any more): it has to join anew without an id."""
+    """The group has no such member, or no longer. The client has to join again without a member id."""
 
     error_code = ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -42,37 +42,37 @@ class IllegalGenerationError(KafkaApiError):
 
 
 class InconsistentGroupProtocolError(KafkaApiError):
-    """The member's protocol is not the group's."""
+    """The member supports no protocol that all other members support, or has another protocol type."""
 
     error_code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 class RebalanceInProgressError(KafkaApiError):
-    """The group waits for its leader's assignment."""
+    """A rebalance is in progress: the member has to join again, or the leader's assignment is missing."""
 
     error_code = ErrorCode.REBALANCE_IN_PROGRESS
 
 
 class NonEmptyGroupError(KafkaApiError):
-    """The group has members, so this may not be done to it."""
+    """The operation is not allowed while the group has members."""
 
     error_code = ErrorCode.NON_EMPTY_GROUP
 
 
 class NotCoordinatorError(KafkaApiError):
-    """Ask again where the group's coordinator is."""
+    """This broker does not coordinate the group. The client has to look for the coordinator and retry."""
 
     error_code = ErrorCode.NOT_COORDINATOR
 
 
 class CoordinatorNotAvailableError(KafkaApiError):
-    """The coordinator is about to stop: ask again in a while."""
+    """The coordinator is starting or stopping. Retriable."""
 
     error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def check_group_id(group_id: str) -> None:
-    """Reject the empty group id. OffsetCommit and OffsetFetch alone accept it, for clients of the oldest versions.
+    """Reject an empty group id. Only OffsetCommit and OffsetFetch accept one, for clients of the oldest versions.
 
     Raises:
         InvalidGroupIdError: The group id is empty.

@@ -1,4 +1,4 @@
-"""What goes into and comes out of the group state machine."""
+"""Requests, replies and states of the classic group state machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,36 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class GroupState(Enum):
-    """States of a classic group; the values are what ListGroups and DescribeGroups show."""
+    """States of a classic group; the values appear in ListGroups and DescribeGroups.
+
+    A rebalance has two halves. In PREPARING_REBALANCE the members join, and JoinGroup requests are parked. Then a new
+    generation starts, and in COMPLETING_REBALANCE the group waits for the leader's assignment, and SyncGroup requests
+    are parked.
+
+        from                   event                                                     to
+        EMPTY                  first member joins                                        PREPARING_REBALANCE
+        PREPARING_REBALANCE    every member has joined, or the join deadline passes;     COMPLETING_REBALANCE
+                               absent dynamic members are removed, generation + 1
+        PREPARING_REBALANCE    the same, but no member remains                           EMPTY
+        COMPLETING_REBALANCE   SyncGroup of the leader                                   STABLE
+        COMPLETING_REBALANCE   a member joins, changes, leaves or expires; or the        PREPARING_REBALANCE
+                               sync deadline passes
+        STABLE                 the same, or the leader joins again                       PREPARING_REBALANCE
+        EMPTY                  no offsets left (KIP-211), or DeleteGroups                (removed)
+
+    The join deadline is the largest rebalance timeout of the members. When an EMPTY group gets its first member, it is
+    ``group.initial.rebalance.delay.ms`` instead, and is extended while new members arrive, up to the rebalance timeout.
+    The sync deadline is also the largest rebalance timeout: a member that has not sent SyncGroup by then is removed.
+
+    Only EMPTY and STABLE groups are stored. After a restart a group has its last completed generation.
+    """
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    """Only ever shown for a group that does not exist."""
+    """Only reported for a group that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +51,17 @@ class Moment:
     """One reading of both clocks."""
 
     seconds: float
-    """Monotonic; deadlines are counted on it."""
+    """Monotonic clock, for deadlines."""
     wall_ms: int
-    """Milliseconds since the epoch; it is stored and survives a restart."""
+    """Wall clock, milliseconds since the epoch, for times that are stored and survive a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAttempt:
-    """A JoinGroup request, with what the connection knows about its client."""
+    """A JoinGroup request, with the client's id and host from its connection."""
 
     member_id: str
-    """Empty for a member that has no id yet."""
+    """Empty for a member without an id."""
     group_instance_id: str | None
     """None for a dynamic member (KIP-345)."""
     client_id: str
@@ -48,18 +70,20 @@ class JoinAttempt:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """Names with their metadata, the preferred one first."""
+    """Protocol names with their metadata, in order of preference."""
     new_member_id: str = ""
-    """The id to give when ``member_id`` is empty; it is random, so the coordinator makes it."""
+    """Random id, assigned if ``member_id`` is empty. The coordinator creates it, so that the state machine has no
+    randomness.
+    """
     requires_known_member_id: bool = True
-    """JoinGroup v4+: a dynamic member must come back with the id it is given (KIP-394)."""
+    """JoinGroup v4+: a dynamic member has to join again with the id that it receives (KIP-394)."""
     supports_skipping_assignment: bool = True
-    """JoinGroup v9+: a leader can be told not to assign (KIP-814)."""
+    """JoinGroup v9+: the reply can ask the leader to skip the assignment (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """One line of what the leader learns about its group."""
+    """A member in the leader's JoinGroup response."""
 
     member_id: str
     group_instance_id: str | None
@@ -68,7 +92,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
-    """What a joining member is told."""
+    """The reply to a JoinGroup request."""
 
     error_code: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -77,7 +101,7 @@ class JoinReply:
     protocol_name: str | None = None
     leader: str = ""
     members: tuple[JoinedMember, ...] = ()
-    """Only the leader gets any."""
+    """Empty except for the leader."""
     skip_assignment: bool = False
 
 
@@ -89,16 +113,16 @@ class SyncAttempt:
     group_instance_id: str | None
     generation_id: int
     protocol_type: str | None
-    """None before v5: not checked."""
+    """None before v5, which means unchecked."""
     protocol_name: str | None
-    """None before v5: not checked."""
+    """None before v5, which means unchecked."""
     assignments: tuple[tuple[str, bytes], ...]
-    """Member ids with their share; only the leader's are used."""
+    """Assignments by member id. Only those of the leader are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReply:
-    """What a syncing member is told."""
+    """The reply to a SyncGroup request."""
 
     error_code: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -108,7 +132,7 @@ class SyncReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """Who shall leave: by member id, or by instance id alone (an administrator removes a static member)."""
+    """A member in a LeaveGroup request: by member id, or by instance id alone (admin removes a static member)."""
 
     member_id: str
     group_instance_id: str | None
@@ -116,7 +140,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """The broker settings that a group's state machine obeys."""
+    """Broker configs used by the group state machine."""
 
     initial_rebalance_delay_ms: int = 3000
     """``group.initial.rebalance.delay.ms``"""
@@ -125,7 +149,7 @@ class GroupLimits:
 
 
 JoinWaiter: TypeAlias = Callable[[JoinReply], None]
-"""Called exactly once, possibly much later, from the step of the state machine that decides the answer."""
+"""Callback for the reply. Called exactly once, possibly much later, within a step of the state machine."""
 
 SyncWaiter: TypeAlias = Callable[[SyncReply], None]
 """Called exactly once, like a ``JoinWaiter``."""

@@ -1,4 +1,4 @@
-"""Committed offsets: by group, topic id and partition, and when they expire (KIP-211). No I/O."""
+"""Committed offsets by group, topic id and partition, and their expiration (KIP-211). No I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OffsetToCommit:
 
 
 class OffsetTable:
-    """The last commit of every partition of every group, as the changes that stored them. Loop-confined: no lock."""
+    """Last commit of every partition of every group, kept as stored changes. Used on the event loop only."""
 
     def __init__(self, stored: Iterable[PutGroupOffset] = ()) -> None:
         self._groups: dict[str, dict[UUID, dict[int, PutGroupOffset]]] = {}
@@ -37,33 +37,33 @@ class OffsetTable:
             self.put(commit)
 
     def put(self, commit: PutGroupOffset) -> None:
-        """Take a commit; the last one counts, also when it goes back."""
+        """Set the commit of a partition. The last commit wins, even with a smaller offset."""
         self._groups.setdefault(commit.group_id, {}).setdefault(commit.topic_id, {})[commit.partition] = commit
 
     def put_all(self, group_id: str, commits: Mapping[UUID, Mapping[int, PutGroupOffset]]) -> None:
-        """Take commits of one group by topic and partition."""
+        """Set commits of one group, given by topic and partition."""
         topics = self._groups.setdefault(group_id, {})
         for topic_id, partitions in commits.items():
             topics.setdefault(topic_id, {}).update(partitions)
 
     def get(self, group_id: str, topic_id: UUID, partition: int) -> PutGroupOffset | None:
-        """Return the last commit, or None."""
+        """Return the last commit; None if there is none."""
         return self._groups.get(group_id, {}).get(topic_id, {}).get(partition)
 
     def of_group(self, group_id: str) -> Mapping[UUID, Mapping[int, PutGroupOffset]]:
-        """Return a group's commits by topic and partition; empty when it has none."""
+        """Return a group's commits by topic and partition; empty if it has none."""
         return self._groups.get(group_id, {})
 
     def topic_ids(self) -> frozenset[UUID]:
-        """Return the topics that any group has commits for."""
+        """Return the ids of all topics with commits."""
         return frozenset(topic_id for topics in self._groups.values() for topic_id in topics)
 
     def group_ids(self) -> Iterator[str]:
-        """Iterate over the groups that have commits."""
+        """Iterate over the ids of all groups with commits."""
         return iter(self._groups)
 
     def drop(self, removal: DropGroupOffset) -> None:
-        """Forget one commit."""
+        """Remove one commit."""
         topics = self._groups.get(removal.group_id, {})
         partitions = topics.get(removal.topic_id, {})
         partitions.pop(removal.partition, None)
@@ -73,11 +73,11 @@ class OffsetTable:
             self._groups.pop(removal.group_id, None)
 
     def drop_group(self, group_id: str) -> None:
-        """Forget a group's commits."""
+        """Remove all commits of a group."""
         self._groups.pop(group_id, None)
 
     def drop_topic(self, topic_id: UUID) -> None:
-        """Forget every group's commits for a topic."""
+        """Remove all groups' commits for a topic."""
         for group_id, topics in tuple(self._groups.items()):
             topics.pop(topic_id, None)
             if not topics:
@@ -91,17 +91,18 @@ class OffsetTable:
         retention_ms: int,
         is_in_use: Callable[[UUID], bool],
     ) -> list[DropGroupOffset]:
-        """Return the removals of what has expired in one group.
+        """Return the removals for the expired offsets of one group. Offsets of subscribed topics never expire.
 
         Args:
-            group: decides from when on time counts, or that it does not count.
-            wall_ms: milliseconds since the epoch.
-            retention_ms: ``offsets.retention.minutes``.
-            is_in_use: tells whether the group is subscribed to a topic; what it uses never expires.
+            group: Group. Its state decides whether offsets expire, and from when the retention counts.
+            wall_ms: Milliseconds since the epoch.
+            retention_ms: ``offsets.retention.minutes``, in milliseconds.
+            is_in_use: Function that returns whether the group is subscribed to a topic.
         """
         if not _can_expire(group):
             return []
-        # An empty group's offsets count from when it became empty, or from a later commit by somebody outside.
+        # The retention of an empty group counts from when it became empty, or from a later commit from outside the
+        # group.
         since_ms = group.state_since_ms if group.protocol_type is not None and group.state is GroupState.EMPTY else 0
         return [
             DropGroupOffset(group_id=group.group_id, topic_id=topic_id, partition=commit.partition)

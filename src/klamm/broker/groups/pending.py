@@ -1,4 +1,4 @@
-"""Offsets that are committed when a transaction is: kept apart until then (KIP-98, KIP-447). No I/O."""
+"""Offsets that take effect when their transaction commits (KIP-98, KIP-447). No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTHING: Final = frozenset[tuple["UUID", int]]()
 
 
 class PendingOffsets:
-    """The offsets of every open transaction, by producer id. Loop-confined: no lock."""
+    """Pending offsets of all open transactions, by producer id. Used on the event loop only, so it needs no lock."""
 
     def __init__(self, stored: Iterable[PutPendingOffset] = ()) -> None:
         self._producers: dict[int, dict[_Key, PutGroupOffset]] = {}
@@ -26,38 +26,38 @@ class PendingOffsets:
             self.put(pending.producer_id, pending.commit)
 
     def __bool__(self) -> bool:
-        """Tell whether there are any."""
+        """Return whether any offsets are pending."""
         return bool(self._producers)
 
     def put(self, producer_id: int, commit: PutGroupOffset) -> None:
-        """Take an offset; the last one of a transaction counts."""
+        """Add a pending offset. The last one of a transaction wins."""
         self._producers.setdefault(producer_id, {})[commit.group_id, commit.topic_id, commit.partition] = commit
 
     def take(self, producer_id: int) -> tuple[PutGroupOffset, ...]:
-        """Return a producer's offsets, which are no longer pending."""
+        """Remove and return a producer's pending offsets."""
         return tuple(self._producers.pop(producer_id, {}).values())
 
     def of_group(self, group_id: str) -> frozenset[tuple[UUID, int]]:
-        """Return the partitions of a group whose commits some transaction may still change."""
+        """Return the partitions of a group that have pending offsets."""
         if not self._producers:
             return _NOTHING
         return frozenset(key[1:] for commits in self._producers.values() for key in commits if key[0] == group_id)
 
     def has_group(self, group_id: str) -> bool:
-        """Tell whether some transaction may still commit for a group."""
+        """Return whether a group has pending offsets."""
         return any(key[0] == group_id for commits in self._producers.values() for key in commits)
 
     def overtake(self, commit: PutGroupOffset) -> list[DropPendingOffset]:
-        """Forget what a commit outside of any transaction makes old: whoever commits last counts."""
+        """Remove the pending offsets that a non-transactional commit supersedes: the later commit wins."""
         key = commit.group_id, commit.topic_id, commit.partition
         return [self._drop(producer_id, key) for producer_id in self._with(key)]
 
     def drop_topic(self, topic_id: UUID) -> None:
-        """Forget all of a topic that is gone."""
+        """Remove all pending offsets of a deleted topic."""
         self._drop_where(lambda key: key[1] == topic_id)
 
     def drop_group(self, group_id: str) -> None:
-        """Forget all of a group that is deleted."""
+        """Remove all pending offsets of a deleted group."""
         self._drop_where(lambda key: key[0] == group_id)
 
     def _with(self, key: _Key) -> tuple[int, ...]:

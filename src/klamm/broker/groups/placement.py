@@ -1,4 +1,4 @@
-"""Which broker coordinates a group: the leader of the group's partition of ``__consumer_offsets``, as in Kafka."""
+"""Placement of coordinators: as in Kafka, the leader of the group's partition of ``__consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OFFSETS_TOPIC_PARTITIONS: Final = 50
 
 
 def java_hash(text: str) -> int:
-    """Return Java's ``String.hashCode``: over UTF-16 units, a signed 32-bit number."""
+    """Return Java's ``String.hashCode``: a signed 32-bit hash of the UTF-16 units."""
     data = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for unit in struct.unpack(f">{len(data) // 2}H", data):
@@ -30,18 +30,20 @@ def partition_for(key: str, partitions: int = OFFSETS_TOPIC_PARTITIONS) -> int:
 
 
 def coordinator_for(key: str, node_ids: Sequence[int]) -> int:
-    """Return the broker id that coordinates a group id or transactional id; partitions are dealt out in turn.
+    """Return the broker id that coordinates a group id or transactional id. Partitions are assigned round-robin.
 
-    ``node_ids`` must not be empty, and has the same order on every broker.
+    Args:
+        key: Group id or transactional id.
+        node_ids: Broker ids, at least one, in the same order on every broker.
     """
     return node_ids[partition_for(key) % len(node_ids)]
 
 
 def require_coordinator(group_id: str, node_id: int, node_ids: Sequence[int]) -> None:
-    """Check that the asked broker is the one to ask.
+    """Check that a broker coordinates the group.
 
     Raises:
-        NotCoordinatorError: another broker coordinates the group.
+        NotCoordinatorError: Another broker coordinates the group.
     """
     if len(node_ids) > 1 and coordinator_for(group_id, node_ids) != node_id:
         raise NotCoordinatorError

@@ -1,6 +1,7 @@
-"""The life of a group between requests: rebalances, generations, deadlines.
+"""State of a classic group, and the steps that time triggers: rebalances, generations, sessions and deadlines.
 
-Deadlines are data: ``wake_at`` says when ``on_time`` has something to do at the earliest. Rules of Kafka's
+``model.GroupState`` lists the states and transitions. Deadlines are plain numbers: ``on_time`` handles those that have
+passed, and ``wake_at`` is the earliest time of the next one. The caller owns the timer. The rules are those of Kafka's
 ``ClassicGroup`` and ``GroupMetadataManager``.
 """
 
@@ -18,37 +19,37 @@ if TYPE_CHECKING:
     from klamm.broker.groups.roster import Member
 
 RETRY_MS: Final = 1_000
-"""How soon a rebalance that nobody joined is tried again, at the earliest."""
+"""Shortest delay in milliseconds before a rebalance that no member joined is checked again."""
 
 
 class Rebalance:
-    """State of a group and the steps that time brings; ``ClassicGroup`` adds the requests."""
+    """A group's state and its timed steps. ``ClassicGroup`` adds the requests."""
 
     def __init__(self, group_id: str, limits: GroupLimits, now: Moment) -> None:
         self.group_id: Final = group_id
         self.roster: Final = Roster()
         self.state = GroupState.EMPTY
         self.state_since_ms = now.wall_ms
-        """Wall clock of the last change of state: offsets of an empty group expire from here on (KIP-211)."""
+        """Wall clock time of the last state change. Offsets of an empty group expire from here on (KIP-211)."""
         self.generation_id = 0
         self.protocol_type: str | None = None
-        """None as long as nobody ever joined: offsets were only committed from outside."""
+        """None if no member has ever joined, and offsets were only committed from outside the group."""
         self.protocol_name: str | None = None
         self.wake_at = math.inf
-        """Monotonic seconds; a lower bound, never too late."""
+        """Time of the next deadline, monotonic seconds. May be too early, never too late."""
         self._limits = limits
         self._join_deadline = math.inf
         self._sync_deadline = math.inf
         self._initial_delay_left_ms: int | None = None
-        """While a group without a generation gathers its first members: how much longer it may go on doing so."""
+        """Remaining time by which the initial rebalance delay can be extended; None if no initial delay is running."""
         self._initial_delay_ms = 0
         self._has_newcomer = False
         self._is_unsaved = False
 
-    # ---- steps: time
+    # ---- timed steps
 
     def on_time(self, now: Moment) -> None:
-        """Do what is due, and say when to come again."""
+        """Handle all deadlines that have passed, and set ``wake_at`` to the next one."""
         for member_id in [pending for pending, expires_at in self.roster.pending.items() if expires_at <= now.seconds]:
             self.roster.remove(member_id)
             self._complete_if_all_joined(now)
@@ -66,22 +67,22 @@ class Rebalance:
         )
 
     def resume(self, now: Moment) -> None:
-        """Start the members' time anew after a restart; nobody is expired for the time the broker was away."""
+        """Start all members' sessions after a restart. The broker's downtime does not count towards them."""
         for member in self.roster:
             self._keep_alive(member, now)
 
     def disband(self, error_code: ErrorCode) -> None:
-        """Answer every parked request with an error; the group is not used afterwards."""
+        """Answer every parked request with an error. The group must not be used afterwards."""
         self.roster.answer_everyone(error_code)
 
     def take_unsaved(self) -> bool:
-        """Tell, once, whether the group has changed in a way that must be on disk."""
+        """Return whether the group has changes that must be stored, and reset the flag."""
         is_unsaved, self._is_unsaved = self._is_unsaved, False
         return is_unsaved
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing would be lost with the group: nobody is or ever was in it."""
+        """Whether the group can be dropped without loss: it has no members and never had a generation."""
         return not self.roster and not self.roster.pending and self.generation_id == 0
 
     # ---- the rebalance
@@ -127,13 +128,13 @@ class Rebalance:
         return True
 
     def _complete(self, now: Moment) -> None:
-        """End the first half: who has not joined is out, unless static; the rest gets its generation."""
+        """End the first half of a rebalance: remove absent dynamic members, and start a generation with the others."""
         self._join_deadline = math.inf
         for member in tuple(self.roster):
             if member.group_instance_id is None and not self.roster.has_parked_join(member.member_id):
                 self.roster.remove(member.member_id)
         if self.roster and not self.roster.elect_joined_leader():
-            # Only static members are left and none of them is back: wait until their sessions end.
+            # Only static members remain, and none of them has joined: wait until they join or their sessions expire.
             self._set_join_deadline(max(self.roster.rebalance_timeout_ms, RETRY_MS), now)
             return
         self._initial_delay_left_ms = None
@@ -153,7 +154,7 @@ class Rebalance:
         self._sync_deadline = now.seconds + self.roster.rebalance_timeout_ms / 1000
         self.wake_at = min(self.wake_at, self._sync_deadline)
 
-    # ---- shares
+    # ---- assignments
 
     def _current_generation(
         self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
@@ -181,7 +182,13 @@ class Rebalance:
         self._share_out(assignments, None, now)
 
     def _share_out(self, assignments: dict[str, bytes], instead: SyncReply | None, now: Moment) -> None:
-        """Give every member its share, an empty one if the leader named none, and answer the parked syncs."""
+        """Set every member's assignment (empty if the leader sent none for it), and answer the parked syncs.
+
+        Args:
+            assignments: Assignments by member id.
+            instead: Reply for all parked syncs instead of the assignment; None sends the assignment.
+            now: Current time.
+        """
         for member in self.roster:
             member.assignment = assignments.get(member.member_id, b"")
             if self.roster.answer_sync(member.member_id, instead or self._share_of(member)):
@@ -194,13 +201,13 @@ class Rebalance:
                 self.roster.remove(member_id)
             self._prepare(now)
 
-    # ---- losses
+    # ---- expired sessions
 
     def _expire(self, member: Member, now: Moment) -> None:
         if member.member_id not in self.roster:
             return
         if self.roster.is_waiting(member.member_id) and not member.is_new:
-            # The answer to the parked request starts its time anew.
+            # A client with a parked request sends no heartbeats. Its session restarts with the reply.
             member.expires_at = math.inf
             return
         self.roster.remove(member.member_id)
@@ -209,7 +216,7 @@ class Rebalance:
         else:
             self._prepare(now)
 
-    # ---- small things
+    # ---- helpers
 
     def _enter(self, state: GroupState, now: Moment) -> None:
         self.state = state

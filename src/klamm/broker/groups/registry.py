@@ -1,7 +1,8 @@
-"""All groups of a broker, with their timers and the way to disk.
+"""All groups of a broker, with their timers and their way to disk.
 
-A step of a group and the change it makes are one synchronous piece: the group changes, the change is submitted. An
-answer goes out when the last submitted change of its group is on disk, so nobody sees what a power cut could take back.
+A step of a group and the submission of its change to the metadata store happen without an await in between. A response
+is sent only when the last submitted change of its group is on disk (``settle``). So no client sees a state that a power
+cut could undo.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_ID_BYTES: Final = 32_000
-"""Longest group, instance or client id that is kept: old versions of the protocol cannot even send longer ones."""
+"""Largest size of a group, instance or client id. Old protocol versions cannot send longer ones."""
 
 
 class Store(Protocol):
-    """What groups need of the metadata store."""
+    """The part of the metadata store that groups need."""
 
     def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
         """Queue changes; the future is done when they are on disk."""
@@ -51,30 +52,30 @@ class Store(Protocol):
         ...
 
     def load_pending_offsets(self) -> list[PutPendingOffset]:
-        """Return the offsets of transactions that are open."""
+        """Return the pending offsets of open transactions."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """A group with what is around it."""
+    """A group with its timer and its last submitted change."""
 
     group: ClassicGroup
     timer: asyncio.TimerHandle | None = None
     timer_at: float = math.inf
     last_change: asyncio.Future[None] | None = None
-    """The newest change of this group that was submitted."""
+    """The last change of this group that was submitted to the store."""
 
 
 class GroupRegistry:
-    """Owner of all groups and committed offsets. Confined to one event loop: no lock."""
+    """Owner of all groups and committed offsets. Used on one event loop only, so it needs no lock."""
 
     def __init__(
         self, store: Store, settings: GroupSettings, *, now: Callable[[], float], wall_ms: Callable[[], int]
     ) -> None:
         self.offsets = OffsetTable()
         self.pending = PendingOffsets()
-        """Offsets of transactions that are open."""
+        """Offsets of open transactions."""
         self._store = store
         self._settings = settings
         self._now = now
@@ -86,14 +87,14 @@ class GroupRegistry:
         return (entry.group for entry in tuple(self._entries.values()))
 
     def now(self) -> Moment:
-        """Read the clocks."""
+        """Return the current time of both clocks."""
         return Moment(seconds=self._now(), wall_ms=self._wall_ms())
 
     def entry(self, group_id: str) -> Entry:
         """Return a group.
 
         Raises:
-            GroupIdNotFoundError: there is none.
+            GroupIdNotFoundError: The group does not exist.
         """
         entry = self._entries.get(group_id)
         if entry is None:
@@ -101,10 +102,10 @@ class GroupRegistry:
         return entry
 
     def entry_or_new(self, group_id: str) -> Entry:
-        """Return a group, a new one if need be; one that stays blank is dropped at its next step.
+        """Return a group, created if necessary. A new group without members or offsets is dropped after its next step.
 
         Raises:
-            InvalidGroupIdError: the id is too long to keep.
+            InvalidGroupIdError: The group id is too long.
         """
         entry = self._entries.get(group_id)
         if entry is None:
@@ -115,7 +116,7 @@ class GroupRegistry:
         return entry
 
     def after_step(self, entry: Entry) -> None:
-        """Store what a step changed, and set the timer for the next one. To be called after every step."""
+        """Store the changes of a step and arm the timer for the next one. Must be called after every step."""
         group = entry.group
         now = self.now()
         if group.wake_at <= now.seconds:
@@ -128,32 +129,32 @@ class GroupRegistry:
             self._arm(entry, now)
 
     def submit(self, entry: Entry, changes: Sequence[Change]) -> None:
-        """Queue changes of a group, which ``settle`` waits for."""
+        """Queue changes of a group. ``settle`` waits for them."""
         future = self._store.submit(changes)
-        future.add_done_callback(_hear)
+        future.add_done_callback(_log_failure)
         entry.last_change = future
 
     async def settle(self, entry: Entry) -> None:
-        """Wait until everything submitted for the group so far is on disk.
+        """Wait until all submitted changes of the group are on disk.
 
         Raises:
-            NotCoordinatorError: it could not be written (Kafka's answer to a storage error here: clients look for the
-                coordinator again and retry).
+            NotCoordinatorError: The changes could not be written. Kafka uses the same code for a storage error here:
+                clients look for the coordinator and retry.
         """
         change = entry.last_change
         if change is None:
             return
         try:
-            # Several answers wait for one change: a cancelled waiter must not cancel it for the others.
+            # Several responses wait for one change. A cancelled request must not cancel it for the others.
             await asyncio.shield(change)
         except StorageError as error:
             raise NotCoordinatorError(error.error_message) from error
 
     async def delete(self, entry: Entry) -> None:
-        """Remove a group with its offsets, and wait until that is on disk.
+        """Remove a group with its offsets, and wait until the change is on disk.
 
         Raises:
-            NotCoordinatorError: it could not be written.
+            NotCoordinatorError: The change could not be written.
         """
         self._forget(entry)
         group_id = entry.group.group_id
@@ -163,10 +164,10 @@ class GroupRegistry:
         await self.settle(entry)
 
     def load(self) -> None:
-        """Take up what the store holds.
+        """Replace all groups and offsets with the stored ones.
 
         Raises:
-            DataDirectoryError: a stored group cannot be read.
+            DataDirectoryError: A stored group cannot be read.
         """
         now = self.now()
         self.offsets = OffsetTable(self._store.load_group_offsets())
@@ -189,7 +190,7 @@ class GroupRegistry:
             entry.group.disband(error_code)
 
     def sweep(self, removable: Callable[[ClassicGroup], Sequence[Change]]) -> None:
-        """Remove what ``removable`` names, per group, and empty groups that have no offsets left (KIP-211)."""
+        """Submit the changes of ``removable`` for each group, and remove empty groups without offsets (KIP-211)."""
         for entry in tuple(self._entries.values()):
             group = entry.group
             changes = removable(group)
@@ -231,7 +232,7 @@ def _cancel_timer(entry: Entry) -> None:
     entry.timer_at = math.inf
 
 
-def _hear(change: asyncio.Future[None]) -> None:
-    """Take note of an error that perhaps nobody waits for: steps that time brings have no request behind them."""
+def _log_failure(change: asyncio.Future[None]) -> None:
+    """Log the error of a change that possibly no request waits for, such as one of a timed step."""
     if not change.cancelled() and change.exception() is not None:
-        logger.warning("A group could not be stored: %s", change.exception())
+        logger.warning("A change of a group could not be stored: %s", change.exception())

@@ -1,4 +1,4 @@
-"""What OffsetCommit and TxnOffsetCommit have in common: offsets by topic, of which some may not be committed."""
+"""Common part of OffsetCommit and TxnOffsetCommit: offsets by topic, filtered by the READ permission."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 async def requested_offsets(
     request: OffsetCommitRequest | TxnOffsetCommitRequest, time_slice: TimeSlice
 ) -> list[OffsetToCommit]:
-    """Return what is to be committed, in the order of the request."""
+    """Return the offsets of a request, in its order."""
     return await time_slice.listed(
         OffsetToCommit(
             topic=topic.name,
@@ -40,14 +40,14 @@ async def commit_permitted(
     context: RequestContext,
     commit: Callable[[Sequence[OffsetToCommit]], Awaitable[Sequence[ErrorCode]]],
 ) -> Iterator[ErrorCode]:
-    """Commit the offsets of topics that the client may READ; returns a code for each offset, in order.
+    """Commit the offsets of topics that the principal may READ, and return one error code per offset, in order.
 
     Args:
-        offsets: all that the request names.
-        context: of the request.
-        commit: is given those that are permitted, and returns their codes.
+        offsets: All offsets of the request.
+        context: Context of the request.
+        commit: Function that commits the permitted offsets and returns their error codes.
     """
-    # Each topic is asked for once: it may have many partitions.
+    # One check per topic, which may have many partitions.
     names = {offset.topic for offset in offsets}
     denied = {name async for name in context.time_slice.over(names) if not may_topic(context, AclOperation.READ, name)}
     codes = iter(await commit([offset for offset in offsets if offset.topic not in denied] if denied else offsets))

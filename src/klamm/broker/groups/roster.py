@@ -1,4 +1,4 @@
-"""The members of a group: who is in, who waits, who leads, and which protocol they can agree on."""
+"""The members of a group: sessions, parked requests, the leader, and the choice of the protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member; owned and changed by its group alone."""
+    """A member of a group, changed only by its group."""
 
     member_id: str
     group_instance_id: str | None
@@ -30,24 +30,26 @@ class Member:
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     is_new: bool = False
-    """Has never finished a join. Such a member has no id to send heartbeats with, so its parked join can expire."""
+    """Whether the member's first join is still parked. It has no id yet and sends no heartbeats, so its session is
+    ``NEW_MEMBER_JOIN_TIMEOUT_S`` and ends even while the join is parked.
+    """
     expires_at: float = field(default=math.inf, compare=False)
-    """Monotonic seconds."""
+    """End of the session, monotonic seconds."""
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return what the member sent for this protocol, empty when it does not support it."""
+        """Return the member's metadata for a protocol; empty if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
 
 class Roster:
-    """Members in the order in which they came, with indexes that keep every step below the size of the group."""
+    """The members of one group in the order in which they joined, indexed so that a step need not scan them all."""
 
     def __init__(self) -> None:
         self.leader_id: str | None = None
         self.pending: dict[str, float] = {}
-        """Ids that were given out and not yet used, with the monotonic second at which each expires."""
+        """Member ids handed out but not used yet (KIP-394), with the monotonic second at which each expires."""
         self.unsynced: set[str] = set()
-        """Members that have not fetched the assignment of this generation."""
+        """Members that have not sent SyncGroup in this generation."""
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._support: Counter[str] = Counter()
@@ -55,41 +57,41 @@ class Roster:
         self._syncing: dict[str, SyncWaiter] = {}
 
     def __len__(self) -> int:
-        """Return the number of members, without the pending ones."""
+        """Return the number of members, not counting pending ids."""
         return len(self._members)
 
     def __iter__(self) -> Iterator[Member]:
-        """Iterate over the members, the oldest first."""
+        """Iterate over the members, in the order in which they joined."""
         return iter(self._members.values())
 
     def __contains__(self, member_id: object) -> bool:
-        """Tell whether a member has this id."""
+        """Return whether a member has this id."""
         return member_id in self._members
 
     @property
     def joining_count(self) -> int:
-        """How many members have a parked join."""
+        """Number of members with a parked join."""
         return len(self._joining)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks for; 0 without members."""
+        """Largest rebalance timeout of the members; 0 without members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def get(self, member_id: str) -> Member | None:
-        """Return the member, or None."""
+        """Return a member by id; None if there is none."""
         return self._members.get(member_id)
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """Return the id of the member that holds this instance id, or None."""
+        """Return the member id of an instance id; None if no member has it."""
         return self._static.get(group_instance_id)
 
     def find(self, member_id: str, group_instance_id: str | None) -> Member:
-        """Return the member a request comes from.
+        """Return the member that sent a request.
 
         Raises:
-            UnknownMemberIdError: no such member, or nobody holds the instance id.
-            FencedInstanceIdError: another member holds the instance id.
+            UnknownMemberIdError: The group has no such member, or no member has the instance id.
+            FencedInstanceIdError: Another member has the instance id.
         """
         if group_instance_id is not None:
             holder = self._static.get(group_instance_id)
@@ -103,21 +105,21 @@ class Roster:
         return member
 
     def has_parked_join(self, member_id: str) -> bool:
-        """Tell whether the member waits for a generation."""
+        """Return whether the member has a parked join."""
         return member_id in self._joining
 
     def is_waiting(self, member_id: str) -> bool:
-        """Tell whether the member has a parked request, which stands for its heartbeats."""
+        """Return whether the member has a parked request, during which it sends no heartbeats."""
         return member_id in self._joining or member_id in self._syncing
 
     def has_everyone_joined(self) -> bool:
-        """Tell whether nobody is left to wait for, ids that were just given out included."""
+        """Return whether every member has joined and no pending id is left."""
         return len(self._joining) == len(self._members) and not self.pending
 
-    # ---- coming and going
+    # ---- adding and removing members
 
     def add(self, member: Member) -> None:
-        """Add a member; the first one leads."""
+        """Add a member. The first one becomes the leader."""
         self._members[member.member_id] = member
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
@@ -127,7 +129,7 @@ class Roster:
         self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member or a pending id; parked requests are told that the id is gone."""
+        """Remove a member or a pending id. Its parked requests are answered with UNKNOWN_MEMBER_ID."""
         self.pending.pop(member_id, None)
         self.unsynced.discard(member_id)
         member = self._members.pop(member_id, None)
@@ -142,7 +144,7 @@ class Roster:
         self.answer_sync(member_id, SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
 
     def replace_static(self, old: Member, new: Member) -> None:
-        """Let a restarted static member take the place of what it was; the old one's requests are fenced."""
+        """Replace a static member by its restarted instance. Parked requests of the old one get FENCED_INSTANCE_ID."""
         fenced = ErrorCode.FENCED_INSTANCE_ID
         self.answer_join(old.member_id, JoinReply(error_code=fenced, member_id=old.member_id))
         self.answer_sync(old.member_id, SyncReply(error_code=fenced))
@@ -153,7 +155,7 @@ class Roster:
             self.leader_id = new.member_id
 
     def update_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
-        """Take what a member supports now."""
+        """Set the protocols that a member supports."""
         self._withdraw_support(member)
         member.protocols = protocols
         self._support.update(dict(protocols).keys())
@@ -165,7 +167,7 @@ class Roster:
                 del self._support[name]
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who joins this generation; false when nobody does."""
+        """Choose a leader with a parked join, preferably the current one. Return False if no member has one."""
         if self.leader_id not in self._joining:
             joined = next((member.member_id for member in self if member.member_id in self._joining), None)
             if joined is None:
@@ -176,20 +178,20 @@ class Roster:
     # ---- protocols
 
     def supports_any(self, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """Tell whether every present member supports one of these."""
+        """Return whether every member supports at least one common protocol among these."""
         return any(self._support[name] == len(self) for name, _ in protocols)
 
     def vote(self) -> str | None:
-        """Return the protocol most members prefer among those all support; None without members.
+        """Return the protocol with the most votes among those that all members support; None without members.
 
-        Votes tie towards the one that the oldest member prefers.
+        Each member votes for its first supported candidate. A tie goes to the candidate that got the earliest vote.
         """
         candidates = {name for name, count in self._support.items() if count == len(self)}
         votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in self)
         return max(votes, key=votes.__getitem__, default=None)
 
     def listing(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """Return what the leader needs for its assignment."""
+        """Return the members for the leader's assignment."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,
@@ -202,24 +204,24 @@ class Roster:
     # ---- parked requests
 
     def park_join(self, member_id: str, waiter: JoinWaiter) -> None:
-        """Park a join; one that is parked already is told to come again, so that no request waits for ever."""
+        """Park a join. An older parked join of the member is answered with REBALANCE_IN_PROGRESS."""
         self.answer_join(member_id, JoinReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member_id))
         self._joining[member_id] = waiter
 
     def park_sync(self, member_id: str, waiter: SyncWaiter) -> None:
-        """Park a sync, like ``park_join``."""
+        """Park a sync. An older parked sync of the member is answered with REBALANCE_IN_PROGRESS."""
         self.answer_sync(member_id, SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         self._syncing[member_id] = waiter
 
     def answer_join(self, member_id: str, reply: JoinReply) -> bool:
-        """Answer the member's parked join; false when there is none."""
+        """Answer the member's parked join, and return whether there was one."""
         waiter = self._joining.pop(member_id, None)
         if waiter is not None:
             waiter(reply)
         return waiter is not None
 
     def answer_sync(self, member_id: str, reply: SyncReply) -> bool:
-        """Answer the member's parked sync; false when there is none."""
+        """Answer the member's parked sync, and return whether there was one."""
         waiter = self._syncing.pop(member_id, None)
         if waiter is not None:
             waiter(reply)

@@ -1,4 +1,4 @@
-"""A clock that stands still while the broker could not read its sockets."""
+"""A clock that stops while the broker cannot read its sockets."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.5
 _TOLERANCE_S: Final = 0.2
-"""A tick that is later than this was held up."""
+"""Delay of a tick, in seconds, above which the event loop counts as paused."""
 _SHORTEST_S: Final = 0.5
 _LONGEST_S: Final = 5.0
 
 
 class ServedClock:
-    """The clock that session timeouts go by. Loop-confined.
+    """The clock of session timeouts. Used on the event loop only.
 
-    When the event loop was held up, or the process or its machine was suspended, heartbeats of members wait in the
-    sockets although their sessions seem to have timed out. Without this clock, the first heartbeat that is read would
-    let all other members of its group expire. So after a pause the clock shows the time at which the pause began, for
-    as long as the pause took but five seconds at most, while the waiting requests are served.
+    While the event loop is blocked, or the process or machine is suspended, heartbeats wait in the sockets and sessions
+    seem to time out. With a plain clock, the first heartbeat that is read would expire all other members of its group.
+    So after a pause this clock shows the time at which the pause began, while the waiting requests are served. It does
+    so for as long as the pause took, but at least 0.5 and at most 5 seconds.
 
     Args:
         now: Monotonic clock, seconds.
@@ -32,18 +32,18 @@ class ServedClock:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = 0.0
-        """By the loop's clock, as ``_stands_until``."""
+        """On the event loop's clock, like ``_stands_until``."""
         self._showed = 0.0
         self._stands_until = 0.0
         self._stands_at = 0.0
 
     def start(self) -> None:
-        """Begin to look out for pauses. Without this the clock never stands."""
+        """Start to detect pauses. Before this, the clock never stops."""
         self._loop = asyncio.get_running_loop()
         self._tick(self._loop)
 
     def stop(self) -> None:
-        """Stop looking out for pauses."""
+        """Stop detecting pauses."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop = self._timer = None

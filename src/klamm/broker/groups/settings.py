@@ -1,4 +1,4 @@
-"""The broker settings that groups obey, read once."""
+"""Broker configs of groups, read once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Kafka's names without the dots; the defaults are Kafka 4.1's."""
+    """Broker configs of groups. The defaults are those of Kafka 4.1."""
 
     min_session_timeout_ms: int = 6_000
     """``group.min.session.timeout.ms``"""
     max_session_timeout_ms: int = 1_800_000
     """``group.max.session.timeout.ms``"""
     offset_metadata_max_bytes: int = 4_096
-    """``offset.metadata.max.bytes``; counted in UTF-16 units, as Kafka does."""
+    """``offset.metadata.max.bytes``, counted in UTF-16 units as in Kafka."""
     offsets_retention_ms: int = 10_080 * MINUTE_MS
     """``offsets.retention.minutes``"""
     offsets_retention_check_interval_ms: int = 600_000
@@ -31,7 +31,7 @@ class GroupSettings:
 
     @classmethod
     def from_config(cls, get: Callable[[str], Any]) -> GroupSettings:
-        """Read every setting by Kafka's name; ``get`` returns numbers, or texts of numbers."""
+        """Read every config by Kafka's name; ``get`` returns numbers, or strings that contain numbers."""
         return cls(
             min_session_timeout_ms=int(get("group.min.session.timeout.ms")),
             max_session_timeout_ms=int(get("group.max.session.timeout.ms")),

@@ -1,7 +1,7 @@
-"""A group as it is stored: JSON that anyone can read, of exactly what has to survive a restart.
+"""The stored form of a group: readable JSON of exactly the state that survives a restart.
 
-Only groups at rest are stored (stable, or empty). What was parked or half rebalanced is not: after a restart the group
-is at its last finished generation, as in Kafka, and members that are further on are told to join again.
+Only groups in the states STABLE and EMPTY are stored; parked requests and unfinished rebalances are not. As in Kafka, a
+group has its last completed generation after a restart. Members with a later generation have to join again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def to_payload(group: ClassicGroup) -> bytes:
-    """Return what ``from_payload`` makes the same group of, parked requests and deadlines left out."""
+    """Return the stored form of a group, without parked requests and deadlines; ``from_payload`` reverses it."""
     facts = {
         "type": "classic",
         "generation_id": group.generation_id,
@@ -33,10 +33,10 @@ def to_payload(group: ClassicGroup) -> bytes:
 
 
 def from_payload(group_id: str, payload: bytes, limits: GroupLimits, now: Moment) -> ClassicGroup:
-    """Return the stored group; its members' sessions start now, whatever time the broker was away.
+    """Return the group of a stored form. The members' sessions start now, regardless of the broker's downtime.
 
     Raises:
-        ValueError: the payload is not what ``to_payload`` writes.
+        ValueError: The payload is damaged or of another format.
     """
     try:
         facts = json.loads(payload)

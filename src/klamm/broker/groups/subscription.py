@@ -1,4 +1,4 @@
-"""Which topics a group of consumers is subscribed to, read from its members' metadata (Kafka's ConsumerProtocol)."""
+"""Topics to which a consumer group is subscribed, read from its members' metadata (Kafka's ConsumerProtocol)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
-    """Return the topics that members of a consumer group subscribe to.
+    """Return the topics to which the members of a consumer group are subscribed.
 
-    None means unknown: the group speaks another protocol, or a member's metadata cannot be read.
+    None means unknown: the group has another protocol type, or a member's metadata cannot be parsed.
     """
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return None
@@ -31,16 +31,16 @@ def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
 
 
 def is_subscribed(group: Rebalance, topic: str) -> bool:
-    """Tell whether the group uses the topic; a group of consumers with unreadable metadata uses every topic."""
+    """Return whether the group uses the topic. A consumer group with unreadable metadata uses every topic."""
     topics = subscribed_topics(group)
     return group.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
 
 
 def read_topics(metadata: bytes) -> tuple[str, ...]:
-    """Return the topics of a ConsumerProtocolSubscription of any version: an int16 version, then an array of strings.
+    """Return the topics of a ConsumerProtocolSubscription of any version: an int16, then an array of strings.
 
     Raises:
-        ValueError: the bytes are something else.
+        ValueError: The bytes are not a subscription.
     """
     try:
         version, count = struct.unpack_from(">hi", metadata)

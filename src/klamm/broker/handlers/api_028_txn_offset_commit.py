@@ -66,9 +66,9 @@ async def _commit(
                 await transactions.add(request.transactional_id, producer, groups=frozenset({request.group_id}))
             transactions.verify(request.transactional_id, producer, request.group_id)
         except KafkaApiError as error:
-            if ability.told(error) is error:
+            if ability.translate(error) is error:
                 raise  # its own cause would be a circle
-            raise ability.told(error) from error
+            raise ability.translate(error) from error
 
     by = Committer(
         group_id=request.group_id,

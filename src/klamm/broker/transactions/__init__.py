@@ -1,1 +1,1 @@
-"""Transactions: a state machine without I/O, the coordinator over it, and what the data path asks it."""
+"""Transactions: a state machine without I/O, the transaction coordinator, and the checks of transactional writes."""

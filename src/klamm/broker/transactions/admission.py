@@ -1,7 +1,8 @@
-"""Whether a partition belongs to the transaction of who writes to it; with KIP-890 writing adds it.
+"""Checks that a partition belongs to the transaction of the producer that writes to it.
 
-Kafka's AddPartitionsToTxnManager asks the coordinator over the network; ours is in the same process. A partition in
-which the producer has its transaction open already is not asked about again.
+With ``transaction.version`` 2 (KIP-890) the client sends no AddPartitionsToTxn: the Produce request itself adds the
+partition. Kafka's AddPartitionsToTxnManager sends this check to the coordinator over the network; here the coordinator
+is in the same process. The check is skipped where the producer's transaction is already open in the partition.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ if TYPE_CHECKING:
 
 
 class NotEnoughReplicasError(KafkaApiError):
-    """Old clients send again when they are told this, which they would not when told the real reason."""
+    """Retriable error for older Produce versions. They retry on this code, but not on the code of the real reason."""
 
     error_code = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 class CoordinatorLoadInProgressError(KafkaApiError):
-    """The same for commits of offsets."""
+    """Retriable error for older TxnOffsetCommit versions, for the same reason as ``NotEnoughReplicasError``."""
 
     error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAbility:
-    """What a version of Produce or TxnOffsetCommit can do (Kafka's TransactionSupportedOperation)."""
+    """Capabilities of one version of Produce or TxnOffsetCommit (Kafka's TransactionSupportedOperation)."""
 
     adds: bool
-    """Writing adds the partition to the transaction (``transaction.version`` 2)."""
+    """Whether a write adds its partition or group to the transaction (``transaction.version`` 2)."""
     knows_abortable: bool
-    """It understands TRANSACTION_ABORTABLE."""
+    """Whether the version knows the error code TRANSACTION_ABORTABLE."""
     retriable: type[KafkaApiError]
-    """What an older client is told when it is to send again."""
+    """Error class that makes an older client retry the request."""
 
-    def told(self, error: KafkaApiError) -> KafkaApiError:
-        """Return what a client of this version is told instead of an error of the coordinator."""
+    def translate(self, error: KafkaApiError) -> KafkaApiError:
+        """Return the error that a client of this version receives for an error of the coordinator."""
         if isinstance(error, ProducerFencedError):
             return InvalidProducerEpochError(error.error_message)
         if isinstance(error, TransactionAbortableError) and not self.knows_abortable:
@@ -66,12 +67,12 @@ class ClientAbility:
 
 
 def is_transactional(records: memoryview) -> bool:
-    """Tell whether a batch says that it is part of a transaction."""
+    """Return whether the header of a record batch has the transactional flag."""
     return len(records) > FLAGS_AT and bool(records[FLAGS_AT] & TRANSACTIONAL)
 
 
 class ProduceAdmission:
-    """Asks the coordinator about the partitions of one transactional Produce request."""
+    """The partitions of one transactional Produce request, checked against the transaction coordinator."""
 
     def __init__(self, coordinator: TransactionCoordinator, transactional_id: str, ability: ClientAbility) -> None:
         self._coordinator = coordinator
@@ -80,13 +81,13 @@ class ProduceAdmission:
 
     @property
     def begins_at_zero(self) -> bool:
-        """Whether sequences begin at 0 with each transaction, as clients of ``transaction.version`` 2 have it."""
+        """Whether sequence numbers restart at 0 with each transaction, as in clients of ``transaction.version`` 2."""
         return self._ability.adds
 
     async def add(self, wanted: Sequence[tuple[PartitionLog, memoryview]], slices: TimeSlice) -> None:
-        """Add partitions to the transaction where the client leaves that to the broker.
+        """Add the partitions to the transaction if the client leaves that to the broker (``transaction.version`` 2).
 
-        What is refused is refused again, and then said, by ``check``.
+        An error is dropped here: ``check`` meets the same error for each partition and reports it.
         """
         if not self._ability.adds:
             return
@@ -102,10 +103,11 @@ class ProduceAdmission:
                 continue
 
     def check(self, log: PartitionLog, records: memoryview) -> bool:
-        """Tell whether the batch may open a transaction in the partition; the caller appends before it awaits anything.
+        """Return whether the batch may open a transaction in the partition. The caller must append before it awaits.
 
         Raises:
-            KafkaApiError: It may not.
+            KafkaApiError: The partition does not belong to the producer's transaction, translated for the client's
+                version.
         """
         producer = _producer(records)
         if producer is None or _is_answered_by(log, producer):
@@ -117,20 +119,23 @@ class ProduceAdmission:
                 self._transactional_id, producer, TransactionPartition(log.topic_id, log.partition)
             )
         except KafkaApiError as error:
-            if self._ability.told(error) is error:
-                raise  # its own cause would be a circle
-            raise self._ability.told(error) from error
+            if self._ability.translate(error) is error:
+                raise  # "raise error from error" would make the error its own cause
+            raise self._ability.translate(error) from error
         return True
 
 
 def _is_answered_by(log: PartitionLog, producer: ProducerIdentity) -> bool:
-    """Tell whether the log knows by itself what to do: the transaction is open there, or the producer is fenced."""
+    """Return whether the log itself can accept or fence the producer, without asking the coordinator.
+
+    It can if the producer's transaction is already open in the partition, or if the log knows a newer producer epoch.
+    """
     known_epoch = log.producers.epoch_of(producer.producer_id)
     return log.producers.has_open(*producer) or producer.producer_epoch < known_epoch
 
 
 def _producer(records: memoryview) -> ProducerIdentity | None:
-    """Return who wrote a batch; None when it is not transactional, or no batch."""
+    """Return the producer id and epoch of a batch; None if it is not transactional or too short to be a batch."""
     if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
     return ProducerIdentity(*PRODUCER.unpack_from(records, PRODUCER_AT)[:2])

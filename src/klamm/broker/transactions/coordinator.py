@@ -1,8 +1,20 @@
-"""The transaction coordinator: what the handlers of the transaction APIs and of Produce talk to.
+"""The transaction coordinator, used by the handlers of the transaction APIs and of Produce.
 
-A decision is applied in memory and submitted to the metadata store in one piece. When it is on disk, and not before,
-markers are written; a start completes what was decided. So a transaction is committed everywhere or nowhere, whenever
-the broker dies.
+How a transaction ends (EndTxn, a fencing InitProducerId, or the transaction timeout):
+
+1. The decision is made. In one turn of the event loop, the new state (PREPARE_COMMIT or PREPARE_ABORT), the first
+   offset of the transaction in each partition (``decisions.py``) and the committed or dropped group offsets are applied
+   in memory and submitted to the metadata store. The store writes all of one turn in a single SQL transaction.
+2. When that commit is on disk, and not before, the coordinator appends a COMMIT or ABORT marker to every partition.
+3. When every partition has its marker, the state becomes COMPLETE_COMMIT or COMPLETE_ABORT.
+4. Later the decision is dropped, once the markers themselves are on disk (``_settle``).
+
+A crash before the commit of step 1 leaves the transaction open, and it continues or times out after the restart. A
+crash after it is completed at the next start: ``start`` writes the missing markers. So a transaction is committed in
+all partitions or in none, whenever the broker dies.
+
+While the state is PREPARE_*, requests for the transactional id are rejected with CONCURRENT_TRANSACTIONS; clients
+retry.
 """
 
 from __future__ import annotations
@@ -37,20 +49,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SETTLE_S = 10.0
-"""How often the partitions of ended transactions are made durable, so that their decisions can be forgotten."""
+"""Interval in seconds at which markers are made durable, so that their decisions can be dropped."""
 _SETTLED_AT_ONCE = 10_000
-"""Decisions that are remembered before this is done earlier."""
+"""Number of remembered decisions at which the same is done before the interval ends."""
 _MARKERS_AT_ONCE = 64
-"""Markers that are written before other requests are served."""
+"""Largest number of partitions whose markers are written in one turn of the event loop."""
 _RETRY_S = 1.0
-"""How soon markers are tried again that the disk has refused."""
+"""Delay before markers that could not be written to disk are retried, in seconds."""
 
 
 class Store(Protocol):
-    """What transactions need of the metadata store."""
+    """The part of the metadata store that the coordinator needs."""
 
     def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
-        """Queue changes; the future is done when they are on disk. Those of one turn of the loop go in one piece."""
+        """Queue changes; the future is done when they are on disk. Changes of one loop turn are committed together."""
         ...
 
     def load_transactions(self) -> list[PutTransaction]:
@@ -63,23 +75,28 @@ class Store(Protocol):
 
 
 class ProducerIds(Protocol):
-    """Where new producer ids come from."""
+    """Source of new producer ids."""
 
     async def allocate(self) -> int:
-        """Return an id that nobody else has or had."""
+        """Return a producer id that has never been used in this cluster."""
         ...
 
 
 class PendingOffsets(Protocol):
-    """What the groups do when a transaction ends."""
+    """Group offsets that wait for the end of a transaction (TxnOffsetCommit)."""
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Commit or forget the offsets that waited, and submit that to the store right here."""
+        """Commit or drop the pending offsets, and submit the change to the store before returning."""
         ...
 
 
 class TransactionCoordinator:
-    """All transactional ids. Confined to one event loop: no lock, and no await between a check and its change."""
+    """Owner of all transactional ids.
+
+    Used on one event loop only, so it needs no lock. The rule that replaces a lock: there is no await between the check
+    of a ``Transaction`` and its replacement. Where a method has to await (to open logs, or for a new producer id), it
+    reads the ``Transaction`` again afterwards.
+    """
 
     def __init__(
         self,
@@ -94,11 +111,11 @@ class TransactionCoordinator:
         """Read the settings; nothing is loaded before ``start``.
 
         Args:
-            store: The metadata store.
-            get_config: Returns a broker config by Kafka's name.
-            producer_ids: Gives new ones.
-            logs: Of all partitions.
-            offsets: Of all groups.
+            store: Metadata store.
+            get_config: Function that returns a broker config by Kafka's name.
+            producer_ids: Source of new producer ids.
+            logs: Logs of all partitions.
+            offsets: Pending offsets of all groups.
             now_ms: Wall clock, milliseconds since the epoch.
         """
         self._store = store
@@ -116,23 +133,24 @@ class TransactionCoordinator:
         self._reports = ErrorReports()
         self._settling: asyncio.Task[None] | None = None
         self._completions: dict[str, asyncio.Task[None]] = {}
-        """Transactions of many partitions whose markers are being written, by transactional id."""
+        """Tasks that write the markers of transactions with many partitions, by transactional id."""
         self._is_running = False
 
-    # ---- life
+    # ---- start and stop
 
     async def start(self) -> None:
-        """Load what is stored, complete what was decided, and begin to look for what takes too long.
+        """Load the stored transactions, complete the decided ones, and start the periodic work.
 
         Raises:
-            DataDirectoryError: What is stored cannot be read.
+            DataDirectoryError: A stored transaction or decision cannot be read.
         """
         self._started_ms = self._now_ms()
         self._load()
         if self._logs.was_clean:
             self._decisions.forget_written()
         self._end_open()
-        # Before anything is appended: offsets behind the end of a log will belong to other transactions.
+        # This must precede the first append: decisions refer to offsets, and after a crash that shortened a log the
+        # next append reuses offsets behind its end for other transactions.
         await self._decisions.settle()
         self._is_running = True
         self._every("decisions", _SETTLE_S, self._settle)
@@ -140,7 +158,7 @@ class TransactionCoordinator:
         self._every("expiration", self._settings.expiration_interval_s, self.forget_expired)
 
     async def stop(self) -> None:
-        """Stop all timers; a transaction that is open goes on after the next start."""
+        """Stop all timers and tasks. Open transactions are stored and continue after the next start."""
         self._is_running = False
         for timers in (self._timers, self._retries):
             for timer in timers.values():
@@ -153,7 +171,7 @@ class TransactionCoordinator:
             await asyncio.wait(tasks)
 
     def reload(self) -> None:
-        """Go back to what the store holds, after a commit has failed."""
+        """Replace the state in memory with the stored state, after a commit of the metadata store failed."""
         self._load()
         for completion in self._completions.values():
             completion.cancel()
@@ -161,9 +179,10 @@ class TransactionCoordinator:
         self._decisions.all_written()
 
     def _end_open(self) -> None:
-        """End what is open in the logs and was decided, or is known to no transactional id.
+        """End transactions that are open in a log although they were decided, or that belong to no transactional id.
 
-        Remembered decisions come first, because a later transaction of the same producer may end otherwise.
+        Remembered decisions come first: the same producer may have decided a later transaction the other way, and only
+        the remembered decision knows which transaction it is about.
         """
         if not end_decided(self._logs, self._decisions, self._now_ms()):
             self._timers["open transactions"] = asyncio.get_running_loop().call_later(_RETRY_S, self._end_open)
@@ -186,16 +205,19 @@ class TransactionCoordinator:
         except ValueError as error:
             raise DataDirectoryError(str(error)) from error
 
-    # ---- what producers ask
+    # ---- producer requests
 
     async def initialize(
         self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
-        """Give a producer its id and epoch; whoever used the transactional id before is fenced.
+        """Return a producer's id and epoch (InitProducerId), and fence the previous producer of the transactional id.
+
+        An ongoing transaction is aborted first: the request that finds one starts the abort and is rejected with
+        CONCURRENT_TRANSACTIONS. The client retries it until the abort is complete.
 
         Raises:
-            ConcurrentTransactionsError: A transaction is just being ended, perhaps because of this very request.
-            KafkaApiError: As of ``rules.initialize`` and the checks before it.
+            ConcurrentTransactionsError: A transaction is being ended, possibly because of this request.
+            KafkaApiError: Errors of ``rules.initialize``, ``rules.check_id`` and ``rules.check_timeout``.
         """
         self._check_running()
         rules.check_id(transactional_id)
@@ -214,11 +236,11 @@ class TransactionCoordinator:
                 transactional_id=transactional_id, producer_id=new_producer_id, timeout_ms=timeout_ms, updated_ms=now_ms
             )
         if known is None:
-            raise ConcurrentTransactionsError("The transactional id has just expired")
+            raise ConcurrentTransactionsError("The transactional id has expired")
         rules.check_expected(known, expected)
         if known.state is TransactionState.ONGOING:
             await self._decide(rules.fence(known, now_ms=now_ms))
-            raise ConcurrentTransactionsError("The transaction of the producer before is being aborted")
+            raise ConcurrentTransactionsError("The transaction of the previous producer is being aborted")
         if new_producer_id is not None and rules.needs_new_producer_id(known, expected):
             begun = rules.rotate(known, new_producer_id, expected=expected, timeout_ms=timeout_ms, now_ms=now_ms)
         else:
@@ -234,10 +256,10 @@ class TransactionCoordinator:
         partitions: AbstractSet[TransactionPartition] = frozenset(),
         groups: AbstractSet[str] = frozenset(),
     ) -> None:
-        """Take partitions and groups into a transaction; returns when that is on disk.
+        """Add partitions and groups to a transaction, and return when the change is on disk.
 
         Raises:
-            KafkaApiError: As of ``rules.add``; InvalidProducerIdMappingError if the id is not known at all.
+            KafkaApiError: Errors of ``rules.add``; InvalidProducerIdMappingError if the transactional id is unknown.
         """
         known = self._known(transactional_id)
         changed = rules.add(known, producer, partitions=partitions, groups=groups, now_ms=self._now_ms())
@@ -245,25 +267,28 @@ class TransactionCoordinator:
             await _settled(self._put(changed))
 
     def verify(self, transactional_id: str, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
-        """Check that a partition, or a group, belongs to the transaction of a producer.
+        """Check that a partition or a group belongs to a producer's transaction.
 
         Raises:
-            KafkaApiError: As of ``rules.verify``; InvalidProducerIdMappingError if the id is not known at all.
+            KafkaApiError: Errors of ``rules.verify``; InvalidProducerIdMappingError if the transactional id is unknown.
         """
         rules.verify(self._known(transactional_id), producer, wanted)
 
     @property
     def verifies_partitions(self) -> bool:
-        """``transaction.partition.verification.enable``: whether old clients, too, are asked what they have added."""
+        """Whether writes of old clients are verified too (``transaction.partition.verification.enable``)."""
         return str(self._get_config("transaction.partition.verification.enable")).lower() != "false"
 
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, *, is_commit: bool, bumps_epoch: bool
     ) -> ProducerIdentity:
-        """Commit or abort, and return with what the producer goes on: the decision is on disk, markers are written.
+        """Commit or abort a transaction (EndTxn), and return the producer id and epoch for the next transaction.
+
+        Returns when the decision is on disk and the markers are written. If the disk rejects a marker, it returns
+        without that marker, which is retried in the background.
 
         Raises:
-            KafkaApiError: As of ``rules.end``; InvalidProducerIdMappingError if the id is not known at all.
+            KafkaApiError: Errors of ``rules.end``; InvalidProducerIdMappingError if the transactional id is unknown.
         """
         await self._open_logs(self._known(transactional_id))
         known = self._known(transactional_id)
@@ -284,14 +309,14 @@ class TransactionCoordinator:
         await self._decide(decision.transaction)
         return rules.complete(decision.transaction, now_ms=self._now_ms()).identity
 
-    # ---- what tools ask
+    # ---- admin requests
 
     def describe(self, transactional_id: str) -> Transaction:
-        """Return what is known of a transactional id.
+        """Return the state of a transactional id.
 
         Raises:
-            InvalidRequestError: The id is empty.
-            TransactionalIdNotFoundError: Nothing is.
+            InvalidRequestError: The transactional id is empty.
+            TransactionalIdNotFoundError: The transactional id is unknown.
         """
         self._check_running()
         rules.check_id(transactional_id)
@@ -305,18 +330,18 @@ class TransactionCoordinator:
         self._check_running()
         return tuple(self._transactions.values())
 
-    # ---- what time brings
+    # ---- periodic work
 
     def abort_timed_out(self) -> None:
-        """Abort transactions that take longer than their producer said."""
+        """Abort ongoing transactions that exceed their transaction timeout."""
         now_ms = self._now_ms()
         for known in tuple(self._transactions.values()):
             if rules.is_timed_out(known, now_ms, counted_from_ms=self._started_ms):
-                logger.info("The transaction of %s has timed out and is aborted", known.transactional_id)
+                logger.info("Transactional id %s: the transaction timed out and is aborted", known.transactional_id)
                 self._submit_decision(rules.fence(known, now_ms=now_ms))
 
     def forget_expired(self) -> None:
-        """Forget transactional ids that nobody has used for long."""
+        """Remove transactional ids that are unused for ``transactional.id.expiration.ms``."""
         now_ms = self._now_ms()
         expired = [
             name
@@ -326,9 +351,11 @@ class TransactionCoordinator:
         for name in expired:
             del self._transactions[name]
         if expired:
-            self._store.submit([DropTransaction(transactional_id=name) for name in expired]).add_done_callback(_hear)
+            self._store.submit([DropTransaction(transactional_id=name) for name in expired]).add_done_callback(
+                _log_failure
+            )
 
-    # ---- inside
+    # ---- internals
 
     def _check_running(self) -> None:
         if not self._is_running:
@@ -339,41 +366,45 @@ class TransactionCoordinator:
         rules.check_id(transactional_id)
         known = self._transactions.get(transactional_id)
         if known is None:
-            raise InvalidProducerIdMappingError("The transactional id is not known")
+            raise InvalidProducerIdMappingError("The transactional id is unknown")
         return known
 
     def _put(self, transaction: Transaction, *others: Change) -> asyncio.Future[None]:
         self._transactions[transaction.transactional_id] = transaction
         change = PutTransaction(transactional_id=transaction.transactional_id, payload=to_payload(transaction))
         future = self._store.submit([change, *others])
-        future.add_done_callback(_hear)
+        future.add_done_callback(_log_failure)
         return future
 
     async def _open_logs(self, known: Transaction) -> None:
-        """Open the logs of a transaction with many partitions in slices, because its decision needs all at once."""
+        """Open the logs of a transaction with many partitions, with pauses for other requests.
+
+        The decision reads all of these logs in one turn of the event loop. Opening a closed log there would block it.
+        """
         if known.state is not TransactionState.ONGOING or len(known.partitions) <= _MARKERS_AT_ONCE:
             return
         async for wanted in TimeSlice().over(known.partitions):
-            with suppress(OSError):  # which the decision meets again
+            with suppress(OSError):  # the decision handles the same error
                 self._logs.get(wanted.topic_id, wanted.partition)
 
     async def _decide(self, prepared: Transaction) -> None:
         await _settled(self._submit_decision(prepared))
         completion = self._completions.get(prepared.transactional_id)
         if completion is not None:
-            await asyncio.wait({completion})  # which goes on when the client leaves
+            await asyncio.wait({completion})  # the task continues even if this request is cancelled
 
     def _submit_decision(self, prepared: Transaction) -> asyncio.Future[None]:
-        """Submit how a transaction ends, with its offsets; markers follow as soon as that is on disk."""
+        """Submit a decision with its group offsets. When it is on disk, the markers are written."""
         future = self._put(prepared, *self._decisions.note(prepared))
         is_commit = prepared.state is TransactionState.PREPARE_COMMIT
         self._offsets.end_transaction(prepared.producer_id, is_commit=is_commit)
-        # Not by whoever asked: a client that goes away must not leave its transaction half ended.
+        # The markers are written from this callback, not by the request: a client that disconnects must not leave its
+        # transaction half ended.
         future.add_done_callback(partial(self._on_decided, prepared.transactional_id))
         return future
 
     def _on_decided(self, transactional_id: str, future: asyncio.Future[None]) -> None:
-        # A broker that stops completes it at its next start: the logs may be closed already.
+        # A broker that is stopping may have closed its logs already. It completes the transaction at its next start.
         if self._is_running and not future.cancelled() and future.exception() is None:
             self._complete(transactional_id, is_replay=False)
 
@@ -383,12 +414,12 @@ class TransactionCoordinator:
                 self._complete(name, is_replay=True, is_sliced=False)
 
     def _complete(self, transactional_id: str, *, is_replay: bool, is_sliced: bool = True) -> None:
-        """Write the markers of a decided transaction; what the disk refuses is tried again.
+        """Write the markers of a decided transaction; those that the disk rejects are retried.
 
         Args:
-            transactional_id: Whose transaction.
-            is_replay: Some of the markers may be there already.
-            is_sliced: Serve other requests while the markers of many partitions are written.
+            transactional_id: Id of the decided transaction.
+            is_replay: Whether some of the markers may already be in the logs.
+            is_sliced: Whether to serve other requests in between if there are many partitions.
         """
         known = self._transactions.get(transactional_id)
         if known is None or not known.state.is_ending:
@@ -403,7 +434,7 @@ class TransactionCoordinator:
         self._on_markers(known, refused[0] if refused else None)
 
     async def _complete_in_slices(self, known: Transaction, steps: Iterator[StorageError | None]) -> None:
-        """Write markers step by step. Meanwhile the transactional id answers CONCURRENT_TRANSACTIONS."""
+        """Write markers in steps. Meanwhile requests for this transactional id fail with CONCURRENT_TRANSACTIONS."""
         refused = None
         try:
             async for error in TimeSlice().over(steps):
@@ -415,7 +446,7 @@ class TransactionCoordinator:
                 del self._completions[known.transactional_id]
 
     def _on_markers(self, known: Transaction, error: StorageError | None) -> None:
-        """Complete a transaction whose markers are written, or try those again that the disk has refused."""
+        """Complete a transaction after its markers were written, or schedule a retry if the disk rejected one."""
         transactional_id = known.transactional_id
         if error is not None:
             self._reports.report(f"The transaction of {transactional_id}", "lacks markers", error)
@@ -427,11 +458,12 @@ class TransactionCoordinator:
         self._decisions.markers_written(transactional_id)
         if len(self._decisions) % _SETTLED_AT_ONCE == 0:
             self._settle()
-        # Nobody waits for this to be on disk: a start would find the markers and come to the same.
+        # No request waits for this commit: after a crash, the next start finds the markers and completes the
+        # transaction.
         self._put(rules.complete(known, now_ms=self._now_ms()))
 
     def _settle(self) -> None:
-        """Make markers durable and forget their decisions, unless that is going on already."""
+        """Make markers durable and drop their decisions, unless this is already running."""
         if self._is_running and len(self._decisions) and (self._settling is None or self._settling.done()):
             self._settling = asyncio.get_running_loop().create_task(
                 self._decisions.settle(), name="durability of markers"
@@ -449,7 +481,7 @@ async def _settled(future: asyncio.Future[None]) -> None:
     """Wait until a change is on disk.
 
     Raises:
-        NotCoordinatorError: It could not be written, and is void.
+        NotCoordinatorError: The change could not be written and was rolled back.
     """
     try:
         await asyncio.shield(future)
@@ -457,7 +489,7 @@ async def _settled(future: asyncio.Future[None]) -> None:
         raise NotCoordinatorError(error.error_message) from error
 
 
-def _hear(change: asyncio.Future[None]) -> None:
-    """Take note of an error that perhaps nobody waits for."""
+def _log_failure(change: asyncio.Future[None]) -> None:
+    """Log the error of a change that possibly no request waits for."""
     if not change.cancelled() and change.exception() is not None:
-        logger.warning("A transaction could not be stored: %s", change.exception())
+        logger.warning("A change of a transaction could not be stored: %s", change.exception())

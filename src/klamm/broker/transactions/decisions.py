@@ -1,26 +1,37 @@
-"""Decisions of ended transactions, remembered until their markers are as durable as the records that they end.
+"""Decisions of ended transactions, kept until their markers are as durable as the records that they end.
 
-A marker goes to the page cache; with ``flush.messages=1`` the records before it are on disk earlier. A power cut then
-leaves the records open in the log, while their producer may have gone on to its next transaction. So each decision is
-stored together with the offset at which the transaction begins in each partition, in the commit that makes the decision
-durable. It is forgotten when the markers lie below the recovery points of all these partitions. A start that finds an
-open transaction compares its first offset with the remembered decisions before anything else is done with it.
+The problem: a COMMIT or ABORT marker first goes to the page cache. With ``flush.messages=1`` the records before it are
+on disk earlier. A power cut can then lose the marker and keep the records. After the restart the transaction is open in
+the log, while its producer may already have decided its next transaction differently.
+
+The solution: each decision is stored with the first offset of the transaction in each partition, in the same commit of
+the metadata store that makes the decision durable. It is dropped when its markers are below the recovery point of each
+of these partitions. A start that finds an open transaction in a log compares its first offset with the remembered
+decisions before it does anything else with that log.
+
+Life of a decision:
+
+    note             decided; submitted with the transaction's PREPARE_* state      (_known and _pending)
+    markers_written  all markers are appended; their end offsets are noted          (_known and _ends)
+    settle           flushes the logs whose recovery point is below a marker
+    _forget          all markers are durable: the decision is dropped
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
+from klamm.broker.time_slice import TimeSlice
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
 from klamm.storage.changes import DropDecision, PutDecision
 from klamm.storage.log.producers import NO_OFFSET
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.storage.changes import Change
@@ -29,11 +40,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = 2**63
-_SLICE: Final = 256
-"""Decisions that are looked at before other requests are served."""
 _PLAIN: Final = ("transactional_id", "producer_id", "data_epoch", "marker_epoch", "has_own_epoch", "is_commit")
 _UNKNOWN: Final = -2
-"""In place of a first offset: the log could not be opened when the transaction was decided."""
+"""Placeholder for a first offset: the log could not be opened when the transaction was decided."""
 
 
 class Store(Protocol):
@@ -52,43 +61,49 @@ class Logs(Protocol):
     """The part of the log manager that decisions need."""
 
     was_clean: bool
-    """Whether the run before ended in order, with everything on disk."""
+    """Whether the previous run stopped cleanly, with everything on disk."""
 
     def get(self, topic_id: UUID, partition: int, /) -> PartitionLog | None:
-        """Return the log of a partition."""
+        """Return the log of a partition, None if its topic is deleted."""
         ...
 
     async def flush(self, log: PartitionLog, /) -> None:
-        """Make a log durable up to its present end."""
+        """Make a log durable up to its current end offset."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How a transaction ended, and where it lies."""
+    """The outcome of one transaction and its first offset in each partition."""
 
     number: int
-    """Ascending in the order of the decisions."""
+    """Sequence number; later decisions have larger numbers."""
     transactional_id: str
     producer_id: int
     data_epoch: int
-    """The epoch of the records."""
+    """Producer epoch of the records."""
     marker_epoch: int
     has_own_epoch: bool
-    """No other transaction has ``data_epoch``: the end raised the epoch (KIP-890)."""
+    """Whether no other transaction uses ``data_epoch``, because the end raised the epoch (KIP-890)."""
     is_commit: bool
     first_offsets: Mapping[TransactionPartition, int]
-    """The first offset of the transaction in each partition in which it wrote anything."""
+    """First offset of the transaction in each partition that has records of it."""
 
     def ends(self, partition: TransactionPartition, first_offset: int, epoch: int) -> bool:
-        """Return whether an open transaction of the same producer is the one that was decided."""
+        """Return whether this decision is about the open transaction of the same producer in a partition.
+
+        Args:
+            partition: Partition in which the transaction is open.
+            first_offset: First offset of the open transaction there.
+            epoch: Producer epoch of the open transaction.
+        """
         first = self.first_offsets.get(partition)
         is_of_epoch = epoch == self.data_epoch and self.has_own_epoch
         return first is not None and (first in (first_offset, _UNKNOWN) or is_of_epoch)
 
 
 class Decisions:
-    """All decisions whose markers may be lost in a power cut. Confined to one event loop.
+    """All decisions whose markers a power cut could still lose. Used on one event loop only.
 
     Args:
         store: The metadata store.
@@ -100,20 +115,20 @@ class Decisions:
         self._logs = logs
         self._known: dict[int, Decision] = {}
         self._ends: dict[int, dict[TransactionPartition, int]] = {}
-        """The offset behind the marker in each partition, of decisions whose markers are written."""
+        """For decisions with written markers: the end offset of each partition's log after its marker."""
         self._pending: dict[str, int] = {}
-        """The decisions whose markers are not written yet, by transactional id."""
+        """Decisions whose markers are not all written, by transactional id."""
         self._number = 0
 
     def __len__(self) -> int:
-        """Count the decisions that are remembered."""
+        """Return the number of remembered decisions."""
         return len(self._known)
 
     def load(self, is_ending: Callable[[str], bool]) -> None:
-        """Take the decisions from the store.
+        """Load the decisions from the store.
 
         Args:
-            is_ending: Returns whether the last transaction of a transactional id lacks markers.
+            is_ending: Function that returns whether a transactional id's last transaction still lacks markers.
 
         Raises:
             ValueError: A stored decision cannot be read.
@@ -130,19 +145,19 @@ class Decisions:
                 self._ends[number] = written[number]
 
     def forget_written(self) -> None:
-        """Forget every decision whose markers are written: the run before has left all logs on disk."""
+        """Drop every decision whose markers are written, because the previous run left all logs on disk."""
         self._forget(tuple(self._known.keys() - self._pending.values()))
 
     def all_written(self) -> None:
-        """Note that the logs have every marker of a decision that was loaded; those of ``_pending`` follow."""
+        """Record that the logs contain the markers of all loaded decisions, except those in ``_pending``."""
         for number in self._known.keys() - self._pending.values() - self._ends.keys():
             self._ends[number] = self._present_ends(self._known[number])
 
     def note(self, prepared: Transaction) -> Sequence[Change]:
-        """Remember a decision; return the changes to be submitted with it. One without records needs no memory.
+        """Remember a decision, and return the changes to submit with it; none if the transaction has no records.
 
         Args:
-            prepared: The decided transaction, of which no marker is written yet.
+            prepared: The decided transaction. None of its markers is written yet.
         """
         firsts = {}
         for partition in prepared.partitions:
@@ -167,13 +182,16 @@ class Decisions:
         return (PutDecision(number=decision.number, payload=_to_payload(decision)),)
 
     def markers_written(self, transactional_id: str) -> None:
-        """Note that all markers of the last transaction of a transactional id are in the logs."""
+        """Record that all markers of a transactional id's last transaction are in the logs."""
         number = self._pending.pop(transactional_id, None)
         if number is not None:
             self._ends[number] = self._present_ends(self._known[number])
 
     def find(self, log: PartitionLog, producer_id: int, epoch: int) -> Decision | None:
-        """Return how the transaction was decided that a producer has open in a log, None when it is not remembered."""
+        """Return the decision about a producer's open transaction in a log; None if no decision is remembered.
+
+        A decision with the same first offset is preferred to one that only matches by epoch.
+        """
         partition = TransactionPartition(log.topic_id, log.partition)
         first = log.producers.open_offset_of(producer_id)
         found = None
@@ -185,20 +203,18 @@ class Decisions:
         return found
 
     async def settle(self) -> None:
-        """Make the markers durable that are written, and forget their decisions.
+        """Make the written markers durable, and drop their decisions.
 
-        A log that cannot be made durable keeps its own decisions and no others.
+        A log that cannot be flushed keeps only the decisions that concern it.
         """
         waiting: dict[TransactionPartition, int] = {}
-        for ends in self._ends.values():  # ascending, so the last end of each partition stays
+        for ends in self._ends.values():  # in ascending order, so the last end offset of each partition wins
             waiting.update(ends)
         for partition, end in waiting.items():
             if not self._is_durable(partition, end):
                 await self._flush(partition)
         settled = []
-        for index, (number, ends) in enumerate(tuple(self._ends.items())):
-            if index % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        async for number, ends in TimeSlice().over(tuple(self._ends.items())):
             if all(self._is_durable(partition, end) for partition, end in ends.items()):
                 settled.append(number)
         self._forget(settled)
@@ -209,8 +225,8 @@ class Decisions:
             self._ends.pop(number, None)
         if dropped:
             changes = [DropDecision(number=number) for number in dropped]
-            # Nobody waits for this: a start would only look at the same logs again.
-            self._store.submit(changes).add_done_callback(_retrieve)
+            # Not awaited: if this is lost, the next start only compares the same logs again.
+            self._store.submit(changes).add_done_callback(_consume_error)
 
     async def _flush(self, partition: TransactionPartition) -> None:
         try:
@@ -218,10 +234,12 @@ class Decisions:
             if log is not None:
                 await self._logs.flush(log)
         except OSError as error:
-            logger.debug("The markers in partition %d of %s are not durable yet: %s", *reversed(partition), error)
+            logger.debug(
+                "Partition %d of topic %s: its transaction markers are not durable yet: %s", *reversed(partition), error
+            )
 
     def _is_durable(self, partition: TransactionPartition, end: int) -> bool:
-        """Return whether a partition is on disk up to an offset; one of a deleted topic needs no decision any more."""
+        """Return whether a partition is on disk up to an offset. True for a deleted topic, which needs no decision."""
         try:
             log = self._logs.get(*partition)
         except OSError:
@@ -247,8 +265,8 @@ class Decisions:
         return ends
 
 
-def _retrieve(change: asyncio.Future[None]) -> None:
-    """Take an error that nobody waits for; the store has reported it."""
+def _consume_error(change: asyncio.Future[None]) -> None:
+    """Consume the error of a change that is not awaited; the store has already logged it."""
     if not change.cancelled():
         change.exception()
 

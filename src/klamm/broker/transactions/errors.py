@@ -1,4 +1,4 @@
-"""Refusals of the transaction coordinator."""
+"""Errors of the transaction coordinator."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 
 class InvalidTransactionTimeoutError(KafkaApiError):
-    """A transaction timeout that is not positive, or above ``transaction.max.timeout.ms``."""
+    """The transaction timeout is not positive, or above ``transaction.max.timeout.ms``."""
 
     error_code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 class ConcurrentTransactionsError(KafkaApiError):
-    """The last transaction is just being ended: ask again in a moment."""
+    """The previous transaction of the transactional id is still being ended. Retriable after a short wait."""
 
     error_code = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 class ProducerFencedError(KafkaApiError):
-    """Another producer has taken over the transactional id."""
+    """A newer producer uses the transactional id."""
 
     error_code = ErrorCode.PRODUCER_FENCED
 
 
 class TransactionAbortableError(KafkaApiError):
-    """The transaction cannot be committed; the producer may abort it and go on (KIP-890)."""
+    """The transaction cannot be committed. The producer may abort it and continue (KIP-890)."""
 
     error_code = ErrorCode.TRANSACTION_ABORTABLE
 
 
 class TransactionalIdNotFoundError(KafkaApiError):
-    """Nobody uses this transactional id."""
+    """The transactional id is unknown."""
 
     error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

@@ -1,4 +1,4 @@
-"""Writing the markers that end a transaction in its partitions, and ending what a power cut has left open."""
+"""Transaction markers: appending them to the partitions, and ending transactions that a power cut left open."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ class Logs(decisions.Logs, Protocol):
     """The part of the log manager that the coordinator needs."""
 
     def loaded(self) -> Iterable[PartitionLog]:
-        """Return the logs that are open."""
+        """Return the open logs."""
         ...
 
 
 def write_markers(
     logs: Logs, transaction: Transaction, now_ms: int, *, is_replay: bool = False
 ) -> Iterator[StorageError | None]:
-    """Write the marker of a decided transaction to each of its partitions, one per step; deleted topics are skipped.
+    """Append the marker of a decided transaction to each of its partitions, one partition per step.
+
+    Deleted topics are skipped. A rejected marker does not keep the other partitions from getting theirs.
 
     Args:
-        logs: Where the partitions are.
-        transaction: Decided; the markers have its epoch, which keeps late messages of the old one out.
+        logs: Logs of all partitions.
+        transaction: Decided transaction. The markers carry its epoch, which fences late writes of an older epoch.
         now_ms: Milliseconds since the epoch.
-        is_replay: Some of the markers may be there already.
+        is_replay: Whether some of the markers may already be in the logs.
 
     Yields:
-        None, or the error of a partition for which the disk refuses. The others get their markers; to be tried again as
-        a replay.
+        None, or the storage error of a partition whose marker has to be retried with ``is_replay``.
     """
     control_type = ControlType.COMMIT if transaction.state in _COMMITS else ControlType.ABORT
     producer_id, epoch = transaction.identity
@@ -85,15 +86,15 @@ def _write(log: PartitionLog, control_type: ControlType, producer_id: int, epoch
             now_ms=now_ms,
         )
     except (InvalidProducerEpochError, TransactionCoordinatorFencedError) as error:
-        # An administrator has ended it (kafka-transactions.sh abort).
-        logger.warning("The end of a transaction is not written to %s: %s", log.name, error)
+        # An administrator has already ended the transaction here (kafka-transactions.sh abort).
+        logger.warning("Partition %s: the transaction marker is not written: %s", log.name, error)
 
 
 def end_decided(logs: Logs, remembered: decisions.Decisions, now_ms: int) -> bool:
-    """End transactions that are open in a log though they were decided: a power cut has taken their markers.
+    """End the transactions that are open in a log although they were decided: a power cut lost their markers.
 
     Returns:
-        False when the disk refuses a marker, and this is to be tried again.
+        False if the disk rejected a marker, and the call has to be retried.
     """
     is_complete = True
     for log in logs.loaded():
@@ -103,7 +104,7 @@ def end_decided(logs: Logs, remembered: decisions.Decisions, now_ms: int) -> boo
                 continue
             control_type = ControlType.COMMIT if decision.is_commit else ControlType.ABORT
             logger.info(
-                "Producer %d: its marker in %s was lost and is written again: %s",
+                "Producer %d: its transaction marker in partition %s was lost and is written again: %s",
                 producer_id,
                 log.name,
                 control_type.name.lower(),
@@ -111,16 +112,17 @@ def end_decided(logs: Logs, remembered: decisions.Decisions, now_ms: int) -> boo
             try:
                 _write(log, control_type, producer_id, max(epoch, decision.marker_epoch), now_ms)
             except StorageError as error:
-                logger.warning("The marker in %s waits for the disk: %s", log.name, error)
+                logger.warning("Partition %s: the transaction marker will be retried: %s", log.name, error)
                 is_complete = False
     return is_complete
 
 
 def end_hanging(logs: Logs, transactions: Mapping[str, Transaction], now_ms: int) -> None:
-    """End transactions that are open in a log and known to nobody, or else readers would wait for ever.
+    """End the transactions that are open in a log but belong to no ongoing transaction.
 
-    A power cut may take markers that were not on disk yet while it is known that they were written. What was committed
-    last is committed again; anything else is aborted.
+    Without this, the last stable offset would never advance, and readers with ``read_committed`` would wait forever.
+    This happens when a power cut loses markers whose transaction is already stored as complete. If the last transaction
+    of the producer was committed and the epoch is the same, the open one is committed; any other is aborted.
     """
     by_producer: dict[int, Transaction] = {}
     for transaction in transactions.values():
@@ -134,7 +136,11 @@ def end_hanging(logs: Logs, transactions: Mapping[str, Transaction], now_ms: int
             try:
                 _end_hanging(log, known, producer_id, epoch, now_ms)
             except StorageError as error:
-                logger.warning("Readers of %s wait until the next start: %s", log.name, error)
+                logger.warning(
+                    "Partition %s: read_committed readers wait until the next start, the marker failed: %s",
+                    log.name,
+                    error,
+                )
 
 
 def _is_open_in(transaction: Transaction, log: PartitionLog) -> bool:
@@ -150,7 +156,7 @@ def _end_hanging(log: PartitionLog, known: Transaction | None, producer_id: int,
     if known is not None and known.producer_id == producer_id:
         marker_epoch = max(epoch, known.producer_epoch)
     logger.warning(
-        "The transaction of producer %d in %s has lost its marker: %s",
+        "Producer %d: its open transaction in partition %s has no decision and is ended: %s",
         producer_id,
         log.name,
         control_type.name.lower(),
@@ -159,7 +165,7 @@ def _end_hanging(log: PartitionLog, known: Transaction | None, producer_id: int,
 
 
 def _is_last(known: Transaction, producer_id: int, epoch: int) -> bool:
-    """Tell whether the epoch is that of the transaction that ended last."""
+    """Return whether the epoch is the one of the last ended transaction."""
     if producer_id != known.producer_id:
         return known.producer_epoch == 0
     return epoch == known.producer_epoch - (1 if known.bumps_epoch else 0)

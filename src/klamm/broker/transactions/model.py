@@ -1,4 +1,4 @@
-"""What the coordinator knows of a transactional id."""
+"""The state of a transactional id."""
 
 from __future__ import annotations
 
@@ -14,13 +14,31 @@ if TYPE_CHECKING:
 
 NO_TIME: Final = -1
 MAX_EPOCH: Final = 32_766
-"""The largest epoch that a producer is given; the one above is only there to fence it (32767 is the largest int16)."""
+"""Largest epoch given to a producer. 32767 (the largest int16) is reserved for fencing a producer with 32766."""
 COORDINATOR_EPOCH: Final = 0
-"""Coordinators never move: every broker id is this process."""
+"""Always 0: coordinators never move between processes, since all broker ids belong to this process."""
 
 
 class TransactionState(Enum):
-    """States of a transactional id; the values are what ListTransactions and DescribeTransactions show."""
+    """States of a transactional id; the values appear in ListTransactions and DescribeTransactions.
+
+    "At rest" means EMPTY, COMPLETE_COMMIT or COMPLETE_ABORT. TV2 is a client with ``transaction.version`` 2 (KIP-890).
+
+        from             event                                      to               producer epoch
+        (unknown id)     InitProducerId                             EMPTY            0, new producer id
+        at rest          InitProducerId                             EMPTY            + 1 (or new producer id, epoch 0)
+        at rest          partition or group added                   ONGOING          same
+        ONGOING          partition or group added                   ONGOING          same
+        ONGOING          EndTxn                                     PREPARE_x        same; TV2: + 1
+        ONGOING          InitProducerId, or transaction timeout     PREPARE_ABORT    + 1 (fences the producer)
+        at rest          EndTxn abort from TV2                      PREPARE_ABORT    + 1 (no partition, no marker)
+        PREPARE_x        every partition has its marker             COMPLETE_x       same (or next producer id, epoch 0)
+        at rest          unused for transactional.id.expiration.ms  (removed)
+
+    In PREPARE_x, InitProducerId, additions and a repeated EndTxn are rejected with CONCURRENT_TRANSACTIONS. At rest, an
+    EndTxn with the same outcome as the last transaction succeeds without a change (the client lost the response); any
+    other EndTxn is rejected with INVALID_TXN_STATE. ``rules.py`` implements these transitions.
+    """
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -29,18 +47,18 @@ class TransactionState(Enum):
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
-    """Never seen: an id that has expired is gone at once."""
+    """Never used: an expired id is removed at once."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """Never seen either: fencing and aborting are one step here."""
+    """Never used: fencing and the decision to abort are a single step here."""
 
     @property
     def is_ending(self) -> bool:
-        """It is decided how the transaction ends, but not every partition has its marker."""
+        """Whether the outcome is decided, but some partition may lack its marker."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 class TransactionPartition(NamedTuple):
-    """A partition of a topic by id: one made anew under the same name has no part in old transactions."""
+    """A partition of a topic id. A topic that was deleted and created again has no part in old transactions."""
 
     topic_id: UUID
     partition: int
@@ -48,36 +66,36 @@ class TransactionPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A transactional id: its producer, and its last or present transaction."""
+    """A transactional id with its producer and its current or last transaction."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int = NO_PRODUCER_EPOCH
-    """-1 as long as no producer was told the id."""
+    """-1 until a producer has received the id."""
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before, of a producer that may ask again since it missed the answer; -1 means none may."""
+    """Previous epoch. A producer with it may retry a request whose response it lost. -1: no producer may."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The producer id before, for the same reason."""
+    """Previous producer id, kept for the same retries."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The id to go on with when the present transaction has its markers, since its epochs are used up; -1: the same."""
+    """Producer id to use once the transaction is complete, because the epochs are exhausted. -1: keep the id."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TransactionPartition] = field(default_factory=frozenset)
     groups: frozenset[str] = field(default_factory=frozenset)
     """Groups whose offsets are committed with the transaction."""
     started_ms: int = NO_TIME
-    """Milliseconds since the epoch; of the last transaction when it has ended."""
+    """Start of the current transaction, or of the last one if none is ongoing. Milliseconds since the epoch."""
     updated_ms: int
-    """Of the last change of state: an id that nobody uses expires from here on."""
+    """Time of the last change, milliseconds since the epoch. The expiration of an unused id counts from here."""
     bumps_epoch: bool = False
-    """The last end raised the epoch (transaction.version 2, KIP-890)."""
+    """Whether the last end raised the epoch (``transaction.version`` 2, KIP-890, or fencing)."""
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Who may go on."""
+        """Producer id and epoch of the current producer."""
         return ProducerIdentity(self.producer_id, self.producer_epoch)
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """No epoch is left for a producer that could be fenced."""
+        """Whether the producer has the last epoch that can still be fenced."""
         return self.producer_epoch >= MAX_EPOCH

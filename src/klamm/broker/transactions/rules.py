@@ -1,8 +1,11 @@
-"""The rules of transactions as pure functions: what is known of a transactional id and a wish in, what follows out.
+"""Rules of transactions as pure functions: the current state and a request in, the new state or an error out.
 
-Those of Kafka's TransactionCoordinator and TransactionMetadata (KIP-98), with epochs that are raised to go on after an
-error (KIP-360) and, for clients that know ``transaction.version`` 2, at the end of every transaction (KIP-890).
-Beside the old rules these forbid that a late message of one transaction gets into the next.
+The states and transitions are listed in ``model.TransactionState``. The rules are those of Kafka's
+TransactionCoordinator and TransactionMetadata (KIP-98), with two additions:
+
+- KIP-360: a producer may raise its own epoch after an error, by sending its current id and epoch in InitProducerId.
+- KIP-890 (``transaction.version`` 2): the end of every transaction raises the epoch. A delayed request of one
+  transaction then has an old epoch and cannot get into the next transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from klamm.protocol.types import ProducerIdentity
 
 MAX_GROUPS = 1_000
-"""A client that only ever adds groups cannot fill the disk."""
+"""Largest number of groups in a transaction, so that a client that keeps adding groups cannot fill the disk."""
 _ENDED = {
     TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
     TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
@@ -42,28 +45,28 @@ _DECIDED = frozenset(_ENDED) | frozenset(_ENDED.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndDecision:
-    """What an EndTxn leads to."""
+    """Outcome of an EndTxn request."""
 
     transaction: Transaction
     is_repeated: bool = False
-    """The transaction was ended that way before; nothing changes."""
+    """Whether the transaction has already ended the same way, so that nothing changes."""
 
 
 def check_id(transactional_id: str) -> None:
-    """Refuse an empty id.
+    """Reject an empty transactional id.
 
     Raises:
-        InvalidRequestError: As said.
+        InvalidRequestError: The transactional id is empty.
     """
     if not transactional_id:
         raise InvalidRequestError("The transactional id is empty")
 
 
 def check_timeout(timeout_ms: int, max_timeout_ms: int) -> None:
-    """Refuse a timeout that is out of bounds.
+    """Reject a transaction timeout that is out of bounds.
 
     Raises:
-        InvalidTransactionTimeoutError: Not above 0, or above ``transaction.max.timeout.ms``.
+        InvalidTransactionTimeoutError: The timeout is not positive, or above ``transaction.max.timeout.ms``.
     """
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTransactionTimeoutError(
@@ -75,7 +78,7 @@ def check_timeout(timeout_ms: int, max_timeout_ms: int) -> None:
 
 
 def needs_new_producer_id(known: Transaction | None, expected: ProducerIdentity | None) -> bool:
-    """Tell whether ``initialize`` needs a producer id that nobody has: a new transactional id, or no epoch is left."""
+    """Return whether InitProducerId needs a new producer id: a new transactional id, or no epoch is left."""
     if known is None:
         return True
     is_at_rest = not known.state.is_ending and known.state is not TransactionState.ONGOING
@@ -87,21 +90,24 @@ def needs_new_producer_id(known: Transaction | None, expected: ProducerIdentity 
 
 
 def initialize(known: Transaction, *, expected: ProducerIdentity | None, timeout_ms: int, now_ms: int) -> Transaction:
-    """Let a producer begin, or go on after an error when it says who it was: whoever was there before is fenced.
+    """Return the state after InitProducerId. The epoch is raised, so the previous producer is fenced.
+
+    A producer that sends its current id and epoch resumes after an error (KIP-360). If it repeats a request whose
+    response it lost, it gets the same epoch again.
 
     Args:
-        known: Not ongoing: such a transaction has to be aborted first (``fence``).
-        expected: What the producer believes to be; None when it is new.
-        timeout_ms: How long its transactions may take.
+        known: Current state. Not ONGOING: an ongoing transaction has to be aborted first (``fence``).
+        expected: Current producer id and epoch as the producer knows them; None for a new producer.
+        timeout_ms: Transaction timeout of the producer.
         now_ms: Milliseconds since the epoch.
 
     Raises:
-        ProducerFencedError: Somebody else has begun since.
-        ConcurrentTransactionsError: The last transaction is just being ended.
+        ProducerFencedError: A newer producer uses the transactional id.
+        ConcurrentTransactionsError: The last transaction is still being ended.
     """
     check_expected(known, expected)
     if known.state.is_ending:
-        raise ConcurrentTransactionsError("The last transaction is being ended")
+        raise ConcurrentTransactionsError("The last transaction is still being ended")
     epoch, last_epoch = _next_epoch(known, expected)
     return replace(
         known,
@@ -121,10 +127,10 @@ def initialize(known: Transaction, *, expected: ProducerIdentity | None, timeout
 def rotate(
     known: Transaction, new_producer_id: int, *, expected: ProducerIdentity | None, timeout_ms: int, now_ms: int
 ) -> Transaction:
-    """Like ``initialize``, with a new producer id, since the epochs of the old one are used up.
+    """Return the state after InitProducerId with a new producer id, because the epochs of the old id are exhausted.
 
     Raises:
-        ProducerFencedError: Somebody else has begun since.
+        ProducerFencedError: A newer producer uses the transactional id.
     """
     check_expected(known, expected)
     return replace(
@@ -139,16 +145,16 @@ def rotate(
 
 
 def check_expected(known: Transaction, expected: ProducerIdentity | None) -> None:
-    """Refuse a producer that is not who it believes to be.
+    """Reject a producer whose id is not the current one of the transactional id.
 
     Raises:
-        ProducerFencedError: As said.
+        ProducerFencedError: The producer id is outdated.
     """
     if expected is None or known.producer_epoch == NO_PRODUCER_EPOCH or expected.producer_id == known.producer_id:
         return
-    # It may have missed the answer that gave it a new id.
+    # The previous producer id is accepted with its last epoch: the response with the new producer id may be lost.
     if expected.producer_id != known.previous_producer_id or expected.producer_epoch < MAX_EPOCH:
-        raise ProducerFencedError(f"Producer id {expected.producer_id} is not the present one of this transactional id")
+        raise ProducerFencedError(f"Producer id {expected.producer_id} is not the current one of this transactional id")
 
 
 def _next_epoch(known: Transaction, expected: ProducerIdentity | None) -> tuple[int, int]:
@@ -157,10 +163,10 @@ def _next_epoch(known: Transaction, expected: ProducerIdentity | None) -> tuple[
     if known.producer_epoch in (NO_PRODUCER_EPOCH, expected.producer_epoch):
         return known.producer_epoch + 1, known.producer_epoch
     if expected.producer_epoch == known.last_producer_epoch:
-        # It asks again: the answer was lost.
+        # A retry: the response with the new epoch was lost.
         return known.producer_epoch, known.last_producer_epoch
     raise ProducerFencedError(
-        f"Epoch {expected.producer_epoch} is neither the present one, {known.producer_epoch}, nor the one before"
+        f"Epoch {expected.producer_epoch} is neither the current one, {known.producer_epoch}, nor the previous one"
     )
 
 
@@ -175,18 +181,20 @@ def add(
     groups: AbstractSet[str] = frozenset(),
     now_ms: int,
 ) -> Transaction:
-    """Take partitions and groups into the transaction, which begins with the first ones; returns ``known`` if all are.
+    """Return the state with more partitions and groups. The first ones start the transaction.
+
+    Returns ``known`` itself if it already contains all of them.
 
     Raises:
         InvalidProducerIdMappingError: The transactional id belongs to another producer id.
-        ProducerFencedError: Another epoch is the present one.
-        ConcurrentTransactionsError: The last transaction is just being ended.
-        InvalidRequestError: More groups than a transaction may have.
+        ProducerFencedError: The producer epoch is not the current one.
+        ConcurrentTransactionsError: The last transaction is still being ended.
+        InvalidRequestError: The transaction would have more than ``MAX_GROUPS`` groups.
     """
     check_producer(known, producer)
     is_ongoing = known.state is TransactionState.ONGOING
     if len(known.groups | groups) > MAX_GROUPS:
-        raise InvalidRequestError(f"A transaction commits offsets of at most {MAX_GROUPS} groups")
+        raise InvalidRequestError(f"A transaction can commit the offsets of at most {MAX_GROUPS} groups")
     if is_ongoing and partitions <= known.partitions and groups <= known.groups:
         return known
     return replace(
@@ -200,36 +208,36 @@ def add(
 
 
 def check_producer(known: Transaction, producer: ProducerIdentity) -> None:
-    """Refuse who is not the present producer, or comes while a transaction is being ended.
+    """Reject a producer that is not the current one, or whose last transaction is still being ended.
 
     Raises:
         InvalidProducerIdMappingError: The transactional id belongs to another producer id.
-        ProducerFencedError: Another epoch is the present one.
-        ConcurrentTransactionsError: As said.
+        ProducerFencedError: The producer epoch is not the current one.
+        ConcurrentTransactionsError: The last transaction is still being ended.
     """
     if producer.producer_id != known.producer_id:
         raise InvalidProducerIdMappingError("The transactional id belongs to another producer id")
     if not _has_epoch(producer, known):
-        raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the present one, {known.producer_epoch}")
+        raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the current one, {known.producer_epoch}")
     if known.state.is_ending:
-        raise ConcurrentTransactionsError("The last transaction is being ended")
+        raise ConcurrentTransactionsError("The last transaction is still being ended")
 
 
 def _has_epoch(producer: ProducerIdentity, known: Transaction) -> bool:
-    """Tell whether a producer has the present epoch.
+    """Return whether a producer has the current epoch.
 
-    The one behind the last is nobody's: markers that fence the last one have it. A transaction with it could not be
-    fenced any more.
+    Epoch 32767, the one after ``MAX_EPOCH``, is rejected even if it is current: no producer ever receives it. It only
+    appears in markers that fence epoch 32766, and a transaction with it could not be fenced by a higher epoch.
     """
     return known.producer_epoch == producer.producer_epoch <= MAX_EPOCH
 
 
 def verify(known: Transaction, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
-    """Check that a partition, or a group by its id, was added to the producer's transaction.
+    """Check that a partition, or a group given by its id, was added to the producer's transaction.
 
     Raises:
-        TransactionAbortableError: It was not.
-        KafkaApiError: As of ``check_producer``.
+        TransactionAbortableError: It was not added, or no transaction is ongoing.
+        KafkaApiError: Errors of ``check_producer``.
     """
     check_producer(known, producer)
     added = known.groups if isinstance(wanted, str) else known.partitions
@@ -241,7 +249,7 @@ def verify(known: Transaction, producer: ProducerIdentity, wanted: TransactionPa
 
 
 def needs_next_producer_id(known: Transaction, *, bumps_epoch: bool) -> bool:
-    """Tell whether ``end`` needs a producer id to go on with, since the end takes the last epoch."""
+    """Return whether ``end`` needs a new producer id for the next transaction, because this end uses the last epoch."""
     return bumps_epoch and known.is_epoch_exhausted and not known.state.is_ending
 
 
@@ -254,37 +262,40 @@ def end(
     next_producer_id: int = NO_PRODUCER_ID,
     now_ms: int,
 ) -> EndDecision:
-    """Decide a transaction as its producer wishes.
+    """Decide a transaction on an EndTxn request.
+
+    With ``bumps_epoch`` the end raises the epoch. A retry of the same EndTxn then carries the previous epoch (or, after
+    the epochs were exhausted, the previous producer id), and is recognized by that.
 
     Args:
-        known: Present state.
-        producer: Who asks.
-        is_commit: Whether to commit; else abort.
-        bumps_epoch: The client knows ``transaction.version`` 2.
-        next_producer_id: One that nobody has, where ``needs_next_producer_id``.
+        known: Current state.
+        producer: Producer id and epoch of the request.
+        is_commit: True to commit, False to abort.
+        bumps_epoch: Whether the client has ``transaction.version`` 2.
+        next_producer_id: New producer id if ``needs_next_producer_id``, else -1.
         now_ms: Milliseconds since the epoch.
 
     Raises:
         InvalidProducerIdMappingError: The transactional id belongs to another producer id.
-        ProducerFencedError: Another epoch is the present one.
-        ConcurrentTransactionsError: The same end is under way.
-        InvalidTxnStateError: There is no transaction, or it was ended the other way.
+        ProducerFencedError: The producer epoch is not the current one.
+        ConcurrentTransactionsError: The same end is in progress.
+        InvalidTxnStateError: No transaction is ongoing, or the last one ended with the other outcome.
     """
     is_retry = bumps_epoch and _is_retry_of_end(known, producer)
     if producer.producer_id != known.producer_id and not is_retry:
         raise InvalidProducerIdMappingError("The transactional id belongs to another producer id")
     is_present = _has_epoch(producer, known) and not (bumps_epoch and known.state.is_ending)
     if not (is_present or (is_retry and known.state in _DECIDED)):
-        raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the present one, {known.producer_epoch}")
+        raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the current one, {known.producer_epoch}")
     began_ms = None
     if known.state is TransactionState.ONGOING:
         began_ms = known.started_ms
     elif _was_ended(known, is_commit=is_commit) and (is_retry or not bumps_epoch):
         if known.state.is_ending:
-            raise ConcurrentTransactionsError("The transaction is being ended")
+            raise ConcurrentTransactionsError("The transaction is still being ended")
         return EndDecision(transaction=known, is_repeated=True)
     elif bumps_epoch and not is_commit and not is_retry:
-        began_ms = now_ms  # what the client has sent may be lost: its next transaction gets an epoch of its own
+        began_ms = now_ms  # a delayed record must not get into the next transaction
     if began_ms is not None:
         prepared = _prepare(
             known,
@@ -301,7 +312,7 @@ def end(
 
 
 def _is_retry_of_end(known: Transaction, producer: ProducerIdentity) -> bool:
-    """Tell whether a producer asks again for the end that raised its epoch, or gave it another id."""
+    """Return whether a producer repeats the EndTxn that raised its epoch or replaced its producer id."""
     if producer.producer_id == known.producer_id:
         return producer.producer_epoch + 1 == known.producer_epoch
     return (
@@ -339,9 +350,10 @@ def _prepare(
 
 
 def fence(known: Transaction, *, now_ms: int) -> Transaction:
-    """Abort an ongoing transaction whose producer is replaced, or is too slow.
+    """Return the state that aborts an ongoing transaction whose producer is replaced or exceeded its timeout.
 
-    As long as nobody has taken its place it may go on by asking for the next epoch (KIP-360, KIP-588).
+    The epoch is raised, so the producer is fenced. Until another producer takes its place, the fenced producer may
+    resume with InitProducerId, which returns the raised epoch (KIP-360, KIP-588).
     """
     return replace(
         known,
@@ -355,7 +367,7 @@ def fence(known: Transaction, *, now_ms: int) -> Transaction:
 
 
 def complete(known: Transaction, *, now_ms: int) -> Transaction:
-    """Take note that every partition has its marker."""
+    """Return the state after every partition has received its marker."""
     has_next = known.bumps_epoch and known.next_producer_id != NO_PRODUCER_ID
     return replace(
         known,
@@ -374,18 +386,18 @@ def complete(known: Transaction, *, now_ms: int) -> Transaction:
 
 
 def is_timed_out(known: Transaction, now_ms: int, *, counted_from_ms: int = 0) -> bool:
-    """Tell whether a transaction has taken longer than its producer asked for.
+    """Return whether an ongoing transaction exceeds its transaction timeout.
 
     Args:
-        known: Present state.
+        known: Current state.
         now_ms: Milliseconds since the epoch.
-        counted_from_ms: When the broker started: a producer cannot be blamed for the time before.
+        counted_from_ms: Start of the broker. The time during which it was down does not count.
     """
     began = max(known.started_ms, counted_from_ms)
     return known.state is TransactionState.ONGOING and began + known.timeout_ms < now_ms
 
 
 def is_expired(known: Transaction, now_ms: int, expiration_ms: int) -> bool:
-    """Tell whether nobody has used a transactional id for ``transactional.id.expiration.ms``."""
+    """Return whether a transactional id at rest is unused for ``transactional.id.expiration.ms``."""
     is_at_rest = known.state is not TransactionState.ONGOING and not known.state.is_ending
     return is_at_rest and known.updated_ms + expiration_ms <= now_ms

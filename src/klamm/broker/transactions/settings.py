@@ -1,4 +1,4 @@
-"""The broker settings that transactions obey, read once; what may change while the broker runs is asked each time."""
+"""Broker configs of transactions, read once. Configs that are dynamic are read where they are used instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """The defaults are Kafka 4.1's."""
+    """Broker configs of transactions. The defaults are those of Kafka 4.1."""
 
     max_timeout_ms: int = 900_000
     """``transaction.max.timeout.ms``"""
@@ -24,7 +24,7 @@ class TransactionSettings:
 
     @classmethod
     def from_config(cls, get: Callable[[str], Any]) -> TransactionSettings:
-        """Read every setting by Kafka's name; ``get`` returns numbers, or texts of numbers."""
+        """Read every config by Kafka's name; ``get`` returns numbers, or strings that contain numbers."""
         return cls(
             max_timeout_ms=int(get("transaction.max.timeout.ms")),
             abort_interval_s=int(get("transaction.abort.timed.out.transaction.cleanup.interval.ms")) / 1000,

@@ -1,4 +1,4 @@
-"""A transactional id as it is stored: JSON that anyone can read."""
+"""The stored form of a transactional id: readable JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (
 
 
 def to_payload(transaction: Transaction) -> bytes:
-    """Return what ``from_payload`` makes the same of."""
+    """Return the stored form of a transactional id; ``from_payload`` reverses it."""
     facts: dict[str, Any] = {"state": transaction.state.value}
     facts |= {name: getattr(transaction, name) for name in _PLAIN}
     facts["partitions"] = [[item.topic_id.hex, item.partition] for item in sorted(transaction.partitions)]
@@ -31,10 +31,10 @@ def to_payload(transaction: Transaction) -> bytes:
 
 
 def from_payload(transactional_id: str, payload: bytes) -> Transaction:
-    """Return what was stored.
+    """Return the transactional id of a stored form.
 
     Raises:
-        ValueError: The payload is not what ``to_payload`` writes.
+        ValueError: The payload is damaged or of another format.
     """
     try:
         facts = json.loads(payload)

@@ -208,8 +208,9 @@ _TOPIC_ORDER = (
     "internal.segment.bytes",
 )
 
-# Kafka 4.4 has this one, for topics and, under the same name, as their default for brokers.
-_MAX_DECOMPRESSED_BYTES = _fact("INT", "2147483639", "[1,...,2147483639]")
+# Kafka 4.4 has this one, for topics and, under the same name, as their default for brokers. Kafka 4.1 lists no such
+# config, so it is described only where it is set.
+_MAX_DECOMPRESSED_BYTES = _fact("INT", "2147483639", "[1,...,2147483639]", listed=False)
 
 # Kafka's broker configs that no properties file of 4.1 has: the one of 4.4, and quotas that exist only dynamically.
 _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {

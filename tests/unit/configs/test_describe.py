@@ -88,7 +88,7 @@ def test_topics_without_own_values_share_one_description() -> None:
     describer = TopicDescriber(BrokerLayers())
     assert describer.describe({}) is describer.describe({})
     names = [config.name for config in describer.describe({})]
-    assert len(names) == 34
+    assert len(names) == 33
     assert names == sorted(names)
 
 

@@ -1,1 +1,1 @@
-"""What goes over the wire: frames, messages, record batches. No I/O."""
+"""The Kafka wire protocol: frames, messages and record batches. No I/O."""

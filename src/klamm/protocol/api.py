@@ -1,4 +1,4 @@
-"""Keys and versions of the APIs of the wire protocol."""
+"""API keys and API versions of the Kafka wire protocol."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import IntEnum
 class ApiKey(IntEnum):
     """Wire values of ``request_api_key``.
 
-    50 and 51 are shared: KIP-649's DescribeClientConfigs and AlterClientConfigs came first on paper, SCRAM in
-    shipped Kafka. Both are served and told apart by their shape.
+    Keys 50 and 51 have two owners: KIP-649 assigned them to DescribeClientConfigs and AlterClientConfigs, but released
+    Kafka uses them for the SCRAM APIs (KIP-554). Both are served; ``klamm.protocol.shapes`` distinguishes them.
     """
 
     PRODUCE = 0
@@ -68,12 +68,12 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """An API with the versions that are served, both ends included."""
+    """A Kafka API and the range of versions that are served, both ends included."""
 
     key: ApiKey
     min_version: int
     max_version: int
 
     def serves(self, version: int) -> bool:
-        """Tell whether ``version`` is answered."""
+        """Return whether ``version`` is served."""
         return self.min_version <= version <= self.max_version

@@ -1,9 +1,9 @@
-"""Read and write wire messages, strictly.
+"""Strict decoder and encoder of wire messages.
 
-A reader or writer is compiled for a message and version when it is first used. Reading keeps the decoder
-contract: a cut body, null where the schema forbids it, a negative length, a count larger than what the bytes
-left could hold, a varint of more than five bytes or invalid UTF-8 raise ``ProtocolError`` before anything is
-allocated for them. Unknown tagged fields and bytes after the end are passed over, as Kafka does.
+A reader or writer is compiled for each message and version when it is first used. The decoder raises
+``ProtocolError`` for a truncated body, a null that the schema forbids, a negative length, a count larger than the
+remaining bytes can hold, a varint of more than five bytes, and invalid UTF-8. It does so before it allocates
+memory for the value. Unknown tagged fields and bytes after the end of the message are skipped, as in Kafka.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ELEMENTS_GRANTED_AT_MOST: Final = 100_000
 
 
 def granted_elements(size: int, most: int = ELEMENTS_GRANTED_AT_MOST) -> int:
-    """Return how many strings and structs the arrays of a request of ``size`` bytes may hold in all, up to ``most``.
+    """Return the most strings and structs that the arrays of a request of ``size`` bytes may hold, up to ``most``.
 
-    The elements that real requests list in bulk (topics, partitions, configs) take 16 bytes or more on the wire and a
-    few hundred in memory, so a frame of many tiny elements would take a hundred times its size. Elements of a fixed
-    size, such as partition numbers, count a quarter: they take 4 bytes and are cheap to read, but each of them is
-    looked up and answered. Hardly any request needs more than 100,000 elements or 400,000 numbers, however large its
-    frame is.
+    The elements that real requests list in bulk (topics, partitions, configs) take at least 16 bytes on the wire and a
+    few hundred in memory. Without this limit, a frame of many tiny elements would take a hundred times its size.
+    Elements of a fixed size, such as partition numbers, count as a quarter: they take 4 bytes and are cheap to read,
+    but the broker looks up and answers each of them. Real requests hardly ever need more than 100,000 elements or
+    400,000 numbers, however large their frame is.
     """
     return min(_ELEMENTS_GRANTED_TO_ALL + size // _LEAST_BYTES_OF_AN_ELEMENT, most)
 
@@ -44,19 +44,20 @@ def decode(
     max_elements: int | None = None,
     is_whole: bool = False,
 ) -> AnyStruct:
-    """Read a message body.
+    """Decode a message body.
 
     Args:
-        cls: The message class (or a nested struct of one).
-        version: A version that the schema knows.
-        buffer: Holds the body up to its very end; records in the result are views of it.
-        offset: Where the body begins.
-        max_elements: How many strings and structs all arrays may hold together, or four times as many elements of a
-            fixed size; None: as many as fit the bytes.
-        is_whole: Refuse bytes behind the end, which otherwise are passed over: for keys that two APIs share.
+        cls: The message class, or a struct nested in one.
+        version: A version that the schema defines.
+        buffer: Bytes that end where the body ends. Records in the result are views of this buffer.
+        offset: Position of the first byte of the body.
+        max_elements: Limit for the number of strings and structs in all arrays together. An element of a fixed size
+            counts as a quarter. None means that only the size of the buffer limits the arrays.
+        is_whole: Whether to reject bytes after the end of the message, which are otherwise skipped. Needed for API keys
+            that two APIs share.
 
     Raises:
-        ProtocolError: The bytes are not such a message.
+        ProtocolError: The bytes do not form such a message.
     """
     view = memoryview(buffer)
     flexible = cls.is_flexible(version) if issubclass(cls, Message) else False
@@ -66,22 +67,20 @@ def decode(
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise ProtocolError(f"{cls.__name__} v{version}: {error}") from error
     if is_whole and end != len(view):
-        raise ProtocolError(
-            f"{cls.__name__} v{version} does not end where its frame ends: {len(view) - end} bytes more"
-        )
+        raise ProtocolError(f"{cls.__name__} v{version} has {len(view) - end} bytes after its end in the frame")
     return message  # type: ignore[no-any-return]  # the compiled reader makes one of cls
 
 
 def encode(message: Struct, version: int, *, flexible: bool | None = None) -> bytearray:
-    """Write a message body; fields that ``version`` does not have are left out.
+    """Encode a message body, without the fields that ``version`` does not have.
 
     Args:
-        message: The message, or a nested struct when ``flexible`` is given.
-        version: A version that the schema knows.
-        flexible: Compact types and tags; None means what the message's schema says.
+        message: The message, or a nested struct if ``flexible`` is given.
+        version: A version that the schema defines.
+        flexible: Whether to use compact types and tagged fields. None means as the message's schema defines.
 
     Raises:
-        ValueError: A value does not fit its field (None where null is not allowed, a number out of range).
+        ValueError: A value does not fit its field: None where null is not allowed, or a number out of range.
     """
     if flexible is None:
         flexible = isinstance(message, Message) and message.is_flexible(version)

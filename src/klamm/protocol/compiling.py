@@ -1,4 +1,4 @@
-"""Turns the description of a struct into a Python function, once for each version that is used."""
+"""Code generation: a Python function for each struct and each version in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Built = TypeVar("Built")
 
 
 def once(build: Callable[[type[Struct], int, bool], Built]) -> Callable[[type[Struct], int, bool], Built]:
-    """Keep what was built for a struct, version and form (for the life of the process: the schemas are finite)."""
+    """Cache the function built for a struct, version and form. The schemas are finite, so entries are never evicted."""
     built: dict[tuple[type[Struct], int, bool], Built] = {}
 
     def look_up(cls: type[Struct], version: int, flexible: bool) -> Built:
@@ -29,7 +29,7 @@ def once(build: Callable[[type[Struct], int, bool], Built]) -> Callable[[type[St
 
 
 class FunctionSource:
-    """Lines of a function under construction, with the objects they name."""
+    """Lines of a function under construction, and the objects that the function refers to."""
 
     def __init__(self, signature: str, names: dict[str, Any]) -> None:
         self.names = names
@@ -41,35 +41,35 @@ class FunctionSource:
         self._lines.extend("    " * depth + line for line in lines)
 
     def constant(self, value: Any) -> str:
-        """Return a name under which the function sees ``value``."""
+        """Return a name that refers to ``value`` inside the function."""
         self._counter += 1
         name = f"k{self._counter}"
         self.names[name] = value
         return name
 
     def variable(self) -> str:
-        """Return a name that is used nowhere else."""
+        """Return an unused variable name."""
         self._counter += 1
         return f"v{self._counter}"
 
     def compile(self, function: str) -> Any:
-        """Return the function."""
+        """Compile the lines and return the function."""
         exec(compile("\n".join(self._lines), f"<{function}>", "exec"), self.names)  # noqa: S102  # our own text
         return self.names[function]
 
 
 def plain_fields(cls: type[Struct], version: int) -> list[Field]:
-    """Return the fields that stand in their place, in order."""
+    """Return the untagged fields in wire order."""
     return [field for field in cls.FIELDS if field.in_version(version) and not field.is_tagged(version)]
 
 
 def tagged_fields(cls: type[Struct], version: int) -> list[Field]:
-    """Return the fields that stand behind a tag."""
+    """Return the tagged fields."""
     return [field for field in cls.FIELDS if field.in_version(version) and field.is_tagged(version)]
 
 
 def fixed_run(fields: Sequence[Field], index: int) -> list[Field]:
-    """Return the fields of fixed size from ``index`` on: they are read and written by one call."""
+    """Return the fields of fixed size that start at ``index``. One call reads or writes all of them."""
     run: list[Field] = []
     while index < len(fields) and not fields[index].is_array and fields[index].kind in FIXED_SIZE:
         run.append(fields[index])
@@ -78,7 +78,7 @@ def fixed_run(fields: Sequence[Field], index: int) -> list[Field]:
 
 
 def default_expression(source: FunctionSource, field: Field) -> str:
-    """Return an expression for a field's default; lists and structs are made anew each time."""
+    """Return an expression for a field's default value. It creates a new list or struct on each evaluation."""
     if field.is_array and field.default is not None:
         return "[]"
     if field.kind == "struct" and not field.is_array and field.default is not None:

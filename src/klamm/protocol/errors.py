@@ -1,4 +1,4 @@
-"""Errors that a peer sees (a code and a message), and errors of framing (the connection is closed)."""
+"""Errors that a peer receives (a code and a message), and framing errors, which close the connection."""
 
 from __future__ import annotations
 
@@ -141,30 +141,32 @@ class ErrorCode(IntEnum):
 
 
 def error_name(error_code: int) -> str:
-    """Return Kafka's name of a code, for people; codes that are not known here are told as numbers."""
+    """Return Kafka's name of an error code for display, or the number of an unknown code."""
     return ErrorCode(error_code).name if error_code in ErrorCode.__members__.values() else f"error code {error_code}"
 
 
 MAX_MESSAGE_LENGTH = 8_000
-"""Characters of a message; more would not fit into the strings of older versions (32,767 bytes)."""
+"""Maximum length of an error message, in characters. A longer one might exceed a non-compact string (32,767 bytes)."""
 
 
 class ProtocolError(Exception):
-    """The bytes of a peer break the protocol: nothing is applied and the connection is closed."""
+    """The peer's bytes violate the protocol. Nothing is applied and the connection is closed."""
 
 
 class TooManyElementsError(ProtocolError):
-    """The arrays of a message hold more than was granted to them."""
+    """The arrays of a message hold more elements than its frame size permits."""
 
 
 class KafkaApiError(Exception):
-    """A request that is understood but refused: answered with ``error_code`` and a message for the peer."""
+    """A well-formed request was rejected. The response carries ``error_code`` and a message for the peer."""
 
     error_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def __init__(self, error_message: str | None = None) -> None:
         if error_message is not None:
-            error_message = str(error_message)  # a user's policy raises what it has, such as a number or an error
+            error_message = str(
+                error_message
+            )  # a user's policy may raise with any argument, such as a number or another exception
             if len(error_message) > MAX_MESSAGE_LENGTH:
                 error_message = f"{error_message[: MAX_MESSAGE_LENGTH - 1]}…"
         super().__init__(error_message or self.error_code.name)
@@ -172,37 +174,37 @@ class KafkaApiError(Exception):
 
 
 class InvalidRequestError(KafkaApiError):
-    """The request breaks a rule of its own schema or KIP."""
+    """The request violates a rule of its schema or KIP."""
 
     error_code = ErrorCode.INVALID_REQUEST
 
 
 class InvalidConfigError(KafkaApiError):
-    """A config key or value is not accepted."""
+    """A config name or value is invalid."""
 
     error_code = ErrorCode.INVALID_CONFIG
 
 
 class PolicyViolationError(KafkaApiError):
-    """A policy refuses the request."""
+    """A policy rejects the request."""
 
     error_code = ErrorCode.POLICY_VIOLATION
 
 
 class InvalidTopicError(KafkaApiError):
-    """A topic name breaks Kafka's rules for names, or names an internal topic."""
+    """A topic name violates Kafka's naming rules, or is the name of an internal topic."""
 
     error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class UnknownTopicOrPartitionError(KafkaApiError):
-    """The topic or partition does not exist here."""
+    """The topic or partition does not exist."""
 
     error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class TopicAlreadyExistsError(KafkaApiError):
-    """A topic of that name exists."""
+    """A topic of that name already exists."""
 
     error_code = ErrorCode.TOPIC_ALREADY_EXISTS
 
@@ -220,127 +222,127 @@ class InvalidReplicationFactorError(KafkaApiError):
 
 
 class InvalidReplicaAssignmentError(KafkaApiError):
-    """A replica assignment names brokers or partitions that cannot be."""
+    """A replica assignment names a broker or partition that cannot exist."""
 
     error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 class UnsupportedVersionError(KafkaApiError):
-    """The peer does not offer the API or the version."""
+    """The API or the version is not supported."""
 
     error_code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class ClusterAuthorizationError(KafkaApiError):
-    """The principal lacks a right on the cluster."""
+    """The principal lacks an ACL on the cluster."""
 
     error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class TopicAuthorizationError(KafkaApiError):
-    """The principal lacks a right on the topic."""
+    """The principal lacks an ACL on the topic."""
 
     error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class GroupAuthorizationError(KafkaApiError):
-    """The principal lacks a right on the group."""
+    """The principal lacks an ACL on the group."""
 
     error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 class TransactionalIdAuthorizationError(KafkaApiError):
-    """The principal lacks a right on the transactional id."""
+    """The principal lacks an ACL on the transactional id."""
 
     error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class SecurityDisabledError(KafkaApiError):
-    """There is no authorizer, so there are no ACLs."""
+    """No authorizer is configured, so there are no ACLs."""
 
     error_code = ErrorCode.SECURITY_DISABLED
 
 
 class StorageError(KafkaApiError):
-    """The disk refused; nothing of the request was applied."""
+    """The disk rejected a read or write. Nothing of the request was applied."""
 
     error_code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class CorruptBatchError(KafkaApiError):
-    """A record batch whose sizes, magic, checksum or records do not agree."""
+    """The sizes, magic, checksum or records of a record batch are inconsistent."""
 
     error_code = ErrorCode.CORRUPT_MESSAGE
 
 
 class DecompressedTooLargeError(CorruptBatchError):
-    """A record batch whose records are larger when decompressed than its reader accepts."""
+    """The decompressed records of a batch exceed the limit of the reader."""
 
     error_code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class InvalidRecordError(KafkaApiError):
-    """A record batch that is well formed, but may not be appended."""
+    """A record batch is well-formed but may not be appended."""
 
     error_code = ErrorCode.INVALID_RECORD
 
 
 class MessageTooLargeError(KafkaApiError):
-    """A record batch larger than ``max.message.bytes``."""
+    """A record batch exceeds ``max.message.bytes``."""
 
     error_code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class RecordListTooLargeError(KafkaApiError):
-    """More record batches at once than a segment may hold."""
+    """The record batches of one produce request exceed the size of a segment."""
 
     error_code = ErrorCode.RECORD_LIST_TOO_LARGE
 
 
 class InvalidTimestampError(KafkaApiError):
-    """A timestamp further from now than the topic allows."""
+    """A timestamp differs from the current time by more than the topic allows."""
 
     error_code = ErrorCode.INVALID_TIMESTAMP
 
 
 class OffsetOutOfRangeError(KafkaApiError):
-    """An offset below the log start offset or above the end."""
+    """An offset is below the log start offset or above the log end offset."""
 
     error_code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class OutOfOrderSequenceError(KafkaApiError):
-    """A sequence number that does not follow the last one of its producer."""
+    """A sequence number does not follow the last one of its producer."""
 
     error_code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class InvalidProducerEpochError(KafkaApiError):
-    """A producer epoch older than the last one seen: the producer is fenced."""
+    """A producer epoch is older than the latest one: the producer is fenced."""
 
     error_code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class TransactionCoordinatorFencedError(KafkaApiError):
-    """A marker of a transaction coordinator that was replaced."""
+    """A transaction marker comes from a transaction coordinator that has been replaced."""
 
     error_code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class UnsupportedCompressionTypeError(KafkaApiError):
-    """A codec that is not known, or not allowed for the version of the request."""
+    """A compression type is unknown, or not allowed in this version of the request."""
 
     error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 class NotLeaderOrFollowerError(KafkaApiError):
-    """Another broker id leads the partition."""
+    """Another broker is the leader of the partition."""
 
     error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class UnknownTopicIdError(KafkaApiError):
-    """No topic has that id."""
+    """No topic has this id."""
 
     error_code = ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -358,24 +360,24 @@ class UnknownLeaderEpochError(KafkaApiError):
 
 
 class InvalidRequiredAcksError(KafkaApiError):
-    """``acks`` is none of 0, 1 and -1."""
+    """``acks`` is not 0, 1 or -1."""
 
     error_code = ErrorCode.INVALID_REQUIRED_ACKS
 
 
 class InvalidTxnStateError(KafkaApiError):
-    """A transactional write outside of a transaction."""
+    """A transactional write arrived outside of a transaction."""
 
     error_code = ErrorCode.INVALID_TXN_STATE
 
 
 class InvalidProducerIdMappingError(KafkaApiError):
-    """The transactional id does not belong to the producer id."""
+    """The producer id does not belong to the transactional id."""
 
     error_code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 class ThrottlingQuotaExceededError(KafkaApiError):
-    """The client has changed more than it may for now; the answer's ``throttle_time_ms`` says how long."""
+    """The client exceeded its controller mutation quota. ``throttle_time_ms`` in the response is the wait."""
 
     error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED

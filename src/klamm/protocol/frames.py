@@ -1,7 +1,7 @@
-"""Frames and request headers: bytes in, frames out, no I/O.
+"""Sans-I/O framing: splits a byte stream into frames and reads request headers.
 
-A frame is an int32 size and that many bytes. The size is checked before anything is kept for it, and memory is
-taken as bytes arrive, so that a peer that only announces a large frame costs nothing.
+A frame is an int32 size followed by that many bytes. The size is checked before any byte of the frame is kept, and
+memory grows as bytes arrive. A peer that only announces a large frame therefore costs nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ FIRST_ALLOCATION_BYTES = 1024 * 1024
 
 
 class RequestHeader(NamedTuple):
-    """Header of a request up to ``client_id``: what all versions of it have in common."""
+    """Request header up to ``client_id``, which all header versions have in common."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
     end: int
-    """Position behind ``client_id``; a flexible request has tagged fields there."""
+    """Position after ``client_id``. In a flexible request, the tagged fields of the header start here."""
 
 
 def read_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
-    """Read a header.
+    """Read a request header.
 
     Raises:
-        ProtocolError: The bytes are no request header.
+        ProtocolError: The bytes are not a request header.
     """
     view = memoryview(frame)
     try:
         api_key, api_version, correlation_id = _HEADER.unpack_from(view)
         client_id, end = read_nullable_string(view, _HEADER.size, len(view))
     except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"Request header: {error}") from error
+        raise ProtocolError(f"Invalid request header: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
 def body_position(frame: memoryview, header: RequestHeader, *, flexible: bool) -> int:
-    """Return where the body of a request begins.
+    """Return the position of the first byte of the request body.
 
     Raises:
         ProtocolError: The tagged fields of the header do not fit the frame.
@@ -61,17 +61,17 @@ def body_position(frame: memoryview, header: RequestHeader, *, flexible: bool) -
 
 
 def response_header(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:
-    """Return size and header of a response whose body has ``body_bytes`` bytes."""
+    """Return the frame size and header of a response whose body has ``body_bytes`` bytes."""
     if flexible:
         return _SIZE.pack(body_bytes + 5) + _SIZE.pack(correlation_id) + b"\x00"
     return _SIZE.pack(body_bytes + 4) + _SIZE.pack(correlation_id)
 
 
 class FrameReader:
-    """Collects frames from a stream of bytes.
+    """Incremental parser that splits a stream of bytes into frames.
 
-    Two ways in: ``receive`` takes bytes; ``buffer`` and ``received`` let a transport write straight into the frame
-    that is being filled.
+    There are two ways to pass bytes in. ``receive`` takes a chunk. ``direct_buffer`` and ``received_directly`` let a
+    transport write straight into the unfinished frame, without a copy.
     """
 
     def __init__(self, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
@@ -84,23 +84,24 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """True when no byte of an unfinished frame has arrived."""
+        """Whether no byte of an unfinished frame has arrived."""
         return not self._size and self._frame is None and not self._kept
 
     @property
     def has_kept(self) -> bool:
-        """Whether ``receive`` stopped at ``max_frames`` and kept the bytes behind."""
+        """Whether ``receive`` stopped at ``max_frames`` and kept the remaining bytes."""
         return bool(self._kept)
 
     def receive(self, data: bytes | bytearray | memoryview = b"", *, max_frames: int | None = None) -> list[bytearray]:
-        """Take bytes of the stream; return the frames that are complete now.
+        """Add bytes of the stream and return the frames that are now complete.
 
         Args:
-            data: The next bytes; may be empty to go on with those that were kept.
-            max_frames: How many frames are returned at most. Bytes behind them are kept for the next call. None: all.
+            data: The next bytes. May be empty, to continue with the bytes kept by an earlier call.
+            max_frames: Limit for the number of returned frames. Bytes after them are kept for the next call. None means
+                no limit.
 
         Raises:
-            ProtocolError: A size is negative or above ``max_frame_bytes``; the caller closes.
+            ProtocolError: A frame size is negative or above ``max_frame_bytes``. The caller closes the connection.
         """
         is_ours = not data
         view = memoryview(data)
@@ -127,7 +128,7 @@ class FrameReader:
         return frames
 
     def direct_buffer(self) -> memoryview | None:
-        """Return room inside the frame that is being filled, or None when it is not worth it."""
+        """Return the free part of the unfinished frame, or None if too little is missing to be worth it."""
         if self._frame is None or self._frame_bytes - self._filled < SCRATCH_BYTES // 4:
             return None
         if self._filled == len(self._frame):
@@ -135,7 +136,7 @@ class FrameReader:
         return memoryview(self._frame)[self._filled :]
 
     def received_directly(self, count: int) -> list[bytearray]:
-        """Account for ``count`` bytes written into ``direct_buffer``."""
+        """Account for ``count`` bytes that were written into ``direct_buffer``."""
         self._filled += count
         return [self._finish()] if self._filled == self._frame_bytes else []
 
@@ -150,7 +151,7 @@ class FrameReader:
             self._frame_bytes, self._filled = size, 0
             self._frame = bytearray(min(size, FIRST_ALLOCATION_BYTES))
             if size == 0:
-                raise ProtocolError("Frame of 0 bytes holds no request")
+                raise ProtocolError("Frame of 0 bytes cannot hold a request")
         return position + len(taken)
 
     def _make_room(self, count: int) -> None:

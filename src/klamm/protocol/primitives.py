@@ -1,4 +1,4 @@
-"""What messages are made of: varints, strings, tagged sections."""
+"""Building blocks of messages: varints, strings and tagged sections."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ UUID_BYTES: Final = 16
 MAX_VARINT_BYTES: Final = 5
 MAX_VARINT: Final = 2**32 - 1
 MAX_TAGGED_FIELDS: Final = 1000
-"""In a section that is passed over; Kafka's schemas have three at most."""
+"""Limit for the tagged fields in a skipped section. Kafka's schemas have at most three."""
 CONTINUES: Final = 0x80
-"""The bit of a varint's byte that says that another one follows."""
+"""Continuation bit of a varint byte: another byte follows."""
 
 FIXED_SIZE: Final = MappingProxyType(
     {
@@ -30,17 +30,17 @@ FIXED_SIZE: Final = MappingProxyType(
         "bool": ("?", 1),
     }
 )
-"""struct's code and the size of the kinds of fields that always take as many bytes."""
+"""``struct`` format code and size in bytes of each field kind of fixed size."""
 
 _INT16 = Packer(">h")
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """Read an unsigned varint; returns the value and the position behind it.
+    """Read an unsigned varint and return the value and the position after it.
 
     Raises:
-        ProtocolError: More than five bytes, or more than 32 bits.
-        IndexError: The buffer ends before the varint does.
+        ProtocolError: The varint has more than five bytes or more than 32 bits.
+        IndexError: The buffer ends within the varint.
     """
     value = 0
     for index in range(MAX_VARINT_BYTES):
@@ -62,11 +62,11 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
-    """Pass over a tagged section; returns the position behind it.
+    """Skip a section of tagged fields and return the position after it.
 
     Raises:
-        ProtocolError: A field does not fit the bytes that are left.
-        IndexError: The buffer ends inside a varint.
+        ProtocolError: A field exceeds the remaining bytes.
+        IndexError: The buffer ends within a varint.
     """
     count, position = read_uvarint(buffer, position)
     check_length(count, MAX_TAGGED_FIELDS, "Tagged section")
@@ -79,10 +79,10 @@ def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
 
 
 def read_nullable_string(buffer: memoryview, position: int, end: int) -> tuple[str | None, int]:
-    """Read a string with a two-byte length, -1 for null (``client_id`` of a request header).
+    """Read a string with an int16 length, where -1 means null (``client_id`` in a request header).
 
     Raises:
-        ProtocolError: The length is below -1 or larger than the bytes that are left.
+        ProtocolError: The length is below -1 or exceeds the remaining bytes.
     """
     (length,) = _INT16.unpack_from(buffer, position)
     position += 2
@@ -93,12 +93,12 @@ def read_nullable_string(buffer: memoryview, position: int, end: int) -> tuple[s
 
 
 def check_length(length: int, left: int, what: str) -> None:
-    """Compare a length or count with what the bytes that are left can hold.
+    """Check a length or count against the number of remaining bytes.
 
     Raises:
-        ProtocolError: It is negative or too large.
+        ProtocolError: The length or count is negative or too large.
     """
     if length < 0:
-        raise ProtocolError(f"{what} of length {length} where null is not allowed")
+        raise ProtocolError(f"{what} has length {length}, but null is not allowed")
     if length > left:
-        raise ProtocolError(f"{what} of length {length}, {left} are left")
+        raise ProtocolError(f"{what} declares length {length}, but only {left} bytes remain")

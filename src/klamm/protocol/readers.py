@@ -1,4 +1,4 @@
-"""Compiles the readers of structs: strict, and bounded by the bytes that are there."""
+"""Compiler of struct readers. The readers are strict, and arrays are bounded by the remaining bytes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from klamm.protocol.schema import Field, Struct
 
 ELEMENT_COST: Final = 4
-"""What a string or struct in an array takes from the allowance; an element of a fixed size takes 1."""
+"""Cost of a string or struct in an array, charged to ``max_elements``. An element of a fixed size costs 1."""
 Reader: TypeAlias = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
-"""Takes buffer, position, end, and how many elements arrays may have yet; returns the struct and where it ends."""
+"""Reader of a struct.
+
+It takes the buffer, the position, the end, and the number of elements that arrays may still hold. It returns the
+struct and the position after it.
+"""
 
 _VALUE_OF: Final = {"string": "str({}, 'utf-8')", "bytes": "bytes({})", "records": "{}"}
 
@@ -37,7 +41,7 @@ def struct_reader(cls: type[Struct], version: int, flexible: bool) -> Reader:
 
 @once
 def _min_size(cls: type[Struct], version: int, flexible: bool) -> int:
-    """Fewest bytes that a struct can take: bounds the counts of arrays."""
+    """Return the smallest encoded size of a struct in bytes. It bounds the counts of arrays."""
     size = 1 if flexible else 0
     for field in plain_fields(cls, version):
         if field.is_array:
@@ -50,7 +54,7 @@ def _min_size(cls: type[Struct], version: int, flexible: bool) -> int:
 
 
 def _min_element_size(field: Field, version: int, flexible: bool) -> int:
-    """Fewest bytes of the value of a field, or of one element of an array."""
+    """Return the smallest encoded size in bytes of a field's value, or of one array element."""
     if field.struct is not None:
         return _min_size(field.struct, version, flexible)
     if field.kind in FIXED_SIZE:
@@ -116,7 +120,7 @@ class _ReaderCompiler:
             self._value(depth, field, target, nullable=nullable)
 
     def _length(self, depth: int, field: Field, code: str) -> str:
-        """Emit the reading of a length or count; -1 stands for null in both forms."""
+        """Emit code that reads a length or count. It yields -1 for null in both the compact and the old form."""
         source, length = self._source, self._source.variable()
         if self._compact(field):
             source.add(
@@ -144,7 +148,7 @@ class _ReaderCompiler:
             f"if {length} < 0 or {length} * {least} > end - position: "
             f"check({length}, (end - position) // {least}, 'Array {field.name}')",
         )
-        # Elements of a fixed size cost little here, but a handler does something for each of them.
+        # Elements of a fixed size are cheap to read, but a handler does some work for each of them.
         is_fixed = field.kind in FIXED_SIZE and field.kind != "bool"
         cost = "" if is_fixed else f" * {ELEMENT_COST}"
         source.add(depth, f"left[0] -= {length}{cost}", "if left[0] < 0: too_many(end)")
@@ -216,12 +220,15 @@ class _ReaderCompiler:
         for field in tagged_fields(self._cls, self._version):
             source.add(2, f"if tag == {field.tag}:")
             self._field(3, field)
-            source.add(3, "if position != stop: raise ProtocolError('Tagged field is not as long as it says')")
+            source.add(
+                3,
+                "if position != stop: raise ProtocolError('Tagged field differs from its declared length')",
+            )
         source.add(2, "position = stop")
 
 
 def _refuse_elements(end: int) -> None:
-    raise TooManyElementsError(f"More elements than {end} bytes of a request are granted")
+    raise TooManyElementsError(f"Arrays hold more elements than a request of {end} bytes may have")
 
 
 def _unpack_many(code: str, size: int) -> Callable[[memoryview, int, int], list[int]]:

@@ -1,8 +1,8 @@
-"""Tell KIP-649 from SCRAM on API keys 50 and 51, which both own, by the bytes behind the client id.
+"""Distinction between the KIP-649 and SCRAM requests that share API keys 50 and 51, by the bytes after the client id.
 
-A KIP-649 request has header version 1 and not flexible arrays: its body begins with an int32 count below 65536. A
-SCRAM request (KIP-554) has header version 2: a tag byte, then a compact array, so that its first two bytes are 0
-only where nothing, or nearly nothing, follows.
+A KIP-649 request has header version 1 and non-flexible arrays: its body begins with an int32 count below 65536, so its
+first two bytes are 0. A SCRAM request (KIP-554) has header version 2: a tagged-field count, then a compact array. Its
+first two bytes are 0 only if (almost) no bytes follow.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ DESCRIBE_KEY: Final = 50
 ALTER_KEY: Final = 51
 
 _SMALLEST_DESCRIBE: Final = 10
-"""Two arrays and two booleans."""
+"""Size in bytes of the smallest DescribeClientConfigs body: two arrays and two booleans."""
 _SMALLEST_ALTER: Final = 5
-"""One array and a boolean."""
+"""Size in bytes of the smallest AlterClientConfigs body: one array and a boolean."""
 
 
 def is_client_configs_request(api_key: int, rest: bytes | bytearray | memoryview) -> bool:
-    """Tell whether a request on key 50 or 51 is KIP-649's; otherwise it is SCRAM's.
+    """Return whether a request with key 50 or 51 is a KIP-649 request; otherwise it is a SCRAM request.
 
     Args:
         api_key: 50 or 51.
-        rest: What follows the client id of the request header.
+        rest: Bytes after the client id of the request header.
     """
     smallest = _SMALLEST_DESCRIBE if api_key == DESCRIBE_KEY else _SMALLEST_ALTER
     return len(rest) >= smallest and rest[0] == 0 and rest[1] == 0
@@ -44,11 +44,11 @@ def decode_by_shape(
     frame: memoryview,
     position: int,
 ) -> ClientConfigsMessage | ScramMessage:
-    """Read whichever of the two requests of a shared key it is, from behind the client id.
+    """Decode a request of a shared API key from the bytes after the client id, as the API that its bytes indicate.
 
     Raises:
-        ProtocolError: It is neither; whichever it is, it must also end where its frame ends, because a request that
-            was meant for the other API may well begin like one of this.
+        ProtocolError: The bytes are neither request. The request must end exactly at the end of its frame, because a
+            request of one API can begin like a request of the other.
     """
     rest = frame[position:]
     if is_client_configs_request(client_configs.API_KEY, rest):
@@ -62,5 +62,5 @@ def decode_by_shape(
     except ProtocolError:
         if bytes(rest[-1:]) != b"\x00":
             raise
-        # librdkafka ends AlterUserScramCredentials with one empty section of tagged fields more than there is.
+        # librdkafka ends AlterUserScramCredentials with one section of tagged fields too many (an empty one).
         return decode(scram, api_version, rest[:-1], body, is_whole=True)

@@ -1,4 +1,4 @@
-"""Kafka's concepts that several packages share: each is declared here once, with Kafka's name and wire number."""
+"""Kafka concepts that several packages share. Each is declared once, here, with Kafka's name and wire number."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 CLIENT_CONFIGS_FEATURE: Final = "client.configs"
-"""Feature in ApiVersions of a broker that serves DescribeClientConfigs and AlterClientConfigs (KIP-649)."""
+"""Feature that ApiVersions reports if the broker serves DescribeClientConfigs and AlterClientConfigs (KIP-649)."""
 
 MAX_SEQUENCE: Final = 0x7FFFFFFF
-"""Largest sequence number of a producer; the one after it is 0. As a mask it wraps a sum."""
+"""Largest sequence number of a producer; the next one is 0. Used as a bit mask, it wraps a sum."""
 
 
 class ResourceType(IntEnum):
     """Wire values of ``resource_type`` (Kafka's ``ConfigResource.Type``) that can be configured."""
 
     UNKNOWN = 0
-    """A type that klamm does not know. Never served."""
+    """A resource type unknown to klamm. Never served."""
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
@@ -72,14 +72,14 @@ class ConfigSource(IntEnum):
 
 
 class UpdateMode(StrEnum):
-    """How a broker config may change while the broker runs (KIP-226)."""
+    """Update mode of a broker config: how it may change while the broker runs (KIP-226)."""
 
     READ_ONLY = "read-only"
-    """Only in the properties file, before the start."""
+    """Can be set only in the properties file, before the start."""
     PER_BROKER = "per-broker"
-    """For one broker, never as the cluster's default."""
+    """Can be changed for a single broker, but has no cluster-wide default."""
     CLUSTER_WIDE = "cluster-wide"
-    """For one broker or as the cluster's default."""
+    """Can be changed for a single broker or as the cluster-wide default."""
 
 
 class CoordinatorType(IntEnum):
@@ -97,19 +97,19 @@ class TopicPartition(NamedTuple):
 
 
 PartitionTuple: TypeAlias = tuple[str, int]
-"""A ``TopicPartition`` as a plain tuple: equal, with the same hash, and much cheaper to make in hot paths."""
+"""A ``TopicPartition`` as a plain tuple. Equal to it, with the same hash, and much cheaper to create in hot paths."""
 
 
 class ProducerIdentity(NamedTuple):
-    """Producer id and epoch (Kafka's ``ProducerIdAndEpoch``); -1 where there is none."""
+    """Producer id and epoch (Kafka's ``ProducerIdAndEpoch``); -1 means none."""
 
     producer_id: int = -1
     producer_epoch: int = -1
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction in a FetchResponse under ``read_committed``."""
+    """An aborted transaction in a FetchResponse for ``read_committed``."""
 
     producer_id: int
     first_offset: int
-    """Offset of its first record."""
+    """Offset of the first record of the transaction."""

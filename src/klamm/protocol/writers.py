@@ -1,4 +1,4 @@
-"""Compiles the writers of structs."""
+"""Compiler of struct writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from klamm.protocol.schema import Field, Struct
 
 Writer: TypeAlias = Callable[[Any, bytearray], None]
-"""Takes the struct and what it is appended to."""
+"""Writer of a struct: takes the struct and the buffer that it appends to."""
 
 _NULL_INT16: Final = b"\xff\xff"
 _NULL_INT32: Final = b"\xff\xff\xff\xff"
@@ -121,7 +121,7 @@ class _WriterCompiler:
             source.add(depth, f"out += {data}")
 
     def _tags(self) -> None:
-        """Tagged fields are written in the order of their tags, and only when they differ from their default."""
+        """Emit code that writes tagged fields in tag order, and only if they differ from their default."""
         source, fields = self._source, tagged_fields(self._cls, self._version)
         if not fields:
             source.add(1, "out.append(0)")
@@ -137,7 +137,7 @@ class _WriterCompiler:
 
 
 def _required(name: str) -> None:
-    raise ValueError(f"{name} is None, where null is not allowed")
+    raise ValueError(f"{name} is None, but null is not allowed")
 
 
 def _pack_many(code: str) -> Callable[[list[int]], bytes]:

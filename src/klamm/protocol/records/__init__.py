@@ -1,6 +1,6 @@
-"""Record batches: looked at and stamped without a copy, decoded and built only where it cannot be avoided.
+"""Record batches: reading and patching headers in place, and decoding or building records where that is unavoidable.
 
-Pure: bytes in, bytes out. The broker's logs and the mirror share it.
+Pure: bytes in, bytes out. Shared by the broker's logs and the mirror.
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ __all__ = [
 
 
 def is_compiled() -> bool:
-    """Tell whether what goes through records one by one is compiled, as in a wheel, or runs from its source."""
+    """Return whether the per-record checks run as compiled code, as in a wheel, or as interpreted Python."""
     return not decoding.__file__.endswith(".py")

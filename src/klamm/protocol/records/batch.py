@@ -1,6 +1,6 @@
-"""The header of a record batch: read, checked and stamped in place; the records behind it stay as they are.
+"""Header of a record batch. It is read, checked and stamped in place; the records after it stay unchanged.
 
-``klamm.protocol.records.layout`` tells where each field lies.
+``klamm.protocol.records.layout`` defines the position of each field.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
 _LEGACY_OVERHEAD: Final = 26
-"""Bytes of the smallest message of magic 0: with a null key and a null value."""
+"""Size in bytes of the smallest message of magic 0, with a null key and a null value."""
 _ALL_KEPT: Final = (None,) * 6
 _LEGACY: Final = struct.Struct(">qiIbb")
 
 
 class RecordBatch:
-    """The header fields of one batch, and a view of all its bytes.
+    """Header fields of one batch, and a view of all its bytes.
 
-    For message sets of magic 0 and 1 what their format lacks is -1 (``record_count`` too: it takes decoding).
+    For message sets of magic 0 and 1, fields that their format lacks are -1. This includes ``record_count``, which only
+    decoding can determine.
     """
 
     __slots__ = (
@@ -88,7 +89,7 @@ class RecordBatch:
         """Read the header.
 
         Args:
-            buffer: Exactly the bytes of the batch, magic 0 to 2; ``iter_batches`` sees to that.
+            buffer: Exactly the bytes of one batch of magic 0 to 2, as ``iter_batches`` yields them.
         """
         self.buffer = buffer
         if buffer[MAGIC_AT] == MAGIC:
@@ -123,48 +124,48 @@ class RecordBatch:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record (magic 0 and 1: ``base_offset``, which is the last one's in a wrapper)."""
+        """Offset of the last record. Magic 0 and 1: ``base_offset``, which in a wrapper is that of its last message."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; numbers wrap from 2^31 - 1 to 0. -1 without a producer."""
+        """Sequence number of the last record, or -1 without a producer id. Numbers wrap from 2^31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
     def codec(self) -> int:
-        """Bits 0-2: a ``Codec``, or a number that is none."""
+        """Compression type (bits 0-2): a ``Codec``, or the number of an unknown one."""
         return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Bit 3; magic 0 has no timestamps and says CREATE_TIME."""
+        """Timestamp type (bit 3). Magic 0 has no timestamps and yields CREATE_TIME."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE else TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        """Bit 4."""
+        """Whether the batch is part of a transaction (bit 4)."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Bit 5: commit and abort markers, not for consumers."""
+        """Whether the batch is a control batch (bit 5): a commit or abort marker, hidden from consumers."""
         return bool(self.attributes & CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Bit 6: ``base_timestamp`` says when tombstones may go (KIP-534)."""
+        """Whether ``base_timestamp`` holds the time from which tombstones may be removed (bit 6, KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON)
 
     def __repr__(self) -> str:
-        """Show what identifies a batch in a log line."""
+        """Return the fields that identify a batch in a log line."""
         return (
             f"RecordBatch(base_offset={self.base_offset}, last_offset={self.last_offset}, size={self.size}, "
             f"magic={self.magic}, producer_id={self.producer_id}, base_sequence={self.base_sequence})"
@@ -172,14 +173,15 @@ class RecordBatch:
 
 
 def iter_batches(buffer: Buffer, *, allow_partial_tail: bool = False) -> Iterator[RecordBatch]:
-    """Walk over the batches of a buffer; nothing is copied and no checksum computed.
+    """Iterate over the batches of a buffer. Nothing is copied and no checksum is computed.
 
     Args:
-        buffer: Batches, one behind the other.
-        allow_partial_tail: End before a last batch that is cut, as a Fetch response may hold one.
+        buffer: Consecutive batches.
+        allow_partial_tail: Whether to stop before a truncated last batch, which a Fetch response may hold, instead of
+            raising.
 
     Raises:
-        CorruptBatchError: A length that is too small, negative or beyond the end, or an unknown magic.
+        CorruptBatchError: A length is negative, too small or exceeds the buffer, or the magic is unknown.
     """
     view = memoryview(buffer)
     end = len(view)
@@ -195,7 +197,7 @@ def iter_batches(buffer: Buffer, *, allow_partial_tail: bool = False) -> Iterato
         if size > left:
             if allow_partial_tail:
                 return
-            raise CorruptBatchError(f"Record batch of {size} bytes, {left} are left")
+            raise CorruptBatchError(f"Record batch declares {size} bytes, but only {left} remain")
         yield RecordBatch(view[position : position + size])
         position += size
 
@@ -205,11 +207,11 @@ def _check_size(size: int, magic: int) -> None:
         raise CorruptBatchError(f"Invalid magic found in record: {magic}")
     least = BATCH_OVERHEAD if magic == MAGIC else _LEGACY_OVERHEAD + 8 * magic
     if size < least:
-        raise CorruptBatchError(f"Record batch of {size} bytes is smaller than its minimum of {least}")
+        raise CorruptBatchError(f"Record batch declares {size} bytes, below the minimum of {least}")
 
 
 def verify_crc(batch: RecordBatch) -> bool:
-    """Tell whether the checksum matches (CRC32C; CRC32 for magic 0 and 1)."""
+    """Return whether the checksum matches (CRC32C; CRC32 for magic 0 and 1)."""
     if batch.magic == MAGIC:
         return bool(crc32c(batch.buffer[ATTRIBUTES_AT:]) == batch.crc)
     return zlib.crc32(batch.buffer[MAGIC_AT:]) == batch.crc
@@ -227,9 +229,9 @@ def patched_header(
     producer_epoch: int | None = None,
     base_sequence: int | None = None,
 ) -> bytes:
-    """Return the 61 bytes of a header with other values; the records behind it are only read.
+    """Return the 61 header bytes with some fields replaced. The records after the header are only read.
 
-    The checksum is recomputed when a field that it covers is given. None keeps a field.
+    The checksum is recomputed if a field that it covers is given. None keeps the current value of a field.
     """
     covered = (attributes, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence)
     header = bytearray(
@@ -256,7 +258,7 @@ def patched_header(
 
 
 def write_crc(batch: memoryview) -> None:
-    """Compute the checksum of a batch of magic 2 anew, in place.
+    """Recompute the checksum of a batch of magic 2 in place.
 
     Args:
         batch: Exactly the bytes of the batch.
@@ -280,12 +282,12 @@ def patch_header(
     """Change header fields of the batch at ``offset`` in place; see ``patched_header``.
 
     Raises:
-        CorruptBatchError: No batch of magic 2 there.
+        CorruptBatchError: There is no batch of magic 2 at ``offset``.
     """
     view = memoryview(buffer)[offset:]
     batch = next(iter_batches(view), None)
     if batch is None or batch.magic != MAGIC:
-        raise CorruptBatchError("Only a record batch of magic 2 has a header to patch")
+        raise CorruptBatchError("The header to patch is not of a record batch of magic 2")
     view[:BATCH_OVERHEAD] = patched_header(
         batch,
         base_offset=base_offset,

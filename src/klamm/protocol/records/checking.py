@@ -1,9 +1,9 @@
-"""The structure of the records of a batch (magic 2), checked without building records.
+"""Structural check of the records of a batch (magic 2) that does not build records.
 
-The broker checks every produced batch, so the check has to cost little. In a wheel this module is compiled and takes 30
-nanoseconds per record. From source, interpreted Python takes about a microsecond, so records of equal size that follow
-each other are checked column by column instead: a slice with a step holds the same byte of each of them, and a few
-operations on slices check them all (ADR 15).
+The broker checks every produced batch, so the check must be cheap. In a wheel this module is compiled and takes 30
+nanoseconds per record. Interpreted from source, Python takes about a microsecond per record. Consecutive records of
+equal size are therefore checked column by column: a slice with a step holds the same byte of each record, and a few
+operations on such slices check the whole run (ADR 15).
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from klamm.protocol.errors import InvalidRecordError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mypy_extensions import i64  # numbers of the machine where this module is compiled, Python's otherwise
+    from mypy_extensions import i64  # machine integers where this module is compiled, Python integers otherwise
 
 _IS_SOURCE: Final = __file__.endswith(".py")
 _LEAST_RUN: Final = 8
-"""Checking columns costs as much as checking about this many records."""
+"""Shortest run worth checking by columns: a column check costs about as much as checking this many records."""
 _BETWEEN_TRIES: Final = 16
-"""After a run that was shorter than that, so many records are checked one by one."""
+"""After a run shorter than ``_LEAST_RUN``, this many records are checked one by one before the next attempt."""
 _TWO_BYTES: Final = 8192
-"""Offset deltas below this take at most two bytes, those below 64 one."""
+"""Bound of the offset deltas that take at most two bytes. Those below 64 take one byte."""
 _ONE_BYTE: Final = 0x7F
-"""The largest number that takes one byte."""
+"""Largest varint value that takes one byte."""
 _LOW_DELTAS: Final = bytes(
     delta << 1 if delta << 1 <= _ONE_BYTE else delta << 1 & 0x7F | 0x80 for delta in range(_TWO_BYTES)
 )
 _HIGH_DELTAS: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
 _CONTINUED: Final = bytes(range(0x80, 0x100))
-"""The bytes that another byte of the same number follows."""
+"""Byte values with the continuation bit: another byte of the same varint follows."""
 _NEGATIVE: Final = bytes(range(1, 0x100, 2))
-"""The bytes that zigzag numbers below 0 begin with."""
+"""First bytes of negative zigzag varints."""
 _EVEN_CONTINUED: Final = bytes(range(0x80, 0x100, 2))
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
@@ -41,7 +41,7 @@ _LAST_SHIFT: Final = 63
 
 
 class RecordFields(NamedTuple):
-    """The fields of one record by which a topic may reject it."""
+    """Fields of one record that can make a topic reject it."""
 
     timestamp_delta: int
     offset_delta: int
@@ -49,18 +49,18 @@ class RecordFields(NamedTuple):
 
 
 def check_records(data: bytes, count: int) -> tuple[int, int, bool]:
-    """Check that records are well-formed, as long as they announce, and fill the data to its end.
+    """Check that the data consists of exactly ``count`` well-formed records of their declared lengths.
 
     Args:
         data: Decompressed records.
-        count: Number of records in the header of the batch, 1 or more.
+        count: Number of records in the batch header, 1 or more.
 
     Returns:
         The largest timestamp delta, the number of records without a key, and whether the offset deltas are 0, 1, 2 and
         so on.
 
     Raises:
-        InvalidRecordError: The bytes are not ``count`` records.
+        InvalidRecordError: The bytes are not ``count`` well-formed records.
     """
     try:
         return _check_records(data, count)
@@ -69,7 +69,7 @@ def check_records(data: bytes, count: int) -> tuple[int, int, bool]:
 
 
 def _check_records(data: bytes, count: i64) -> tuple[int, int, bool]:  # noqa: C901, PLR0912, PLR0915 -- a call per field would make it three times as slow
-    """Walk the records. Numbers of one byte are read in place, longer ones by a call."""
+    """Check all records. Varints of one byte are read inline, longer ones by a function call."""
     position: i64 = 0
     index: i64 = 0
     latest: i64 = 0
@@ -91,7 +91,7 @@ def _check_records(data: bytes, count: i64) -> tuple[int, int, bool]:  # noqa: C
             number, position = read_unsigned(data, body + 1, _VARLONG_BYTES)
         if not number & 1:
             if number >= latest:
-                latest = number + 2  # 0 stands for none
+                latest = number + 2  # 0 means none
         elif earliest < 0 or number < earliest:
             earliest = number
         offset_at = position
@@ -150,19 +150,19 @@ def _refuse_size(announced: i64, read: i64) -> None:
 def _check_run(
     data: bytes, size: int, fixed: tuple[int, ...], deltas: tuple[int, int, int], *, index: int, count: int
 ) -> tuple[int, int, bool]:
-    """Check the records behind one that was checked, as far as they have the same shape.
+    """Check the records after an already checked one, as long as they have the same shape.
 
     Args:
         data: Decompressed records.
-        size: Bytes of the record.
-        fixed: Positions of the bytes of that record that give the shape: lengths and the number of headers.
-        deltas: Positions of its timestamp delta and offset delta, and of what follows them.
-        index: Number of the first record of the run.
-        count: Number of records of the batch.
+        size: Size in bytes of the checked record.
+        fixed: Positions of the bytes that define its shape: lengths and the number of headers.
+        deltas: Positions of its timestamp delta and offset delta, and of the field after them.
+        index: Index in the batch of the first record of the run.
+        count: Number of records in the batch.
 
     Returns:
-        How many records were checked, the largest timestamp delta that is not negative (zigzag, plus 2; 0 means that
-        there is none), whether the offset deltas are in order.
+        The number of records checked, the largest non-negative timestamp delta (zigzag, plus 2; 0 means none), and
+        whether the offset deltas are in order.
     """
     run = min(count - index, _TWO_BYTES - index)
     for position in fixed:
@@ -183,7 +183,7 @@ def _check_run(
 
 
 def _number_columns(data: bytes, start: int, end: int, size: int, run: int) -> tuple[bytes, bytes]:
-    """Return the low and the high bytes of numbers of one or two bytes; nothing when they are not all of that size."""
+    """Return the low and high bytes of varints of one or two bytes; nothing if they differ in size or are longer."""
     low = data[start + size : start + size * run + 1 : size]
     if end - start == 1:
         return (low, b"") if low.isascii() else (b"", b"")
@@ -194,18 +194,18 @@ def _number_columns(data: bytes, start: int, end: int, size: int, run: int) -> t
 
 
 def _latest(low: bytes, high: bytes) -> int:
-    """Return the largest timestamp delta that is not negative (zigzag, plus 2); 0 means that there is none."""
+    """Return the largest non-negative timestamp delta (zigzag, plus 2), or 0 if there is none."""
     if not high:
         return max(low.translate(None, _NEGATIVE), default=-2) + 2
     top = max(high)
     first = high.index(top)
-    if high.count(top) == len(high) - first and not low.strip(_EVEN_CONTINUED):  # times that grow, as nearly always
+    if high.count(top) == len(high) - first and not low.strip(_EVEN_CONTINUED):  # increasing timestamps, the usual case
         return (top << 7 | max(low[first:]) & 0x7F) + 2
     return max((more << 7 | byte & 0x7F for byte, more in zip(low, high, strict=True) if not byte & 1), default=-2) + 2
 
 
 def _skip_headers(data: bytes, position: i64, end: i64) -> i64:
-    """Return the position behind the headers, whose number is at ``position``."""
+    """Return the position after the headers, whose count is at ``position``."""
     count, position = read_unsigned(data, position, _VARINT_BYTES)
     if count & 1:
         raise InvalidRecordError(f"Found invalid number of record headers {-((count + 1) >> 1)}")
@@ -224,11 +224,11 @@ def _skip_headers(data: bytes, position: i64, end: i64) -> i64:
 
 
 def read_unsigned(data: bytes, position: i64, max_bytes: i64) -> tuple[i64, i64]:
-    """Read a varint of at most 32 (5 bytes) or 64 bits (10 bytes), still zigzag, and the position behind it.
+    """Read a varint of at most 32 bits (5 bytes) or 64 (10 bytes); return it, still zigzag, and the position after it.
 
     Raises:
-        InvalidRecordError: It is longer, or takes the last of 64 bits, which no time of a record does.
-        IndexError: The data ends within it.
+        InvalidRecordError: The varint is longer, or uses the highest of 64 bits, which no record timestamp needs.
+        IndexError: The data ends within the varint.
     """
     number: i64 = 0
     shift: i64 = 0
@@ -240,21 +240,21 @@ def read_unsigned(data: bytes, position: i64, max_bytes: i64) -> tuple[i64, i64]
             break
         number |= (byte & 0x7F) << shift
         if byte <= _ONE_BYTE:
-            # The last byte of an int has more bits than fit, and Java drops those.
+            # The fifth byte of an int carries more bits than fit; Java discards the excess, so this does too.
             return number & 0xFFFFFFFF if max_bytes == _VARINT_BYTES else number, position
         shift += 7
     raise InvalidRecordError("Found invalid record structure")
 
 
 def iter_fields(data: bytes, count: int) -> Iterator[RecordFields]:
-    """Yield the fields of one record after the other, without building records.
+    """Iterate over the fields of the records, without building records.
 
     Args:
         data: Decompressed records.
-        count: Number of records in the header of the batch.
+        count: Number of records in the batch header.
 
     Raises:
-        InvalidRecordError: The bytes are not that many records.
+        InvalidRecordError: The bytes are not ``count`` well-formed records.
     """
     position = 0
     try:

@@ -1,8 +1,8 @@
-"""The codecs of record batches (``attributes`` bits 0-2), in the framings that Kafka's clients expect.
+"""Compression codecs of record batches (``attributes`` bits 0-2), in the framings that Kafka's clients expect.
 
-snappy: xerial's framing (snappy-java's SnappyOutputStream), read also without it. lz4: frames of independent
-blocks, the only ones that the Java client reads; message sets of magic 0 carry a wrong header checksum (Kafka
-below 0.10), which is put right before reading.
+snappy: xerial framing (snappy-java's SnappyOutputStream); unframed data is accepted when decompressing. lz4: frames of
+independent blocks, the only kind that the Java client reads. Message sets of magic 0 carry a wrong lz4 header checksum
+(Kafka below 0.10), which is corrected before decompression.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Codec(IntEnum):
 
 
 MAX_DECOMPRESSED_BYTES: Final = 256 * 1024 * 1024
-"""The most that is decompressed of one batch: a megabyte of zstd can hold thirty gigabytes."""
+"""Limit for the decompressed size of one batch, in bytes. A megabyte of zstd can expand to thirty gigabytes."""
 
-_TOO_LARGE: Final = "The records of the batch are larger than the limit when decompressed"
+_TOO_LARGE: Final = "The decompressed records of the batch exceed the size limit"
 _SCRATCH: Final = 1024 * 1024
 _of_thread: Final = threading.local()
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -41,7 +41,7 @@ _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 * 1024
 _INT32: Final = struct.Struct(">i")
 
-# Magic, version 1 with independent blocks, blocks of up to 64 KiB, and the checksum of those two bytes.
+# lz4 frame header: magic, version 1 with independent blocks, blocks of up to 64 KiB, and the header checksum.
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
 _LZ4_MAGIC_SIZE: Final = 4
 _LZ4_CONTENT_SIZE_FLAG: Final = 0x08
@@ -53,13 +53,13 @@ _LZ4_SIZE: Final = struct.Struct("<I")
 
 
 def compress(codec: Codec, data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
-    """Compress what stands behind the header of a batch.
+    """Compress the records section of a batch.
 
     Args:
-        codec: ``Codec.NONE`` gives the data back.
-        data: The records.
-        level: ``compression.gzip.level`` (-1: the codec's default), ``compression.zstd.level``,
-            ``compression.lz4.level`` (9, the default, means the fast compressor, as in Kafka); None means the default.
+        codec: The codec. ``Codec.NONE`` returns the data unchanged.
+        data: The encoded records.
+        level: ``compression.gzip.level`` (-1 means the codec's default), ``compression.zstd.level`` or
+            ``compression.lz4.level`` (9, the default, means the fast compressor, as in Kafka). None means the default.
     """
     if codec is Codec.NONE:
         return bytes(data)
@@ -73,18 +73,18 @@ def compress(codec: Codec, data: bytes | bytearray | memoryview, *, level: int |
 def decompress(
     codec: int, data: bytes | bytearray | memoryview, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BYTES
 ) -> memoryview:
-    """Decompress what stands behind the header of a batch.
+    """Decompress the records section of a batch.
 
     Args:
         codec: Bits 0-2 of ``attributes``.
         data: The compressed records.
-        magic: Of the batch; 0 means that an lz4 header checksum is wrong by tradition.
-        limit: The largest result in bytes. No more memory than this is allocated for it.
+        magic: Magic of the batch. With 0, a wrong lz4 header checksum is expected and corrected.
+        limit: Maximum size of the result in bytes. At most this much memory is allocated for it.
 
     Raises:
-        UnsupportedCompressionTypeError: No such codec.
-        DecompressedTooLargeError: The result is larger than ``limit``.
-        CorruptBatchError: Not data of that codec.
+        UnsupportedCompressionTypeError: The codec is unknown.
+        DecompressedTooLargeError: The result exceeds ``limit``.
+        CorruptBatchError: The data is not valid for the codec.
     """
     if codec == Codec.NONE:
         return memoryview(data)
@@ -122,7 +122,8 @@ def _compress_lz4(data: memoryview, level: int | None) -> bytes:
 def _lz4_block(plain: memoryview, level: int | None) -> bytes:
     if level is None or level == _LZ4_DEFAULT_LEVEL:
         return bytes(cramjam.lz4.compress_block(plain, store_size=False))
-    # The library knows levels for whole frames only; of so little data a frame holds one block, behind header and size.
+    # The library supports levels only for whole frames. For this little data, a frame holds one block after header and
+    # size.
     frame = bytes(cramjam.lz4.compress(plain, level=level))
     (size,) = _LZ4_SIZE.unpack_from(frame, len(_LZ4_HEADER))
     start = len(_LZ4_HEADER) + _LZ4_SIZE.size
@@ -138,7 +139,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> memoryview:
         (size,) = _INT32.unpack_from(data, position)
         position += _INT32.size
         if not 0 <= size <= len(data) - position:
-            raise ValueError(f"snappy block of {size} bytes, {len(data) - position} are left")
+            raise ValueError(f"snappy block declares {size} bytes, but only {len(data) - position} remain")
         out += _decompress_snappy_block(data[position : position + size], limit - len(out))
         position += size
     return memoryview(out)
@@ -146,18 +147,18 @@ def _decompress_snappy(data: memoryview, limit: int) -> memoryview:
 
 def _decompress_snappy_block(block: memoryview, limit: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(block)
-    # Three bytes of snappy stand for 64 at most, so a size far beyond that is a lie: nothing is allocated for it.
+    # Three bytes of snappy expand to at most 64. A much larger declared size is false, so nothing is allocated for it.
     if size > 64 * len(block):
-        raise ValueError(f"snappy block claims {size} bytes")
+        raise ValueError(f"snappy block declares an impossible size of {size} bytes")
     if size > limit:
         raise DecompressedTooLargeError(_TOO_LARGE)
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _growing(decompress_into: Callable[[memoryview, memoryview], int]) -> Callable[[memoryview, int], memoryview]:
-    """Decompress into room that grows step by step up to the limit, however small the input looks.
+    """Decompress into a buffer that grows step by step up to the limit, however small the input is.
 
-    What most batches hold fits into room that is there: to make it anew costs as much as to decompress 16 KiB.
+    Most batches fit into the reused buffer: allocating a new one costs as much as decompressing 16 KiB.
     """
 
     def run(data: memoryview, limit: int) -> memoryview:
@@ -171,7 +172,7 @@ def _growing(decompress_into: Callable[[memoryview, memoryview], int]) -> Callab
                 size = len(room)
                 if size >= limit:
                     raise DecompressedTooLargeError(_TOO_LARGE) from None
-                room = memoryview(b"")  # the old room goes before the new one comes
+                room = memoryview(b"")  # release the old buffer before allocating the next one
                 room = memoryview(bytearray(min(max(8 * len(data), 8 * size), limit)))
             else:
                 return memoryview(bytes(room[:size])) if len(room) <= _SCRATCH else room[:size]
@@ -180,7 +181,7 @@ def _growing(decompress_into: Callable[[memoryview, memoryview], int]) -> Callab
 
 
 def _scratch() -> bytearray:
-    """Return room of this thread's, whose content may change with the next call."""
+    """Return this thread's scratch buffer. Its content may change with the next call."""
     found: bytearray | None = getattr(_of_thread, "scratch", None)
     if found is None:
         found = _of_thread.scratch = bytearray(_SCRATCH)
@@ -195,7 +196,7 @@ def _with_right_lz4_checksum(frame: bytes) -> bytes:
 
 
 def _xxh32(data: bytes) -> int:
-    """XXH32 with seed 0 of fewer than 16 bytes: all that an lz4 frame header needs."""
+    """Compute XXH32 with seed 0 for fewer than 16 bytes, which is all that an lz4 frame header needs."""
     mask = 0xFFFFFFFF
     prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     value = (prime5 + len(data)) & mask

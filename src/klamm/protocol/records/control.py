@@ -1,4 +1,4 @@
-"""The record in a control batch: whether a transaction was committed or aborted (Kafka's EndTransactionMarker)."""
+"""Control records: commit and abort markers of transactions (Kafka's EndTransactionMarker)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _VERSION: Final = 0
 
 
 class ControlType(IntEnum):
-    """Wire values of the type in a control record's key; others are of no concern to transactions."""
+    """Wire values of the type in a control record's key. Other types do not concern transactions."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class ControlRecord(NamedTuple):
-    """How a transaction ended, and the epoch of the coordinator that says so."""
+    """Outcome of a transaction, and the epoch of the coordinator that wrote the marker."""
 
     control_type: ControlType
     coordinator_epoch: int
@@ -36,7 +36,7 @@ class ControlRecord(NamedTuple):
 def encode_marker(
     control_type: ControlType, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp: int
 ) -> bytearray:
-    """Build the control batch that ends a producer's transaction; ``timestamp`` in milliseconds since the epoch."""
+    """Build the control batch that ends a producer's transaction; ``timestamp`` is in milliseconds since the epoch."""
     key, value = _KEY.pack(_VERSION, control_type), _VALUE.pack(_VERSION, coordinator_epoch)
     return encode_batch(
         [Record(key, value, (), timestamp, 0)],
@@ -48,10 +48,10 @@ def encode_marker(
 
 
 def decode_marker(batch: RecordBatch) -> ControlRecord | None:
-    """Read a control batch; None when it is no end of a transaction, or was emptied by compaction.
+    """Decode a control batch; return None if it does not end a transaction or was emptied by compaction.
 
     Raises:
-        CorruptBatchError: It is no control record at all.
+        CorruptBatchError: The batch holds no valid control record.
     """
     records = decode_records(batch)
     if not records:
@@ -63,5 +63,5 @@ def decode_marker(batch: RecordBatch) -> ControlRecord | None:
     if number not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     if value is None or len(value) < _VALUE.size:
-        raise CorruptBatchError(f"{batch!r} has no end of a transaction")
+        raise CorruptBatchError(f"{batch!r} has no valid end-of-transaction marker")
     return ControlRecord(ControlType(number), _VALUE.unpack_from(value)[1])

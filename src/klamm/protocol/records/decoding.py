@@ -1,7 +1,7 @@
-"""Decode the records of a batch (magic 2) or of a message set (magic 0 and 1).
+"""Decoder for the records of a batch (magic 2) or of a message set (magic 0 and 1).
 
-The slow path: the broker needs it for compaction, for the exact offset of a timestamp and for another codec, the
-mirror where a batch cannot be copied as it is.
+This is the slow path. The broker needs it for compaction, for the exact offset of a timestamp and for recompression.
+The mirror needs it where a batch cannot be copied unchanged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def decode_records(batch: RecordBatch) -> list[Record]:
     """Decode all records, with absolute offsets and timestamps.
 
     Raises:
-        CorruptBatchError: The bytes are not the records that the header announces.
-        UnsupportedCompressionTypeError: Compressed with no known codec.
+        CorruptBatchError: The bytes are not the records that the header declares.
+        UnsupportedCompressionTypeError: The compression type is unknown.
     """
     try:
         if batch.magic == MAGIC:
@@ -40,7 +40,7 @@ def decode_records(batch: RecordBatch) -> list[Record]:
 
 
 def iter_records(batch: RecordBatch) -> Iterator[Record]:
-    """Decode one record after the other, for batches that may hold millions; see ``decode_records``."""
+    """Iterate over decoded records, for batches that may hold millions; see ``decode_records``."""
     if batch.magic != MAGIC:
         yield from decode_records(batch)
         return
@@ -53,15 +53,15 @@ def iter_records(batch: RecordBatch) -> Iterator[Record]:
     except IndexError as error:
         raise CorruptBatchError(f"{batch!r} ends within a record") from error
     if position != len(data):
-        raise CorruptBatchError(f"{batch!r} holds {len(data) - position} bytes behind its last record")
+        raise CorruptBatchError(f"{batch!r} has {len(data) - position} bytes after its last record")
 
 
 def _open_batch(batch: RecordBatch) -> tuple[bytes, int | None]:
-    """Return the decompressed records, and their time if the broker set it."""
-    # bytes: indexing and slicing them is faster than a view, and every key and value is to be bytes anyway
+    """Return the decompressed records, and their timestamp if the broker set it (LogAppendTime)."""
+    # Convert to bytes: indexing and slicing bytes is faster than a view, and every key and value must be bytes anyway.
     data = bytes(decompress(batch.codec, batch.buffer[BATCH_OVERHEAD:]))
     if not 0 <= batch.record_count <= len(data) // LEAST_RECORD:
-        raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(data)} bytes")
+        raise CorruptBatchError(f"{batch!r} declares {batch.record_count} records in {len(data)} bytes")
     return data, batch.max_timestamp if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else None
 
 
@@ -73,7 +73,7 @@ def _decode_batch(batch: RecordBatch) -> list[Record]:
         record, position = _read_record(data, position, batch.base_offset, batch.base_timestamp, append_time)
         records.append(record)
     if position != len(data):
-        raise CorruptBatchError(f"{batch!r} holds {len(data) - position} bytes behind its last record")
+        raise CorruptBatchError(f"{batch!r} has {len(data) - position} bytes after its last record")
     return records
 
 
@@ -83,7 +83,7 @@ def _read_record(
     length, position = read_varint(data, position)
     end = position + length
     if length < LEAST_RECORD - 1 or end > len(data):
-        raise CorruptBatchError(f"Record of {length} bytes, {len(data) - position} are left")
+        raise CorruptBatchError(f"Record declares {length} bytes, but only {len(data) - position} remain")
     timestamp_delta, position = read_varint(data, position + 1, _MAX_VARLONG_BITS)
     offset_delta, position = read_varint(data, position)
     key, position = _read_bytes(data, position, end)
@@ -94,22 +94,22 @@ def _read_record(
     else:
         headers, position = read_headers(data, position, end)
     if position != end:
-        raise CorruptBatchError("Record is not as long as it says")
+        raise CorruptBatchError("Declared length of a record differs from its actual length")
     timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
     return Record(key, value, headers, timestamp, base_offset + offset_delta), end
 
 
 def read_varint(data: bytes, position: int, max_bits: int = _MAX_VARINT_BITS) -> tuple[int, int]:
-    """Read a zigzag varint; returns its value and the position behind it.
+    """Read a zigzag varint and return its value and the position after it.
 
     Args:
-        data: decompressed records.
-        position: of its first byte.
-        max_bits: the last shift that is allowed.
+        data: Decompressed records.
+        position: Position of the first byte of the varint.
+        max_bits: Largest allowed bit shift.
 
     Raises:
-        CorruptBatchError: it is longer than that.
-        IndexError: the data ends within it.
+        CorruptBatchError: The varint is too long.
+        IndexError: The data ends within the varint.
     """
     byte = data[position]
     position += 1
@@ -130,25 +130,25 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     if length < 0:
         return None, position
     if length > end - position:
-        raise CorruptBatchError(f"Field of {length} bytes, {end - position} are left in the record")
+        raise CorruptBatchError(f"Field declares {length} bytes, but only {end - position} remain in the record")
     return data[position : position + length], position + length
 
 
 def read_headers(data: bytes, position: int, end: int) -> tuple[RecordHeaders, int]:
-    """Read the headers of a record of magic 2; returns them and the position behind them.
+    """Read the headers of a record of magic 2 and return them and the position after them.
 
     Args:
-        data: decompressed records.
-        position: of the number of headers.
-        end: of the record.
+        data: Decompressed records.
+        position: Position of the header count.
+        end: Position after the record.
 
     Raises:
-        CorruptBatchError: what stands there are no headers.
-        IndexError: the data ends within a number.
+        CorruptBatchError: The bytes are not valid headers.
+        IndexError: The data ends within a varint.
     """
     count, position = read_varint(data, position)
     if not 0 <= count <= (end - position) // 2:
-        raise CorruptBatchError(f"{count} headers in {end - position} bytes")
+        raise CorruptBatchError(f"Record declares {count} headers in {end - position} bytes")
     headers = []
     for _ in range(count):
         key, position = _read_bytes(data, position, end)
@@ -164,11 +164,12 @@ def _decode_message_set(batch: RecordBatch) -> list[Record]:
     if batch.codec == Codec.NONE:
         return [record]
     if record.value is None:
-        raise CorruptBatchError(f"{batch!r} is compressed, but empty")
+        raise CorruptBatchError(f"{batch!r} is compressed but has no data")
     inner = list(iter_batches(decompress(batch.codec, record.value, magic=batch.magic)))
     if not inner or any(message.magic != batch.magic or message.codec != Codec.NONE for message in inner):
-        raise CorruptBatchError(f"{batch!r} holds other messages than it may")
-    # Magic 1 counts within the wrapper, whose own offset is that of its last message; magic 0 writes offsets out.
+        raise CorruptBatchError(f"{batch!r} holds messages of another magic, or nested compression")
+    # Magic 1 uses offsets relative to the wrapper, whose own offset is that of its last message. Magic 0 stores
+    # absolute offsets.
     shift = batch.base_offset - inner[-1].base_offset if batch.magic == 1 else 0
     records = [_read_message(message) for message in inner]
     append_time = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -187,7 +188,7 @@ def _read_message(message: RecordBatch) -> Record:
     key, position = _read_sized(data, position)
     value, position = _read_sized(data, position)
     if position != len(data):
-        raise CorruptBatchError(f"{message!r} is not as long as it says")
+        raise CorruptBatchError(f"Declared length of {message!r} differs from its actual length")
     timestamp = message.max_timestamp if message.magic == 1 else NO_TIMESTAMP
     return Record(key, value, (), timestamp, message.base_offset)
 
@@ -198,5 +199,5 @@ def _read_sized(data: memoryview, position: int) -> tuple[bytes | None, int]:
     if length == -1:
         return None, position
     if not 0 <= length <= len(data) - position:
-        raise CorruptBatchError(f"Field of {length} bytes, {len(data) - position} are left")
+        raise CorruptBatchError(f"Field declares {length} bytes, but only {len(data) - position} remain")
     return bytes(data[position : position + length]), position + length

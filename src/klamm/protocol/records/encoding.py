@@ -1,4 +1,4 @@
-"""Build a record batch (magic 2) from records."""
+"""Encoder for record batches (magic 2)."""
 
 from __future__ import annotations
 
@@ -43,23 +43,25 @@ def encode_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytearray:
-    """Build one batch.
+    """Encode one record batch.
 
     Args:
-        records: In order of their offsets; empty only with ``base_offset`` and ``last_offset`` (compaction keeps such).
-        codec: How the records are compressed.
-        level: See ``compress``.
-        base_offset: Offset that the records' are counted from; None means the first record's.
-        last_offset: The last offset that the batch stands for; None means the last record's.
-        partition_leader_epoch: -1 in a produced batch.
-        timestamp_type: LOG_APPEND_TIME takes ``log_append_time`` as the time of all records.
-        log_append_time: Milliseconds since the epoch.
-        delete_horizon: From when on tombstones may go, in milliseconds since the epoch (KIP-534); None means unset.
-        producer_id: -1 means none, as for epoch and sequence.
-        producer_epoch: See ``producer_id``.
-        base_sequence: See ``producer_id``.
-        is_transactional: Part of a transaction.
-        is_control: A marker, not data.
+        records: Records in offset order. Empty only with ``base_offset`` and ``last_offset``, for a batch that
+            compaction has emptied but keeps.
+        codec: Compression codec of the records.
+        level: Compression level; see ``compress``.
+        base_offset: Offset that the record offsets are relative to. None means the first record's offset.
+        last_offset: Last offset covered by the batch. None means the last record's offset.
+        partition_leader_epoch: Leader epoch; -1 in a produced batch.
+        timestamp_type: Timestamp type. LOG_APPEND_TIME sets the timestamp of all records to ``log_append_time``.
+        log_append_time: Append time in milliseconds since the epoch.
+        delete_horizon: Time from which tombstones may be removed, in milliseconds since the epoch (KIP-534). None means
+            unset.
+        producer_id: Producer id, or -1 for none.
+        producer_epoch: Producer epoch, or -1 for none.
+        base_sequence: Sequence number of the first record, or -1 for none.
+        is_transactional: Whether the batch is part of a transaction.
+        is_control: Whether the batch is a control batch.
     """
     first = base_offset if base_offset is not None else records[0].offset
     last = last_offset if last_offset is not None else records[-1].offset
@@ -110,14 +112,14 @@ def _write_record(out: bytearray, record: Record, base_offset: int, base_timesta
 
 
 def varint(value: int) -> bytes:
-    """Return a number as a zigzag varint."""
+    """Return a number encoded as a zigzag varint."""
     out = bytearray()
     _write_varint(out, value)
     return bytes(out)
 
 
 def _write_varint(out: bytearray, value: int) -> None:
-    # Written out rather than given to write_uvarint: it runs several times for each record, and the call makes
+    # Inlined instead of calling write_uvarint: this code runs several times per record, and the call would make
     # encode_batch 20 % slower.
     value = value << 1 if value >= 0 else (-value << 1) - 1
     while value >= _VARINT_MORE:

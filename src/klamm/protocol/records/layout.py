@@ -1,4 +1,4 @@
-"""Where the fields of a record batch's header lie: the one place that knows.
+"""Layout of a record batch's header: the only place that defines the position of each field.
 
 Magic 2 (Kafka's DefaultRecordBatch), big-endian::
 
@@ -6,8 +6,9 @@ Magic 2 (Kafka's DefaultRecordBatch), big-endian::
     attributes h | last_offset_delta i | base_timestamp q | max_timestamp q |
     producer_id q | producer_epoch h | base_sequence i | record_count i | records
 
-``batch_length`` counts what follows it; ``crc`` (CRC32C) covers what follows it, so that base offset and leader
-epoch can be stamped without touching it. Message sets of magic 0 and 1 share the first five fields' places.
+``batch_length`` counts the bytes after it. ``crc`` (CRC32C) covers the bytes after it, so the base offset and the
+leader epoch can be stamped without recomputing it. In message sets of magic 0 and 1, the first five fields have the
+same positions.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import struct
 from typing import Final
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-"""All fields in their order."""
+"""All header fields in order."""
 PREFIX: Final = struct.Struct(">qii")
-"""Base offset, batch length, leader epoch: what is stamped outside the checksum."""
+"""Base offset, batch length and leader epoch: the fields that are stamped without changing the checksum."""
 OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 PRODUCER: Final = struct.Struct(">qhi")
-"""Producer id, producer epoch, base sequence; at ``PRODUCER_AT``."""
+"""Producer id, producer epoch and base sequence, at ``PRODUCER_AT``."""
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
@@ -32,9 +33,9 @@ LEADER_EPOCH_AT: Final = 12
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
-"""Two bytes. Also where begins what the checksum covers."""
+"""Position of the attributes (two bytes). The checksum covers the batch from here on."""
 FLAGS_AT: Final = 22
-"""The second byte of the attributes, which has all that is in use."""
+"""Position of the second byte of the attributes, which holds all bits in use."""
 LAST_OFFSET_DELTA_AT: Final = 23
 MAX_TIMESTAMP_AT: Final = 35
 PRODUCER_AT: Final = 43
@@ -42,11 +43,11 @@ RECORD_COUNT_AT: Final = 57
 
 MAGIC: Final = 2
 LOG_OVERHEAD: Final = OFFSET_AND_LENGTH.size
-"""Bytes of ``base_offset`` and ``batch_length``."""
+"""Size in bytes of ``base_offset`` and ``batch_length``."""
 BATCH_OVERHEAD: Final = HEADER.size
-"""Bytes of the header of magic 2."""
+"""Size in bytes of the header of magic 2."""
 LEAST_RECORD: Final = 7
-"""Bytes of the smallest record: length, attributes, two deltas, null key, null value, no headers."""
+"""Size in bytes of the smallest record: length, attributes, two deltas, null key, null value, no headers."""
 
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE: Final = 0x08

@@ -1,4 +1,4 @@
-"""One record, as a producer made it and a consumer sees it."""
+"""A single record, as produced and consumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""Keys may repeat and keep their order. A key that is not UTF-8 keeps its bytes as surrogate escapes."""
+"""Record headers in order; keys may repeat. A key that is not UTF-8 keeps its bytes as surrogate escapes."""
 
 
 class TimestampType(IntEnum):
@@ -17,12 +17,12 @@ class TimestampType(IntEnum):
 
 
 class Record(NamedTuple):
-    """A record. A named tuple, since it is made by the million: half the cost of a frozen dataclass."""
+    """A record. It is a named tuple because millions are created: half the cost of a frozen dataclass."""
 
     key: bytes | None
     value: bytes | None
-    """None is a tombstone."""
+    """Value of the record. None means a tombstone."""
     headers: RecordHeaders = ()
     timestamp: int = -1
-    """Milliseconds since the epoch; -1 means none."""
+    """Timestamp in milliseconds since the epoch; -1 means none."""
     offset: int = 0

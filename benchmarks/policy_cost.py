@@ -21,7 +21,7 @@ from rich.console import Console
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Measurement, percentile
 from benchmarks.report import print_tables, write_json
-from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.handlers import api_019_create_topics
 from klamm.broker.policies import Policies
@@ -95,7 +95,7 @@ async def _times_of_decisions(sides: Mapping[str, Policies], directory: Path) ->
     configs = make_service(store)  # type: ignore[arg-type]  # a real store
     logs = LogManager(directory, configs_of=lambda _: {})
     topics = TopicCatalog(store=store, configs=configs, logs=logs)
-    cluster = ClusterInfo(cluster_id="c", nodes=(Node(node_id=1, host="a", port=1),))
+    cluster = ClusterInfo(cluster_id="c", nodes=(AdvertisedBroker(node_id=1, host="a", port=1),))
     quotas = MutationQuotas(QuotaService(store, now_ms=lambda: 0))
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(_CALLS):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import klamm
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.model import AdminRefusedError, ConfigEntry
+from klamm.mirror.model import AdminRefusedError, TopicConfigEntry
 from klamm.mirror.progress import MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
@@ -27,8 +27,8 @@ class VendorAdmin(KafkaAdmin):
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
-        own = ConfigEntry(name=VENDOR, value="true", config_source=1)
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
+        own = TopicConfigEntry(name=VENDOR, value="true", config_source=1)
         return {
             topic: entries if isinstance(entries, AdminRefusedError) else (*entries, own)
             for topic, entries in super().describe_topic_configs(topics).items()

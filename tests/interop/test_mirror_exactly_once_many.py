@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.admin import AdminClient, NewTopic
-from klamm.client.transactions import TransactionCoordinator
+from klamm.client.transactions import TransactionManager
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.source_offsets import shard_of
 from tests.support.copiers import copy_all, copy_settings
@@ -95,8 +95,8 @@ def test_500_partitions_go_in_one_transaction_where_all_of_them_have_records_at_
     }
     for topic in sorted({partition.topic for partition in partitions}):
         produce(address, topic, [(p.partition, written[p][0]) for p in partitions if p.topic == topic])
-    commit = create_autospec(TransactionCoordinator.commit, side_effect=TransactionCoordinator.commit)
-    monkeypatch.setattr(TransactionCoordinator, "commit", commit)
+    commit = create_autospec(TransactionManager.commit, side_effect=TransactionManager.commit)
+    monkeypatch.setattr(TransactionManager, "commit", commit)
     # when
     rows = copy_all(copy_settings(address, address, alias=alias, shards=1, interval_s=60.0), *partitions)
     # then

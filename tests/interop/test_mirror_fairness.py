@@ -11,7 +11,7 @@ import pytest
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import CopyState, PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
-from klamm.mirror.source_offsets import Position
+from klamm.mirror.source_offsets import SourceOffset
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce
@@ -86,8 +86,8 @@ def test_nobody_waits_for_positions_that_are_taken_slowly(address: str, monkeypa
     has_begun, has_more, may_go_on = threading.Event(), threading.Event(), threading.Event()
     write = PositionStore.write
 
-    def write_slowly(store: PositionStore, moved: Mapping[tuple[str, int], Position], *ids: Any) -> None:
-        if moved.get(("slowly", 0), Position(0)).next_offset:
+    def write_slowly(store: PositionStore, moved: Mapping[tuple[str, int], SourceOffset], *ids: Any) -> None:
+        if moved.get(("slowly", 0), SourceOffset(0)).next_offset:
             has_begun.set()
             assert may_go_on.wait(30)
         write(store, moved, *ids)

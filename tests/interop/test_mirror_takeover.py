@@ -19,9 +19,9 @@ from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.formats import Checkpoint, OffsetSync
-from klamm.mirror.model import GroupState
+from klamm.mirror.model import GroupUse
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.source_offsets import Position
+from klamm.mirror.source_offsets import SourceOffset
 from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.properties import parse_properties
 from tests.support.mirror import Seen, create_topic, produce, properties, read, wait_for_records
@@ -243,7 +243,7 @@ def _put_back(flow: FlowSettings, names: Names, offset: int) -> None:
     """Let the worker's topic hold an old position, as if repeating later ones there had failed: Kafka warns."""
     assert flow.worker_positions_topic is not None
     with _positions(flow, flow.worker_positions_topic) as store:
-        store.write({(names.topic, 0): Position(offset + 1)})
+        store.write({(names.topic, 0): SourceOffset(offset + 1)})
 
 
 def _positions(flow: FlowSettings, topic: str) -> contextlib.closing[PositionStore]:
@@ -269,7 +269,7 @@ def test_a_group_of_the_newer_protocol_counts_as_in_use(real_kafka: KafkaCluster
         admin.close()
     # then
     mine = state[name]
-    assert state["nobody"] == GroupState("Dead", 0)
-    assert isinstance(mine, GroupState)
+    assert state["nobody"] == GroupUse("Dead", 0)
+    assert isinstance(mine, GroupUse)
     assert mine.state in {"Stable", "Reconciling", "Assigning"}
     assert mine.members == "members"

@@ -13,7 +13,7 @@ from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.session import Session
-from klamm.configs.operations import AlterOperation, ConfigChange
+from klamm.configs.operations import AlterOperation, ConfigDelta
 from klamm.protocol.errors import StorageError
 from klamm.protocol.types import ConfigOperation, ResourceType
 from klamm.storage.changes import Change, PutConfig, PutHistory, PutTopic
@@ -93,7 +93,7 @@ class MemoryLoggers:
         root = self.set_levels["root"] or "INFO"
         return {name: level or root for name, level in self.set_levels.items()}
 
-    def apply(self, changes: Sequence[ConfigChange]) -> None:
+    def apply(self, changes: Sequence[ConfigDelta]) -> None:
         self.set_levels.update({change.name: change.value for change in changes})
 
 

@@ -10,7 +10,7 @@ from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import CopyState, PartitionId
 from klamm.mirror.copy.settings import CopySettings
-from klamm.mirror.copy.transactions import TransactionSettings
+from klamm.mirror.copy.transactions import ShardSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def copy_settings(
     """Return the settings of a flow from cluster ``alias``; with ``shards`` it writes exactly once, by one of them."""
     transactions = None
     if shards:
-        transactions = TransactionSettings(
+        transactions = ShardSettings(
             id_prefix=f"{alias}-mm2-klamm-{alias}",
             shards=shards,
             shard=shard,

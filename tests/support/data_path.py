@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
-from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.context import RequestContext
 from klamm.broker.fetching.sessions import FetchSessions
 from klamm.broker.security.authorizer import AllowAll
@@ -87,7 +87,10 @@ class DataPath:
         self.topics = Topics()
         self.logs = LogManager(data_dir, configs_of=lambda _: self.configs, now_ms=self.clock, pool=self.pool)
         self.sessions = FetchSessions(now_ms=self.clock, max_sessions=2)
-        nodes = (Node(node_id=HERE, host="a", port=1), Node(node_id=ELSEWHERE, host="b", port=2, rack="r"))
+        nodes = (
+            AdvertisedBroker(node_id=HERE, host="a", port=1),
+            AdvertisedBroker(node_id=ELSEWHERE, host="b", port=2, rack="r"),
+        )
         self.broker_configs = {"fetch.max.bytes": 57_671_680}
         self.services = SimpleNamespace(
             configs=SimpleNamespace(broker_value=self.broker_configs.__getitem__),

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
-from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.context import RequestContext
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.security.authorizer import AllowAll
@@ -98,7 +98,8 @@ class GroupBroker:
     def __init__(self, brokers: int = 1) -> None:
         self._runner = asyncio.Runner()
         nodes = tuple(
-            Node(node_id=number, host=f"host-{number}", port=9000 + number) for number in range(1, brokers + 1)
+            AdvertisedBroker(node_id=number, host=f"host-{number}", port=9000 + number)
+            for number in range(1, brokers + 1)
         )
         self.cluster = ClusterInfo(cluster_id="cluster", nodes=nodes)
         self.groups = GroupCoordinator(

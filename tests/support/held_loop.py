@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from klamm.broker.app import BrokerApp
-from klamm.broker.cluster import Node
+from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.garbage import GarbageSettings
 from klamm.broker.settings import parse_arguments
 
@@ -76,7 +76,9 @@ def a_held_broker(data_dir: Path, *arguments: str) -> Iterator[HeldLoop]:
         name = settings.listeners[0].name
         sock = socket.create_server(("127.0.0.1", 0))
         host, port = sock.getsockname()[:2]
-        app = await BrokerApp.start(settings, {name: (Node(node_id=settings.node_ids[0], host=host, port=port),)})
+        app = await BrokerApp.start(
+            settings, {name: (AdvertisedBroker(node_id=settings.node_ids[0], host=host, port=port),)}
+        )
         await app.listen(name, {settings.node_ids[0]: sock})
         held.address = f"{host}:{port}"
         ready.set()

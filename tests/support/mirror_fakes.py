@@ -8,11 +8,11 @@ from klamm.mirror.model import (
     AdminIncompatibleError,
     AdminRefusedError,
     ClusterAwayError,
-    ConfigEntry,
-    ConfigOperation,
     MirrorAdmin,
-    NewTopic,
-    TopicDescription,
+    NewRemoteTopic,
+    TopicConfigEntry,
+    TopicConfigOperation,
+    TopicSummary,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FakeCluster(MirrorAdmin):
     def __init__(self, **partition_counts: int) -> None:
         self.topics = dict(partition_counts)
         self.configs: dict[str, dict[str, str]] = {name: {} for name in partition_counts}
-        self.created: list[NewTopic] = []
+        self.created: list[NewRemoteTopic] = []
         self.refuses: dict[str, AdminRefusedError] = {}
         self.away: Callable[[], bool] = lambda: False
         self.incompatible = False
@@ -43,25 +43,25 @@ class FakeCluster(MirrorAdmin):
     def check_reachable(self) -> None:
         pass
 
-    def list_topics(self) -> Mapping[str, TopicDescription]:
+    def list_topics(self) -> Mapping[str, TopicSummary]:
         if self.away():
             raise ClusterAwayError("nobody answers")
         listed = {name: count for name, count in self.topics.items() if name not in self.unlisted}
-        return {n: TopicDescription(name=n, topic_id="", partition_count=c) for n, c in listed.items()}
+        return {n: TopicSummary(name=n, topic_id="", partition_count=c) for n, c in listed.items()}
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
         return {
             topic: tuple(
-                ConfigEntry(name=name, value=value, config_source=SET_ON_TOPIC)
+                TopicConfigEntry(name=name, value=value, config_source=SET_ON_TOPIC)
                 for name, value in self.configs.get(topic, {}).items()
             )
             for topic in topics
         }
 
     def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         outcomes: dict[str, AdminRefusedError | None] = {}
         for topic in topics:
@@ -88,7 +88,7 @@ class FakeCluster(MirrorAdmin):
             raise AdminIncompatibleError("not offered")
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
+        self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         _ = validate_only
         return {name: self.refuses.get(name) for name in operations}

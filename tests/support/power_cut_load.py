@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 from unittest import mock
 
 from klamm.broker.app import BrokerApp
-from klamm.broker.cluster import Node
+from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.context import RequestContext
 from klamm.broker.routing import ROUTES
 from klamm.broker.session import Session
@@ -74,7 +74,7 @@ class LocalBroker:
         """Start."""
         self._thread.start()
         name = self._settings.listeners[0].name
-        nodes = {name: (Node(node_id=1, host="127.0.0.1", port=9092),)}
+        nodes = {name: (AdvertisedBroker(node_id=1, host="127.0.0.1", port=9092),)}
         try:
             with self._over_disk():
                 self._app = self.run(BrokerApp.start(self._settings, nodes))

@@ -72,6 +72,17 @@ def test_functions_are_short(module: Path) -> None:
     assert {name: length for name, length in lengths.items() if length > MOST_LINES_OF_A_FUNCTION} == {}
 
 
+def test_a_public_class_name_stands_for_one_thing() -> None:
+    # given
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.parse(module.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(ids(module))
+    # then
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 @pytest.mark.parametrize("handler", HANDLERS, ids=ids)
 def test_a_handler_begins_with_its_contract_and_ends_with_its_route(handler: Path) -> None:
     # given

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.client_configs.registration_log import RegistrationLog
 from klamm.broker.client_configs.service import ClientConfigService
 from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
-from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.own_settings import allowed_client_configs
@@ -109,7 +109,7 @@ class BrokerApp:
             metrics.add_page(CLIENTS_PAGE, lambda: clients_page(self._server.roster, services.client_configs, now_ms()))
 
     @classmethod
-    async def start(cls, settings: BrokerSettings, nodes: Mapping[str, tuple[Node, ...]]) -> BrokerApp:
+    async def start(cls, settings: BrokerSettings, nodes: Mapping[str, tuple[AdvertisedBroker, ...]]) -> BrokerApp:
         """Open the data directory and recover what is in it.
 
         Raises:

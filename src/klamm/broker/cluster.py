@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class AdvertisedBroker:
     """One broker id and the address that clients are told for it."""
 
     node_id: int
@@ -24,9 +24,9 @@ class ClusterInfo:
     """The cluster as clients see it: one process may present several broker ids."""
 
     cluster_id: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[AdvertisedBroker, ...]
     """Sorted by id, with the addresses of the first listener; the first is the controller."""
-    by_listener: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)
+    by_listener: Mapping[str, tuple[AdvertisedBroker, ...]] = field(default_factory=dict)
     """The same brokers with the addresses of each listener."""
 
     @property
@@ -39,11 +39,11 @@ class ClusterInfo:
         """Ids of all brokers, ascending."""
         return tuple(node.node_id for node in self.nodes)
 
-    def nodes_at(self, listener: str) -> tuple[Node, ...]:
+    def nodes_at(self, listener: str) -> tuple[AdvertisedBroker, ...]:
         """Return the brokers with their addresses at the listener that a client came through."""
         return self.by_listener.get(listener, self.nodes)
 
-    def node(self, node_id: int, listener: str | None = None) -> Node | None:
+    def node(self, node_id: int, listener: str | None = None) -> AdvertisedBroker | None:
         """Return a broker by id, with its address at a listener."""
         nodes = self.nodes if listener is None else self.nodes_at(listener)
         return next((node for node in nodes if node.node_id == node_id), None)

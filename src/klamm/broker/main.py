@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.broker.app import BrokerApp
-from klamm.broker.cluster import Node
+from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.garbage import GarbageSettings
 from klamm.broker.security.listeners import ANY_HOST, Address, Listener, own_host_name
 from klamm.broker.settings import BrokerSettings, names_policy, parse_arguments, unknown_names, warn_of_unknown
@@ -127,7 +127,9 @@ def _listened(listener: Listener, sockets: Sequence[socket.socket]) -> list[Addr
     return [Address(host=asked.host or at.host, port=at.port) for asked, at in zip(listener.listen, bound, strict=True)]
 
 
-def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]]) -> dict[str, tuple[Node, ...]]:
+def _nodes(
+    settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]]
+) -> dict[str, tuple[AdvertisedBroker, ...]]:
     """Return what clients of each listener are told."""
     told = {}
     for listener in settings.listeners:
@@ -147,7 +149,7 @@ def _nodes(settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socke
                 addresses[0],
             )
         told[listener.name] = tuple(
-            Node(node_id=node_id, host=address.host, port=address.port, rack=rack)
+            AdvertisedBroker(node_id=node_id, host=address.host, port=address.port, rack=rack)
             for node_id, address, rack in zip(settings.node_ids, addresses, settings.racks, strict=True)
         )
     return told

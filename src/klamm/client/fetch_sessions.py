@@ -21,7 +21,7 @@ _FIRST_EPOCH: Final = 0
 _LAST_EPOCH: Final = 0x7FFFFFFF
 
 
-class FetchSession:
+class FetchSessionHandler:
     """What one broker is asked for again and again. No I/O; one request at a time.
 
     A broker that keeps no session, or knows none (before version 7), answers with the session id 0 and is told

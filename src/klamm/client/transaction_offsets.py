@@ -53,7 +53,7 @@ _DENIED: Final = frozenset(
 )
 
 
-class GroupOffset(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A committed offset and what was noted with it."""
 
     offset: int
@@ -72,9 +72,9 @@ class TransactionOffsets:
         self._group = group
         self._node: int | None = None
 
-    def read(self) -> dict[PartitionTuple, GroupOffset]:
+    def read(self) -> dict[PartitionTuple, CommittedOffset]:
         """Return what is committed, after what is pending in open transactions was decided."""
-        found: dict[PartitionTuple, GroupOffset] = {}
+        found: dict[PartitionTuple, CommittedOffset] = {}
         request = OffsetFetchRequest(group_id=self._group, topics=None, require_stable=True)
 
         def ask() -> set[int]:
@@ -86,7 +86,7 @@ class TransactionOffsets:
             for topic in answer.topics:
                 for one in topic.partitions:
                     codes.add(one.error_code)
-                    found[topic.name, one.partition_index] = GroupOffset(one.committed_offset, one.metadata or "")
+                    found[topic.name, one.partition_index] = CommittedOffset(one.committed_offset, one.metadata or "")
             return codes
 
         self._until_answered(ask, "OffsetFetch")
@@ -114,7 +114,7 @@ class TransactionOffsets:
 
         self._until_answered(ask, "AddOffsetsToTxn")
 
-    def commit(self, identity: ProducerStamp, where: PartitionTuple, offset: GroupOffset) -> None:
+    def commit(self, identity: ProducerStamp, where: PartitionTuple, offset: CommittedOffset) -> None:
         """Write an offset that counts when the transaction is committed.
 
         Raises:

@@ -46,7 +46,7 @@ class TransactionLostError(Exception):
     """The open transaction will not be committed: what followed the last one is to be copied again."""
 
 
-class TransactionCoordinator:
+class TransactionManager:
     """The calls for one transactional id. Thread-confined; they block for a few seconds at most.
 
     Every call may raise ``ConnectionLostError``: nobody answers now, and the call may be repeated.

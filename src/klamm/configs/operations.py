@@ -33,7 +33,7 @@ class AlterOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
+class ConfigDelta:
     """The outcome for one config."""
 
     name: str
@@ -81,7 +81,7 @@ def check_operations(operations: Sequence[AlterOperation]) -> None:
 
 def plan_incremental_alter(
     current: Mapping[str, str], operations: Sequence[AlterOperation], schema: ConfigSchema
-) -> tuple[ConfigChange, ...]:
+) -> tuple[ConfigDelta, ...]:
     """Decide what operations on one resource lead to, all or nothing.
 
     APPEND and SUBTRACT on a list that is not set here start from the value in force, wherever it comes from, and make
@@ -103,7 +103,7 @@ def plan_incremental_alter(
 
 def plan_legacy_alter(
     current: Mapping[str, str], configs: Sequence[tuple[str, str | None]], schema: ConfigSchema
-) -> tuple[ConfigChange, ...]:
+) -> tuple[ConfigDelta, ...]:
     """Decide what replacing everything on one resource leads to: what ``configs`` does not name is removed.
 
     Raises:
@@ -145,7 +145,7 @@ def is_too_long(value: str) -> bool:
     return len(value) > MAX_VALUE_BYTES // _MOST_BYTES_OF_A_CHARACTER and len(value.encode()) > MAX_VALUE_BYTES
 
 
-def apply_changes(current: Mapping[str, str], changes: Iterable[ConfigChange]) -> dict[str, str]:
+def apply_changes(current: Mapping[str, str], changes: Iterable[ConfigDelta]) -> dict[str, str]:
     """Return what is set after the changes."""
     return _merge(current, {change.name: change.value for change in changes})
 
@@ -210,8 +210,8 @@ def _merge(current: Mapping[str, str], touched: Mapping[str, str | None]) -> dic
     return merged
 
 
-def _differences(current: Mapping[str, str], outcome: Mapping[str, str | None]) -> tuple[ConfigChange, ...]:
-    return tuple(ConfigChange(name=name, value=value) for name, value in outcome.items() if current.get(name) != value)
+def _differences(current: Mapping[str, str], outcome: Mapping[str, str | None]) -> tuple[ConfigDelta, ...]:
+    return tuple(ConfigDelta(name=name, value=value) for name, value in outcome.items() if current.get(name) != value)
 
 
 def _refuse_duplicates(names: Sequence[str]) -> None:

@@ -11,8 +11,8 @@ import json
 from typing import TYPE_CHECKING
 
 from klamm.client.connection import ConnectionLostError
-from klamm.client.transaction_offsets import GroupOffset, TransactionOffsets
-from klamm.client.transactions import TransactionCoordinator
+from klamm.client.transaction_offsets import CommittedOffset, TransactionOffsets
+from klamm.client.transactions import TransactionManager
 from klamm.dataframes.errors import WritingError
 from klamm.protocol.errors import ErrorCode, error_name
 
@@ -44,7 +44,7 @@ class BatchTransaction:
         self._target = target
         self._timeout_ms = options.transaction_timeout_ms
         self._batch_id = batch_id
-        self._coordinator = TransactionCoordinator(target.wire, self.transactional_id)
+        self._coordinator = TransactionManager(target.wire, self.transactional_id)
         self._offsets = TransactionOffsets(target.wire, self.transactional_id, self.transactional_id)
         self._identity: ProducerStamp | None = None
         self._written: int | None = None
@@ -74,7 +74,7 @@ class BatchTransaction:
         insist = self._target.insist
         self._identity = insist(lambda: self._coordinator.init(timeout_ms=self._timeout_ms))
         found = insist(self._offsets.read)
-        newest = max(found.values(), key=lambda committed: committed.offset, default=GroupOffset(0, ""))
+        newest = max(found.values(), key=lambda committed: committed.offset, default=CommittedOffset(0, ""))
         if newest.offset > self._batch_id + 1:
             raise WritingError(
                 f"{self.transactional_id}: batch {self._batch_id} is to be written, but {newest.offset - 1} was before "
@@ -109,7 +109,7 @@ class BatchTransaction:
         Raises:
             WritingError: The commit failed, or its outcome is unknown. The next attempt finds out.
         """
-        noted = GroupOffset(self._batch_id + 1, json.dumps({"records": records}))
+        noted = CommittedOffset(self._batch_id + 1, json.dumps({"records": records}))
         insist = self._target.insist
         insist(lambda: self._offsets.add(self.identity))
         insist(lambda: self._offsets.commit(self.identity, where, noted))

@@ -60,7 +60,7 @@ _HINTS: Final[Mapping[int, str]] = {
 }
 
 
-class Transaction(Protocol):
+class OpenTransaction(Protocol):
     """Transaction that written records belong to."""
 
     transactional_id: str
@@ -135,14 +135,19 @@ class RecordWriter:
     """Writer of one task's records. A record counts as written only after ``flush`` has returned."""
 
     def __init__(
-        self, target: TargetCluster, options: WriteOptions, *, transaction: Transaction | None = None, spread: int = 0
+        self,
+        target: TargetCluster,
+        options: WriteOptions,
+        *,
+        transaction: OpenTransaction | None = None,
+        spread: int = 0,
     ) -> None:
         """Create a writer. Without a transaction it requests a producer id with its first records.
 
         Args:
             target: Cluster to write to.
             options: Options of the query.
-            transaction: Transaction of all records; None writes them outside of transactions.
+            transaction: OpenTransaction of all records; None writes them outside of transactions.
             spread: Number that selects the first partition of records without key and partition. They stay on one
                 partition for a whole batch.
         """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _TICK_S: Final = 0.05
 
 
-class Producer(Protocol):
+class RecordProducer(Protocol):
     """The part of a producer that is used here."""
 
     def send(self, topic: str, *, key: bytes | None, value: bytes, timestamp_ms: int) -> Any:
@@ -30,7 +30,7 @@ class DemoTraffic:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: RecordProducer,
         topic: str,
         flights: Iterator[FlightRecord],
         *,

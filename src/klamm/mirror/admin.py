@@ -12,16 +12,16 @@ from klamm.admin import (
     AdminClient,
     AlterConfigOp,
     AlterConfigsOptions,
+    ConfigEntry,
     ConfigResource,
     NewPartitions,
+    NewTopic,
     OffsetAndMetadata,
     OpType,
     PatternType,
     ResourceType,
     TopicPartition,
 )
-from klamm.admin import ConfigEntry as AdminConfigEntry
-from klamm.admin import NewTopic as AdminNewTopic
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.connection import ApiMissingError, ConnectionLostError
@@ -33,12 +33,12 @@ from klamm.mirror.model import (
     AdminRefusedError,
     ClusterAwayError,
     Committed,
-    ConfigEntry,
-    ConfigOperation,
-    GroupState,
-    NewTopic,
+    GroupUse,
+    NewRemoteTopic,
     Partition,
-    TopicDescription,
+    TopicConfigEntry,
+    TopicConfigOperation,
+    TopicSummary,
 )
 from klamm.mirror.progress import needs_person
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
@@ -139,20 +139,20 @@ class KafkaAdmin:
         finally:
             cluster.close()
 
-    def list_topics(self) -> Mapping[str, TopicDescription]:
+    def list_topics(self) -> Mapping[str, TopicSummary]:
         """Return all topics of the cluster, internal ones too."""
         listed = _wait(self._admin.list_topics(include_internal=True))
         names = list(listed)
         described = _outcomes(self._admin.describe_topics(names)) if names else {}
         return {
-            name: TopicDescription(name=name, topic_id=str(topic.topic_id), partition_count=len(topic.partitions))
+            name: TopicSummary(name=name, topic_id=str(topic.topic_id), partition_count=len(topic.partitions))
             for name, topic in described.items()
             if not isinstance(topic, AdminRefusedError)
         }
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
         """Return all configs of topics, defaults too."""
         if not topics:
             return {}
@@ -163,11 +163,11 @@ class KafkaAdmin:
         }
 
     def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         """Create topics, each for itself, or only ask whether they may be created."""
         asked = [
-            AdminNewTopic(
+            NewTopic(
                 name=topic.name,
                 num_partitions=topic.partition_count,
                 replication_factor=topic.replication_factor,
@@ -204,7 +204,7 @@ class KafkaAdmin:
         _by_name(self._admin.incremental_alter_configs({_topic(topic): []}, AlterConfigsOptions(validate_only=True)))
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
+        self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         """Apply operations (IncrementalAlterConfigs), or only ask whether they may be applied.
 
@@ -213,7 +213,7 @@ class KafkaAdmin:
         """
         asked = {
             _topic(name): [
-                AlterConfigOp(AdminConfigEntry(operation.name, operation.value), OpType(operation.operation))
+                AlterConfigOp(ConfigEntry(operation.name, operation.value), OpType(operation.operation))
                 for operation in planned
             ]
             for name, planned in operations.items()
@@ -232,7 +232,7 @@ class KafkaAdmin:
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
         """Replace all own configs of topics (AlterConfigs)."""
         asked = {
-            _topic(name): [AdminConfigEntry(key, value) for key, value in entries.items()]
+            _topic(name): [ConfigEntry(key, value) for key, value in entries.items()]
             for name, entries in configs.items()
         }
         return _in_portions(
@@ -266,23 +266,23 @@ class KafkaAdmin:
         """
         return [group.group_id for group in _wait(self._admin.list_groups()) if group.protocol_type in _OF_CONSUMERS]
 
-    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupState | AdminRefusedError]:
+    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupUse | AdminRefusedError]:
         """Tell which groups are in use; one that does not exist is ``Dead``.
 
         A group of the newer protocol (KIP-848) is not described here, but listed.
         """
-        found: dict[str, GroupState | AdminRefusedError] = {}
+        found: dict[str, GroupUse | AdminRefusedError] = {}
         for group, described in _outcomes(self._admin.describe_groups(groups)).items() if groups else ():
             if not isinstance(described, AdminRefusedError):
-                found[group] = GroupState(described.state, len(described.members))
+                found[group] = GroupUse(described.state, len(described.members))
             elif described.error_name == ErrorCode.GROUP_ID_NOT_FOUND.name:
-                found[group] = GroupState(_DEAD, 0)
+                found[group] = GroupUse(_DEAD, 0)
             else:
                 found[group] = described
-        if any(isinstance(state, GroupState) and state.state == _DEAD for state in found.values()):
+        if any(isinstance(state, GroupUse) and state.state == _DEAD for state in found.values()):
             for listed in _wait(self._admin.list_groups()):
-                if listed.state is not None and found.get(listed.group_id) == GroupState(_DEAD, 0):
-                    found[listed.group_id] = GroupState(listed.state, 0 if listed.state == _EMPTY else UNKNOWN_COUNT)
+                if listed.state is not None and found.get(listed.group_id) == GroupUse(_DEAD, 0):
+                    found[listed.group_id] = GroupUse(listed.state, 0 if listed.state == _EMPTY else UNKNOWN_COUNT)
         return found
 
     def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
@@ -345,9 +345,9 @@ def _topic(name: str) -> ConfigResource:
     return ConfigResource(ResourceType.TOPIC, name)
 
 
-def _entries(described: Mapping[str, AdminConfigEntry]) -> tuple[ConfigEntry, ...]:
+def _entries(described: Mapping[str, ConfigEntry]) -> tuple[TopicConfigEntry, ...]:
     return tuple(
-        ConfigEntry(
+        TopicConfigEntry(
             name=entry.name,
             value=entry.value,
             config_source=int(entry.source),

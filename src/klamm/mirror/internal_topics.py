@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, NewTopic
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, NewRemoteTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,9 +47,9 @@ def create_internal_topic(
 
 def internal_topic(
     name: str, *, replication_factor: int, partition_count: int = 1, configs: Mapping[str, str] = MappingProxyType({})
-) -> NewTopic:
+) -> NewRemoteTopic:
     """Describe a compacted topic of the mirror's own."""
-    return NewTopic(
+    return NewRemoteTopic(
         name=name,
         partition_count=partition_count,
         replication_factor=replication_factor,

@@ -23,7 +23,7 @@ class OperationType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
+class TopicConfigEntry:
     """One config of a topic as DescribeConfigs answers it."""
 
     name: str
@@ -40,7 +40,7 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigOperation:
+class TopicConfigOperation:
     """One operation of an IncrementalAlterConfigs request."""
 
     name: str
@@ -54,7 +54,7 @@ class ConfigOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescription:
+class TopicSummary:
     """A topic of a cluster."""
 
     name: str
@@ -64,7 +64,7 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
+class NewRemoteTopic:
     """A topic to create."""
 
     name: str
@@ -105,7 +105,7 @@ class Committed(NamedTuple):
 UNKNOWN_COUNT: Final = -1
 
 
-class GroupState(NamedTuple):
+class GroupUse(NamedTuple):
     """Whether a group is in use."""
 
     state: str
@@ -140,7 +140,7 @@ class GroupAdmin(Protocol):
         """
         ...
 
-    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupState | AdminRefusedError]:
+    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupUse | AdminRefusedError]:
         """Tell which groups are in use."""
         ...
 
@@ -190,18 +190,18 @@ class MirrorAdmin(AclAdmin, Protocol):
         """
         ...
 
-    def list_topics(self) -> Mapping[str, TopicDescription]:
+    def list_topics(self) -> Mapping[str, TopicSummary]:
         """Return all topics of the cluster, internal ones too."""
         ...
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
         """Return all configs of topics, defaults too."""
         ...
 
     def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         """Create topics, each for itself, or only ask whether they may be created."""
         ...
@@ -221,7 +221,7 @@ class MirrorAdmin(AclAdmin, Protocol):
         ...
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
+        self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         """Apply operations (IncrementalAlterConfigs), or only ask whether they may be applied.
 

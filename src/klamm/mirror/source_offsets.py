@@ -29,7 +29,7 @@ class SourcePartition(NamedTuple):
     partition: int
 
 
-class Position(NamedTuple):
+class SourceOffset(NamedTuple):
     """How far a partition is mirrored."""
 
     next_offset: int

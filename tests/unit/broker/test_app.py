@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.broker.app import BrokerApp
-from klamm.broker.cluster import Node
+from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.settings import parse_arguments
 from klamm.broker.topics.internal import ensure_internal_topic
 from klamm.client_configs.entities import ClientConfigEntity
@@ -42,7 +42,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 async def running(data_dir: Path, *more: str) -> AsyncIterator[Services]:
     """Run a broker that nobody can connect to."""
     settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *more])
-    node = Node(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
+    node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
     app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
     try:
         yield app._services

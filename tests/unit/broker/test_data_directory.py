@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.broker.app import BrokerApp
-from klamm.broker.cluster import Node
+from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.model import TransactionPartition
 from klamm.storage.errors import DataDirectoryError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 async def running(data_dir: Path, *options: str) -> AsyncIterator[Services]:
     """Run a broker that nobody can connect to."""
     settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *options])
-    node = Node(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
+    node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
     app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
     try:
         yield app._services

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.client.fetch import FetchLimits, WantedRecords
-from klamm.client.fetch_sessions import FetchSession
+from klamm.client.fetch_sessions import FetchSessionHandler
 
 if TYPE_CHECKING:
     from klamm.protocol.messages.fetch import FetchRequest
@@ -32,9 +32,9 @@ def told(request: FetchRequest) -> tuple[int, int, dict[int, int], list[int]]:
 
 
 @pytest.fixture
-def session() -> FetchSession:
+def session() -> FetchSessionHandler:
     """A session with two partitions that the broker has answered once, as session 9."""
-    session = FetchSession()
+    session = FetchSessionHandler()
     session.want(wanted(0, 10))
     session.want(wanted(1, 20))
     assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
@@ -42,12 +42,12 @@ def session() -> FetchSession:
     return session
 
 
-def test_nothing_is_told_twice(session: FetchSession) -> None:
+def test_nothing_is_told_twice(session: FetchSessionHandler) -> None:
     session.want(wanted(0, 10))
     assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {}, [])
 
 
-def test_what_changes_is_told_once(session: FetchSession) -> None:
+def test_what_changes_is_told_once(session: FetchSessionHandler) -> None:
     session.want(wanted(1, 25))
     session.forget(("orders", 0))
     assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {1: 25}, [0])
@@ -55,19 +55,19 @@ def test_what_changes_is_told_once(session: FetchSession) -> None:
     assert told(session.request(LIMITS, read_committed=False)) == (9, 2, {}, [])
 
 
-def test_what_was_forgotten_may_come_back_before_it_was_told(session: FetchSession) -> None:
+def test_what_was_forgotten_may_come_back_before_it_was_told(session: FetchSessionHandler) -> None:
     session.forget(("orders", 0))
     session.want(wanted(0, 10))
     assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {0: 10}, [])
 
 
-def test_after_a_loss_everything_is_told_anew(session: FetchSession) -> None:
+def test_after_a_loss_everything_is_told_anew(session: FetchSessionHandler) -> None:
     session.forget(("orders", 0))
     session.reset()
     assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {1: 20}, [])
 
 
-def test_a_broker_that_keeps_no_session_is_told_everything_each_time(session: FetchSession) -> None:
+def test_a_broker_that_keeps_no_session_is_told_everything_each_time(session: FetchSessionHandler) -> None:
     session.reset()
     for _ in range(2):
         assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
@@ -76,7 +76,7 @@ def test_a_broker_that_keeps_no_session_is_told_everything_each_time(session: Fe
 
 def test_epochs_begin_again_at_one() -> None:
     """Kafka's FetchMetadata.nextEpoch: 0 would begin a new session."""
-    session = FetchSession()
+    session = FetchSessionHandler()
     session.want(wanted(0, 0))
     session.request(LIMITS, read_committed=False)
     session.answered(9)

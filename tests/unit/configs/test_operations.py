@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import (
     AlterOperation,
-    ConfigChange,
+    ConfigDelta,
     apply_changes,
     plan_incremental_alter,
     plan_legacy_alter,
@@ -186,10 +186,10 @@ def test_all_four_operations_work_in_one_resource() -> None:
         topic_schema(),
     )
     assert changes == (
-        ConfigChange(name="flush.messages", value="9"),
-        ConfigChange(name="flush.ms", value=None),
-        ConfigChange(name=CLEANUP, value="compact,delete"),
-        ConfigChange(name=THROTTLED, value="1:1"),
+        ConfigDelta(name="flush.messages", value="9"),
+        ConfigDelta(name="flush.ms", value=None),
+        ConfigDelta(name=CLEANUP, value="compact,delete"),
+        ConfigDelta(name=THROTTLED, value="1:1"),
     )
 
 
@@ -205,7 +205,7 @@ def test_operations_of_a_huge_list_are_decided_quickly() -> None:
 def test_legacy_alter_replaces_everything() -> None:
     """K339-25"""
     changes = plan_legacy_alter({"flush.ms": "5", "segment.ms": "7"}, [("segment.ms", "8")], topic_schema())
-    assert changes == (ConfigChange(name="segment.ms", value="8"), ConfigChange(name="flush.ms", value=None))
+    assert changes == (ConfigDelta(name="segment.ms", value="8"), ConfigDelta(name="flush.ms", value=None))
 
 
 def test_legacy_alter_refuses_null_and_a_key_twice() -> None:
@@ -299,4 +299,4 @@ def test_the_longest_value_that_fits_is_taken() -> None:
     # when
     changes = plan_incremental_alter({}, [operation(THROTTLED, SET, longest)], topic_schema())
     # then
-    assert changes == (ConfigChange(name=THROTTLED, value=longest),)
+    assert changes == (ConfigDelta(name=THROTTLED, value=longest),)

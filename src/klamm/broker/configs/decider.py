@@ -14,7 +14,7 @@ from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of, parse_node_id
 from klamm.configs.operations import (
     AlterOperation,
-    ConfigChange,
+    ConfigDelta,
     ConfigSchema,
     apply_changes,
     check_configs,
@@ -47,7 +47,7 @@ class LoggerLevels(Protocol):
         """Return the level in force of every logger."""
         ...
 
-    def apply(self, changes: Sequence[ConfigChange]) -> None:
+    def apply(self, changes: Sequence[ConfigDelta]) -> None:
         """Set levels."""
         ...
 
@@ -70,12 +70,12 @@ class ResourceAlteration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ConfigDecision:
     """What is to change on one resource."""
 
     resource_type: ResourceType
     resource_name: str
-    changes: tuple[ConfigChange, ...]
+    changes: tuple[ConfigDelta, ...]
     before: Mapping[str, str] = field(default_factory=dict)
     """What is set on the resource when this is decided."""
     altered: Mapping[str, str | None] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class AlterConfigGuard(Protocol):
         """Return what is held from the decision until it is applied."""
         ...
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         """Raise a KafkaApiError to refuse; returns whether others were served meanwhile."""
         ...
 
@@ -113,7 +113,7 @@ class ConfigDecider:
         self._image = image
         self._loggers = loggers
 
-    def decide(self, alteration: ResourceAlteration, node_id: int) -> Decision:
+    def decide(self, alteration: ResourceAlteration, node_id: int) -> ConfigDecision:
         """Return what an alteration leads to, without doing it.
 
         Raises:
@@ -143,7 +143,7 @@ class ConfigDecider:
         # What a replacement removes by not naming it was never shown to policies, in Kafka neither.
         replaced = {key for key, _ in alteration.replacement}
         altered = {c.name: c.value for c in changes if operations is not None or c.name in replaced}
-        return Decision(
+        return ConfigDecision(
             resource_type=resource_type,
             resource_name=name,
             changes=changes,
@@ -177,21 +177,21 @@ class ConfigDecider:
             case unknown:
                 raise InvalidRequestError(f"Unknown resource type {int(unknown)}")
 
-    def _decide_loggers(self, name: str, operations: Sequence[AlterOperation], node_id: int) -> Decision:
+    def _decide_loggers(self, name: str, operations: Sequence[AlterOperation], node_id: int) -> ConfigDecision:
         check_operations(operations)
         if parse_node_id(name) != node_id:
             raise InvalidRequestError(f"Unexpected node id. Expected {node_id}, but received {name}")
         changes = plan_logger_levels(self._loggers.levels(), operations)
-        return Decision(resource_type=ResourceType.BROKER_LOGGER, resource_name=str(node_id), changes=changes)
+        return ConfigDecision(resource_type=ResourceType.BROKER_LOGGER, resource_name=str(node_id), changes=changes)
 
 
-def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigChange, ...]:
+def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigDelta, ...]:
     """Return the stores of listeners that are set to what they are: the file is to be read again (KIP-226)."""
     named: Iterable[tuple[str, str | None]] = alteration.replacement
     if alteration.operations is not None:
         named = ((o.name, o.value) for o in alteration.operations if o.config_operation == ConfigOperation.SET)
     return tuple(
-        ConfigChange(name=name, value=value)
+        ConfigDelta(name=name, value=value)
         for name, value in named
         if value is not None and current.get(name) == value and is_store_of_listener(name)
     )

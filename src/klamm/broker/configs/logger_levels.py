@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.operations import ConfigChange, check_operations
+from klamm.configs.operations import ConfigDelta, check_operations
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
 from klamm.protocol.types import ConfigOperation
 
@@ -17,7 +17,7 @@ ROOT: Final = "root"
 LEVELS: Final = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
 
 
-def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOperation]) -> tuple[ConfigChange, ...]:
+def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOperation]) -> tuple[ConfigDelta, ...]:
     """Decide what operations on loggers lead to, all or nothing.
 
     Args:
@@ -32,7 +32,7 @@ def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOpera
     return tuple(_plan_one(known, operation) for operation in operations)
 
 
-def _plan_one(known: Mapping[str, str], operation: AlterOperation) -> ConfigChange:
+def _plan_one(known: Mapping[str, str], operation: AlterOperation) -> ConfigDelta:
     name, level = operation.name, operation.value
     match operation.config_operation:
         case ConfigOperation.SET | ConfigOperation.DELETE as kind:
@@ -41,13 +41,13 @@ def _plan_one(known: Mapping[str, str], operation: AlterOperation) -> ConfigChan
             if kind == ConfigOperation.DELETE:
                 if name == ROOT:
                     raise InvalidRequestError(f"Removing the log level of the {ROOT} logger is not allowed")
-                return ConfigChange(name=name, value=None)
+                return ConfigDelta(name=name, value=None)
             if level not in LEVELS:
                 raise InvalidConfigError(
                     f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
                     f"Valid log levels are {', '.join(LEVELS)}"
                 )
-            return ConfigChange(name=name, value=level)
+            return ConfigDelta(name=name, value=level)
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT as kind:
             raise InvalidRequestError(
                 f"{ConfigOperation(kind).name} operation is not allowed for the BROKER_LOGGER resource"

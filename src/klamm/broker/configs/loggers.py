@@ -11,7 +11,7 @@ from klamm.broker.configs.logger_levels import ROOT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.configs.operations import ConfigChange
+    from klamm.configs.operations import ConfigDelta
 
 _NUMBERS: Final = MappingProxyType(
     {
@@ -35,7 +35,7 @@ class PythonLoggers:
         levels = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in names}
         return {ROOT: _level_name(logging.getLogger().getEffectiveLevel()), **levels}
 
-    def apply(self, changes: Sequence[ConfigChange]) -> None:
+    def apply(self, changes: Sequence[ConfigDelta]) -> None:
         """Set levels; a removed level is inherited again."""
         for change in changes:
             logger = logging.getLogger(None if change.name == ROOT else change.name)

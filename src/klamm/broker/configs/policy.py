@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.decider import AlterConfigGuard, Decision
+    from klamm.broker.configs.decider import AlterConfigGuard, ConfigDecision
     from klamm.broker.policies import Policies
 
 
@@ -24,7 +24,7 @@ class _PolicyGuard:
     def turn(self) -> AbstractAsyncContextManager[object]:
         return self._policies.turn(ALTER_CONFIG)
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         result = decision.result
         details = AlterConfigDetails(
             resource_type=decision.resource_type.name,

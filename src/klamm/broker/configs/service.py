@@ -13,7 +13,7 @@ from klamm.broker.author import BROKER_ITSELF, Author
 from klamm.broker.configs.decider import (
     AlterConfigGuard,
     ConfigDecider,
-    Decision,
+    ConfigDecision,
     LegacyConfigs,
     LoggerLevels,
     ResourceAlteration,
@@ -25,7 +25,7 @@ from klamm.broker.time_slice import TimeSlice
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
-from klamm.configs.operations import ConfigChange, apply_changes
+from klamm.configs.operations import ConfigDelta, apply_changes
 from klamm.configs.topics import validate_topic_configs
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
 from klamm.protocol.types import ResourceType
@@ -171,16 +171,16 @@ class ConfigService:
     def create_topic(self, name: str, configs: Mapping[str, str], *, author: Author = BROKER_ITSELF) -> list[Change]:
         """Take up a new topic; returns what is to be stored along with it."""
         self._image.add_topic(name, configs)
-        changes = tuple(ConfigChange(name=key, value=value) for key, value in configs.items())
-        decision = Decision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
+        changes = tuple(ConfigDelta(name=key, value=value) for key, value in configs.items())
+        decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
         self._tell(decision)
         return self._rows(decision, current={}, author=author)
 
     def drop_topic(self, name: str, *, author: Author = BROKER_ITSELF) -> list[Change]:
         """Forget a topic with its configs, which the store drops along with it; returns what the history tells."""
         current = self._image.current(ResourceType.TOPIC, name)
-        changes = tuple(ConfigChange(name=key, value=None) for key in current)
-        decision = Decision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
+        changes = tuple(ConfigDelta(name=key, value=None) for key in current)
+        decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
         rows = self._rows(decision, current=current, author=author)
         self._image.drop_topic(name)
         return [row for row in rows if isinstance(row, PutHistory)]
@@ -235,8 +235,8 @@ class ConfigService:
 
     def _decide(
         self, alterations: Sequence[ResourceAlteration], repeated: Sequence[bool], node_id: int
-    ) -> list[Decision | KafkaApiError]:
-        outcomes: list[Decision | KafkaApiError] = []
+    ) -> list[ConfigDecision | KafkaApiError]:
+        outcomes: list[ConfigDecision | KafkaApiError] = []
         for alteration, is_repeated in zip(alterations, repeated, strict=True):
             try:
                 if is_repeated:
@@ -249,16 +249,16 @@ class ConfigService:
 
     async def _judged(
         self,
-        decide: Callable[[], list[Decision | KafkaApiError]],
+        decide: Callable[[], list[ConfigDecision | KafkaApiError]],
         author: Author,
         *,
         validate_only: bool,
-    ) -> list[Decision | KafkaApiError]:
+    ) -> list[ConfigDecision | KafkaApiError]:
         """Decide, with a guard again and again until it has judged every decision as it stands now."""
         guard = self._guard
         if guard is None:
             return decide()
-        judged: dict[int, tuple[Decision, KafkaApiError | None]] = {}
+        judged: dict[int, tuple[ConfigDecision, KafkaApiError | None]] = {}
         time_slice = TimeSlice()
         while True:
             outcomes, is_settled, pauses = decide(), True, time_slice.pauses
@@ -274,9 +274,11 @@ class ConfigService:
             if is_settled and pauses == time_slice.pauses:
                 return outcomes
 
-    def _replay(self, outcomes: Sequence[Decision | KafkaApiError], author: Author) -> asyncio.Future[None] | None:
+    def _replay(
+        self, outcomes: Sequence[ConfigDecision | KafkaApiError], author: Author
+    ) -> asyncio.Future[None] | None:
         """Carry decisions out; returns what is done when they are on disk, None when there is nothing to wait for."""
-        decisions = [outcome for outcome in outcomes if isinstance(outcome, Decision)]
+        decisions = [outcome for outcome in outcomes if isinstance(outcome, ConfigDecision)]
         if not decisions:
             return None
         rows: list[Change] = []
@@ -295,7 +297,7 @@ class ConfigService:
         commit = self._last_commit
         return None if commit is None or commit.done() else commit
 
-    def _rows(self, decision: Decision, *, current: Mapping[str, str], author: Author) -> list[Change]:
+    def _rows(self, decision: ConfigDecision, *, current: Mapping[str, str], author: Author) -> list[Change]:
         kind, name = decision.resource_type, decision.resource_name
         at_ms = self._now_ms()
         rows: list[Change] = []
@@ -317,7 +319,7 @@ class ConfigService:
             )
         return rows
 
-    def _tell(self, decision: Decision) -> None:
+    def _tell(self, decision: ConfigDecision) -> None:
         kind, name = decision.resource_type, decision.resource_name
         if names := frozenset(change.name for change in decision.changes):
             self._notify(ConfigsChanged(resource_type=kind, resource_name=name, names=names))
@@ -378,7 +380,7 @@ async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Error
 
 
 async def _ask(
-    guard: AlterConfigGuard, decision: Decision, author: Author, *, validate_only: bool
+    guard: AlterConfigGuard, decision: ConfigDecision, author: Author, *, validate_only: bool
 ) -> tuple[KafkaApiError | None, bool]:
     """Return why a guard refuses, and whether others may have been served meanwhile."""
     try:

@@ -29,7 +29,7 @@ _NO_TAGS: Final = b"\x00"
 
 
 @dataclass(slots=True, kw_only=True)
-class FetchedPartition:
+class PartitionRead:
     """One partition of the answer."""
 
     topic: str
@@ -55,7 +55,7 @@ class FetchedBody:
 
     error_code: ErrorCode = ErrorCode.NONE
     session_id: int = 0
-    partitions: Sequence[FetchedPartition] = ()
+    partitions: Sequence[PartitionRead] = ()
     node_endpoints: list[FetchResponse.NodeEndpoint] = field(default_factory=list)
     throttle_time_ms: int = 0
 
@@ -75,7 +75,7 @@ class FetchedBody:
     def buffers(self, version: int) -> Sequence[Piece]:
         """Return the body in pieces."""
         flexible = version >= FLEXIBLE_SINCE
-        topics: dict[UUID | str, list[FetchedPartition]] = {}
+        topics: dict[UUID | str, list[PartitionRead]] = {}
         for partition in self.partitions:
             name = partition.topic_id if version >= _TOPIC_IDS_SINCE else partition.topic
             topics.setdefault(name, []).append(partition)
@@ -133,7 +133,7 @@ def _write_topic(out: bytearray, name: UUID | str, flexible: bool) -> None:
     out += text
 
 
-def _write_partition(out: bytearray, item: FetchedPartition, version: int) -> None:
+def _write_partition(out: bytearray, item: PartitionRead, version: int) -> None:
     """Write everything up to the records themselves."""
     out += struct.pack(">ihqq", item.partition, item.error_code, item.high_watermark, item.last_stable_offset)
     if version >= _LOG_START_OFFSET_SINCE:
@@ -149,7 +149,7 @@ def _write_partition(out: bytearray, item: FetchedPartition, version: int) -> No
     _write_count(out, len(item.records), flexible)
 
 
-def _write_partition_tags(out: bytearray, item: FetchedPartition) -> None:
+def _write_partition_tags(out: bytearray, item: PartitionRead) -> None:
     tags = []
     if item.diverging_epoch is not None:
         tags.append((0, struct.pack(">iq", *item.diverging_epoch) + _NO_TAGS))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from klamm.broker.groups.classic import ClassicGroup
     from klamm.broker.groups.offsets import OffsetToCommit
     from klamm.broker.groups.registry import Entry, GroupRegistry
-    from klamm.broker.groups.settings import GroupSettings
+    from klamm.broker.groups.settings import GroupCoordinatorSettings
     from klamm.storage.changes import Change
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
@@ -44,7 +44,7 @@ FetchedOffsets: TypeAlias = "tuple[tuple[str, Sequence[tuple[int, FetchedOffset]
 """Fetched offsets by topic name and partition; None where nothing is committed."""
 
 
-class Topic(Protocol):
+class CommitTopic(Protocol):
     """The part of a topic that groups need."""
 
     @property
@@ -65,11 +65,11 @@ class Topic(Protocol):
 class Topics(Protocol):
     """The part of the topic catalog that groups need."""
 
-    def get(self, name: str, /) -> Topic | None:
+    def get(self, name: str, /) -> CommitTopic | None:
         """Return a topic by name; None if it does not exist."""
         ...
 
-    def by_id(self, topic_id: UUID, /) -> Topic | None:
+    def by_id(self, topic_id: UUID, /) -> CommitTopic | None:
         """Return a topic by id; None if it does not exist."""
         ...
 
@@ -94,7 +94,7 @@ class OffsetService:
     applies and submits the change, without an await between the check and the change.
     """
 
-    def __init__(self, registry: GroupRegistry, settings: GroupSettings, topics: Topics) -> None:
+    def __init__(self, registry: GroupRegistry, settings: GroupCoordinatorSettings, topics: Topics) -> None:
         self._registry = registry
         self._settings = settings
         self._topics = topics
@@ -241,7 +241,7 @@ class OffsetService:
 
         Args:
             group_id: Id of the group.
-            topics: Topic names with partitions; None for all committed offsets.
+            topics: CommitTopic names with partitions; None for all committed offsets.
             require_stable: Whether to withhold offsets that an open transaction may still change.
             time_slice: Time slice of the request; None for a new one.
 

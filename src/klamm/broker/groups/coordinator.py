@@ -20,7 +20,7 @@ from klamm.broker.groups.errors import (
 from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
 from klamm.broker.groups.registry import MAX_ID_BYTES, GroupRegistry
 from klamm.broker.groups.served_clock import ServedClock
-from klamm.broker.groups.settings import GroupSettings
+from klamm.broker.groups.settings import GroupCoordinatorSettings
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from klamm.broker.groups.classic import ClassicGroup
     from klamm.broker.groups.commits import Topics
     from klamm.broker.groups.model import JoinAttempt, MemberIdentity, SyncAttempt
-    from klamm.broker.groups.registry import Store
+    from klamm.broker.groups.registry import GroupStore
 
 Reply = TypeVar("Reply")
 
@@ -59,7 +59,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
+class DescribedGroup:
     """A group in ListGroups and DescribeGroups."""
 
     group_id: str
@@ -79,7 +79,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        store: Store,
+        store: GroupStore,
         get_config: Callable[[str], Any],
         topics: Topics,
         *,
@@ -95,7 +95,7 @@ class GroupCoordinator:
             now: Monotonic clock, seconds.
             wall_ms: Wall clock, milliseconds since the epoch.
         """
-        self._settings = GroupSettings.from_config(get_config)
+        self._settings = GroupCoordinatorSettings.from_config(get_config)
         self._clock = ServedClock(now)
         self._registry = GroupRegistry(store, self._settings, now=self._clock.now, wall_ms=wall_ms)
         self.offsets: Final = OffsetService(self._registry, self._settings, topics)
@@ -212,7 +212,7 @@ class GroupCoordinator:
 
     # ---- administration
 
-    def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupDescription]:
+    def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[DescribedGroup]:
         """Return all groups, or those with one of the given states and types. Upper and lower case are the same."""
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {kind.strip().lower() for kind in types}
@@ -224,7 +224,7 @@ class GroupCoordinator:
             if not wanted_states or group.state.value.lower() in wanted_states
         ]
 
-    def describe(self, group_id: str) -> GroupDescription:
+    def describe(self, group_id: str) -> DescribedGroup:
         """Return a group with its members.
 
         Raises:
@@ -281,9 +281,9 @@ def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
         answer.set_result(reply)
 
 
-def _describe(group: ClassicGroup, *, with_members: bool) -> GroupDescription:
+def _describe(group: ClassicGroup, *, with_members: bool) -> DescribedGroup:
     is_stable = group.state is GroupState.STABLE
-    return GroupDescription(
+    return DescribedGroup(
         group_id=group.group_id,
         state=group.state,
         protocol_type=group.protocol_type or "",

@@ -26,7 +26,7 @@ from klamm.storage.errors import DataDirectoryError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from klamm.broker.groups.settings import GroupSettings
+    from klamm.broker.groups.settings import GroupCoordinatorSettings
     from klamm.protocol.errors import ErrorCode
     from klamm.storage.changes import Change, PutGroupOffset, PutPendingOffset
 
@@ -36,7 +36,7 @@ MAX_ID_BYTES: Final = 32_000
 """Largest size of a group, instance or client id. Old protocol versions cannot send longer ones."""
 
 
-class Store(Protocol):
+class GroupStore(Protocol):
     """The part of the metadata store that groups need."""
 
     def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
@@ -71,7 +71,12 @@ class GroupRegistry:
     """Owner of all groups and committed offsets. Used on one event loop only, so it needs no lock."""
 
     def __init__(
-        self, store: Store, settings: GroupSettings, *, now: Callable[[], float], wall_ms: Callable[[], int]
+        self,
+        store: GroupStore,
+        settings: GroupCoordinatorSettings,
+        *,
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
     ) -> None:
         self.offsets = OffsetTable()
         self.pending = PendingOffsets()

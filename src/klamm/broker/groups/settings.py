@@ -14,7 +14,7 @@ MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class GroupCoordinatorSettings:
     """Broker configs of groups. The defaults are those of Kafka 4.1."""
 
     min_session_timeout_ms: int = 6_000
@@ -30,7 +30,7 @@ class GroupSettings:
     limits: GroupLimits = field(default_factory=GroupLimits)
 
     @classmethod
-    def from_config(cls, get: Callable[[str], Any]) -> GroupSettings:
+    def from_config(cls, get: Callable[[str], Any]) -> GroupCoordinatorSettings:
         """Read every config by Kafka's name; ``get`` returns numbers, or strings that contain numbers."""
         return cls(
             min_session_timeout_ms=int(get("group.min.session.timeout.ms")),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetching.response import FetchedBody, FetchedPartition
+from klamm.broker.fetching.response import FetchedBody, PartitionRead
 from klamm.broker.fetching.sessions import named_partitions
 from klamm.broker.route import Route
 from klamm.broker.topics.catalog import LEADER_EPOCH
@@ -63,7 +63,7 @@ class _Found:
     __slots__ = ("failed", "logs", "partitions", "seen", "size")
 
     def __init__(self) -> None:
-        self.partitions: list[tuple[FetchPartition, FetchedPartition]] = []
+        self.partitions: list[tuple[FetchPartition, PartitionRead]] = []
         self.logs: list[PartitionLog] = []
         self.seen: list[int] = []
         """The end of each log when it was looked at."""
@@ -119,7 +119,7 @@ async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, con
     left = min(request.max_bytes, int(str(context.services.configs.broker_value("fetch.max.bytes"))))
     for wanted in partitions:
         await context.time_slice.give_way()
-        answer = FetchedPartition(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)
+        answer = PartitionRead(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)
         found.partitions.append((wanted, answer))
         try:
             _find(wanted, answer, left, found, context, is_committed=request.isolation_level == _READ_COMMITTED)
@@ -134,7 +134,7 @@ async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, con
 
 def _find(
     wanted: FetchPartition,
-    answer: FetchedPartition,
+    answer: PartitionRead,
     left: int,
     found: _Found,
     context: RequestContext,
@@ -169,7 +169,7 @@ def _find(
     _tell_offsets(answer, log)
 
 
-def _tell_offsets(answer: FetchedPartition, log: PartitionLog) -> None:
+def _tell_offsets(answer: PartitionRead, log: PartitionLog) -> None:
     answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
     answer.last_stable_offset = log.last_stable_offset
 
@@ -197,7 +197,7 @@ async def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> Fe
     )
 
 
-def _read_small(answer: FetchedPartition, left: int) -> int:
+def _read_small(answer: PartitionRead, left: int) -> int:
     """Read the records of a partition if they are few enough; returns how many bytes were read."""
     records = answer.records
     if not isinstance(records, LogRange) or len(records) > left:
@@ -209,7 +209,7 @@ def _read_small(answer: FetchedPartition, left: int) -> int:
     return len(answer.records)
 
 
-def _has_news(wanted: FetchPartition, answer: FetchedPartition) -> bool:
+def _has_news(wanted: FetchPartition, answer: PartitionRead) -> bool:
     """Tell whether the client of a session has to hear of a partition, and remember what it hears."""
     told = wanted.told_high_watermark, wanted.told_log_start_offset
     wanted.told_high_watermark, wanted.told_log_start_offset = answer.high_watermark, answer.log_start_offset

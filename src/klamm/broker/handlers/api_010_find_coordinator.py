@@ -19,7 +19,7 @@ from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:
-    from klamm.broker.cluster import Node
+    from klamm.broker.cluster import AdvertisedBroker
     from klamm.broker.context import RequestContext
 
 API: Final = Api(key=ApiKey.FIND_COORDINATOR, min_version=0, max_version=6)
@@ -78,7 +78,7 @@ def _denied(key: str, key_type: int, context: RequestContext) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _find(key: str, key_type: int, context: RequestContext) -> Node | None:
+def _find(key: str, key_type: int, context: RequestContext) -> AdvertisedBroker | None:
     if key_type not in _TOPICS:
         return None
     ensure_internal_topic(_TOPICS[key_type], context.services)

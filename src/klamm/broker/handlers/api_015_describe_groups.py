@@ -21,7 +21,7 @@ from klamm.security.acls import AclOperation, AclResourceType
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
-    from klamm.broker.groups.coordinator import GroupDescription
+    from klamm.broker.groups.coordinator import DescribedGroup
 
 API: Final = Api(key=ApiKey.DESCRIBE_GROUPS, min_version=0, max_version=6)
 FIRST_VERSION_WITH_NOT_FOUND: Final = 6
@@ -60,7 +60,7 @@ def _answer(group_id: str, operations: int, context: RequestContext) -> Describe
         return DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.error_code)
 
 
-def _described(group: GroupDescription, operations: int) -> DescribeGroupsResponse.DescribedGroup:
+def _described(group: DescribedGroup, operations: int) -> DescribeGroupsResponse.DescribedGroup:
     return DescribeGroupsResponse.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,

@@ -17,7 +17,7 @@ from klamm.broker.attempt import NONE, ApiError, attempt
 from klamm.broker.pieces import NO_TAGS, with_items
 from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic
-from klamm.broker.topics.creation import NewTopic, TopicSpec, begin_topic, check_size
+from klamm.broker.topics.creation import CreatableTopic, TopicSpec, begin_topic, check_size
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, PolicyViolationError
@@ -126,16 +126,16 @@ def _admit(
 
 async def _begin(
     spec: _Result | TopicSpec, context: RequestContext, quota: MutationQuota, *, validate_only: bool
-) -> _Result | NewTopic:
+) -> _Result | CreatableTopic:
     if not isinstance(spec, TopicSpec):
         return spec
     begun, error = await attempt(lambda: begin_topic(spec, context, quota, validate_only=validate_only), api=API.key)
     return _failed(spec.name, error) if begun is None else begun
 
 
-async def _end(begun: _Result | NewTopic, context: RequestContext) -> _Result:
+async def _end(begun: _Result | CreatableTopic, context: RequestContext) -> _Result:
     """Wait until a topic that was begun is durable."""
-    if not isinstance(begun, NewTopic):
+    if not isinstance(begun, CreatableTopic):
         return begun
     durable, error = begun.durable, NONE
     if durable is not None:
@@ -143,7 +143,7 @@ async def _end(begun: _Result | NewTopic, context: RequestContext) -> _Result:
     return _created(begun, context) if error == NONE else _failed(begun.topic.name, error)
 
 
-def _created(created: NewTopic, context: RequestContext) -> _Result:
+def _created(created: CreatableTopic, context: RequestContext) -> _Result:
     topic = created.topic
     if not may_topic(context, AclOperation.DESCRIBE_CONFIGS, topic.name):
         return _Result(

@@ -59,7 +59,7 @@ _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
 """Where small reads land. One for all connections: a transport asks for a buffer, fills it and reports at once."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The broker's side of a connection. Loop-confined."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         endpoint: Endpoint,
         services: Services,
         routes: Mapping[int, Route],
-        connections: set[Connection],
+        connections: set[ClientConnection],
         limits: ConnectionLimits,
         roster: ClientRoster,
         max_frame_bytes: int,

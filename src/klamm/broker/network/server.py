@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.client_configs.roster import ClientRoster
-from klamm.broker.network.connection import Connection
+from klamm.broker.network.connection import ClientConnection
 from klamm.broker.network.outbox import UnreadBudget
 from klamm.broker.network.traffic import Traffic
 from klamm.broker.network.turns import Turns
@@ -67,7 +67,7 @@ class Server:
         self._services = services
         self._routes = routes
         self._max_frame_bytes = max_frame_bytes
-        self._connections: set[Connection] = set()
+        self._connections: set[ClientConnection] = set()
         self._servers: list[asyncio.Server] = []
         self._ids = itertools.count(1)
 
@@ -85,8 +85,8 @@ class Server:
             self._sweeper = loop.create_task(self._sweep())
         for node_id, sock in sockets.items():
 
-            def connection(node_id: int = node_id) -> Connection:
-                return Connection(
+            def connection(node_id: int = node_id) -> ClientConnection:
+                return ClientConnection(
                     session=Session(
                         connection_id=next(self._ids),
                         node_id=node_id,

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.policies.worker import Outcome, PolicyWorker
+from klamm.broker.policies.worker import PolicyOutcome, PolicyWorker
 from klamm.policy.errors import PolicyLoadError, PolicyTimeoutError
 from klamm.policy.loading import FreshModules, LoadedPolicy, load_policy
 
@@ -60,7 +60,7 @@ class PolicyGuard:
         self._properties = properties
         self._timeout_s = timeout_s
         self._instance = instance
-        self._unfinished: tuple[asyncio.Future[Outcome], float] | None = None
+        self._unfinished: tuple[asyncio.Future[PolicyOutcome], float] | None = None
         """A call that nobody waits for any more, since its client is gone, and when it began."""
         self._stragglers: list[PolicyWorker] = []
         self._is_inline = instance.loaded.only_computes
@@ -130,7 +130,7 @@ class PolicyGuard:
             raise self._too_late()
         return error
 
-    async def _finish(self, unfinished: tuple[asyncio.Future[Outcome], float]) -> Outcome:
+    async def _finish(self, unfinished: tuple[asyncio.Future[PolicyOutcome], float]) -> PolicyOutcome:
         """Wait for the call that runs; when it exceeds its time, another instance takes its place."""
         rest, began = unfinished
         remaining_s = began + self._timeout_s - asyncio.get_running_loop().time()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.decider import Decision
+    from klamm.broker.configs.decider import ConfigDecision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.policies.guard import Instance
     from klamm.storage.changes import PutConfig
@@ -86,7 +86,7 @@ class PolicySettings:
         """Return what is held from the decision until it is applied."""
         return contextlib.nullcontext() if self._policy is None else self._policy.turn()
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         """Reject a rules file that the policies cannot use; return whether other requests were served meanwhile.
 
         Raises:

@@ -19,7 +19,7 @@ PATIENCE_S: Final = 0.001
 _end_of_process = os._exit
 
 
-class Outcome(NamedTuple):
+class PolicyOutcome(NamedTuple):
     """What a piece of work led to."""
 
     value: Any
@@ -43,8 +43,8 @@ class PolicyWorker:
         self._done.acquire()
         self._work: Callable[[], Any] | None = None
         self._last_work: Callable[[], Any] | None = None
-        self._outcome = Outcome(None, None)
-        self._waiter: asyncio.Future[Outcome] | None = None
+        self._outcome = PolicyOutcome(None, None)
+        self._waiter: asyncio.Future[PolicyOutcome] | None = None
         self._seconds = 0.0
         self._is_stopping = False
         self._thread = _PolicyThread(target=self._run, name=name, daemon=True)
@@ -60,7 +60,7 @@ class PolicyWorker:
         """Wait for the end of the thread; blocks."""
         self._thread.join(timeout_s)
 
-    def begin(self, work: Callable[[], Any]) -> Outcome | None:
+    def begin(self, work: Callable[[], Any]) -> PolicyOutcome | None:
         """Hand work over; returns its outcome when it is quick, and None when there is one to wait for."""
         patience_s = PATIENCE_S if self._seconds < PATIENCE_S else 0
         self._work = work
@@ -70,7 +70,7 @@ class PolicyWorker:
             return self._outcome
         return None
 
-    def rest(self) -> asyncio.Future[Outcome]:
+    def rest(self) -> asyncio.Future[PolicyOutcome]:
         """Return what is done when the work is; to be called once, after ``begin`` returned None."""
         waiter = self._waiter = self._loop.create_future()
         if self._done.acquire(blocking=False):
@@ -103,9 +103,9 @@ class PolicyWorker:
                     break
                 started = time.perf_counter()
                 try:
-                    outcome = Outcome(work(), None)
+                    outcome = PolicyOutcome(work(), None)
                 except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
-                    outcome = Outcome(None, error)
+                    outcome = PolicyOutcome(None, error)
                 self._seconds = time.perf_counter() - started
                 self._outcome = outcome
                 del work, outcome
@@ -118,7 +118,7 @@ class PolicyWorker:
         except BaseException:  # noqa: BLE001, S110 -- interrupted, or the event loop is gone
             pass
 
-    def _tell(self, waiter: asyncio.Future[Outcome]) -> None:
+    def _tell(self, waiter: asyncio.Future[PolicyOutcome]) -> None:
         # The news may be old: then the waiter waits for something else, which is not done.
         if not waiter.done() and waiter is self._waiter and self._done.acquire(blocking=False):
             waiter.set_result(self._outcome)

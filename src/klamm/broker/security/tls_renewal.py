@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.decider import AlterConfigGuard, Decision
+    from klamm.broker.configs.decider import AlterConfigGuard, ConfigDecision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.security.listeners import Listener
 
@@ -66,7 +66,7 @@ class TlsRenewal:
         """Return what is held from the decision until it is applied."""
         return contextlib.nullcontext() if self._policy is None else self._policy.turn()
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         """Refuse TLS that could not be had; returns whether others were served meanwhile.
 
         Raises:

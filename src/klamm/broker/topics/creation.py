@@ -50,7 +50,7 @@ class TopicSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
+class CreatableTopic:
     """A topic that was created, or would have been."""
 
     topic: Topic
@@ -74,7 +74,7 @@ async def create_topic(spec: TopicSpec, context: RequestContext) -> Topic:
 
 async def begin_topic(
     spec: TopicSpec, context: RequestContext, quota: MutationQuota, *, validate_only: bool = False
-) -> NewTopic:
+) -> CreatableTopic:
     """Decide, and create in memory unless ``validate_only``; it does not wait for the disk.
 
     Raises:
@@ -96,9 +96,9 @@ async def begin_topic(
         topics = context.services.topics
         if validate_only:
             topic = Topic(name=spec.name, topic_id=topics.new_topic_id(), partitions=placement.partitions)
-            return NewTopic(topic=topic, configs=configs)
+            return CreatableTopic(topic=topic, configs=configs)
         topic, durable = topics.begin_create(spec.name, placement.partitions, configs=configs, author=context.author)
-    return NewTopic(topic=topic, configs=configs, durable=durable)
+    return CreatableTopic(topic=topic, configs=configs, durable=durable)
 
 
 async def _ask_policy(details: TopicDetails, spec: TopicSpec, context: RequestContext) -> bool:

@@ -30,7 +30,7 @@ from klamm.broker.time_slice import TimeSlice
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
-from klamm.broker.transactions.markers import Logs, end_decided, end_hanging, write_markers
+from klamm.broker.transactions.markers import MarkerLogs, end_decided, end_hanging, write_markers
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
 from klamm.broker.transactions.settings import TransactionSettings
 from klamm.broker.transactions.snapshot import from_payload, to_payload
@@ -58,7 +58,7 @@ _RETRY_S = 1.0
 """Delay before markers that could not be written to disk are retried, in seconds."""
 
 
-class Store(Protocol):
+class TransactionStore(Protocol):
     """The part of the metadata store that the coordinator needs."""
 
     def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
@@ -82,7 +82,7 @@ class ProducerIds(Protocol):
         ...
 
 
-class PendingOffsets(Protocol):
+class TransactionalOffsets(Protocol):
     """Group offsets that wait for the end of a transaction (TxnOffsetCommit)."""
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
@@ -100,12 +100,12 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        store: Store,
+        store: TransactionStore,
         get_config: Callable[[str], Any],
         *,
         producer_ids: ProducerIds,
-        logs: Logs,
-        offsets: PendingOffsets,
+        logs: MarkerLogs,
+        offsets: TransactionalOffsets,
         now_ms: Callable[[], int],
     ) -> None:
         """Read the settings; nothing is loaded before ``start``.
@@ -114,7 +114,7 @@ class TransactionCoordinator:
             store: Metadata store.
             get_config: Function that returns a broker config by Kafka's name.
             producer_ids: Source of new producer ids.
-            logs: Logs of all partitions.
+            logs: MarkerLogs of all partitions.
             offsets: Pending offsets of all groups.
             now_ms: Wall clock, milliseconds since the epoch.
         """

@@ -45,7 +45,7 @@ _UNKNOWN: Final = -2
 """Placeholder for a first offset: the log could not be opened when the transaction was decided."""
 
 
-class Store(Protocol):
+class DecisionStore(Protocol):
     """The part of the metadata store that decisions need."""
 
     def submit(self, changes: Sequence[Change], /) -> asyncio.Future[None]:
@@ -57,7 +57,7 @@ class Store(Protocol):
         ...
 
 
-class Logs(Protocol):
+class DecisionLogs(Protocol):
     """The part of the log manager that decisions need."""
 
     was_clean: bool
@@ -73,7 +73,7 @@ class Logs(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class TransactionDecision:
     """The outcome of one transaction and its first offset in each partition."""
 
     number: int
@@ -110,10 +110,10 @@ class Decisions:
         logs: The logs of all partitions.
     """
 
-    def __init__(self, store: Store, logs: Logs) -> None:
+    def __init__(self, store: DecisionStore, logs: DecisionLogs) -> None:
         self._store = store
         self._logs = logs
-        self._known: dict[int, Decision] = {}
+        self._known: dict[int, TransactionDecision] = {}
         self._ends: dict[int, dict[TransactionPartition, int]] = {}
         """For decisions with written markers: the end offset of each partition's log after its marker."""
         self._pending: dict[str, int] = {}
@@ -167,7 +167,7 @@ class Decisions:
         if not firsts:
             return ()
         self._number += 1
-        decision = Decision(
+        decision = TransactionDecision(
             number=self._number,
             transactional_id=prepared.transactional_id,
             producer_id=prepared.producer_id,
@@ -187,7 +187,7 @@ class Decisions:
         if number is not None:
             self._ends[number] = self._present_ends(self._known[number])
 
-    def find(self, log: PartitionLog, producer_id: int, epoch: int) -> Decision | None:
+    def find(self, log: PartitionLog, producer_id: int, epoch: int) -> TransactionDecision | None:
         """Return the decision about a producer's open transaction in a log; None if no decision is remembered.
 
         A decision with the same first offset is preferred to one that only matches by epoch.
@@ -253,7 +253,7 @@ class Decisions:
             return _UNKNOWN
         return NO_OFFSET if log is None else log.producers.open_offset_of(producer_id)
 
-    def _present_ends(self, decision: Decision) -> dict[TransactionPartition, int]:
+    def _present_ends(self, decision: TransactionDecision) -> dict[TransactionPartition, int]:
         ends = {}
         for partition in decision.first_offsets:
             try:
@@ -271,7 +271,7 @@ def _consume_error(change: asyncio.Future[None]) -> None:
         change.exception()
 
 
-def _to_payload(decision: Decision) -> bytes:
+def _to_payload(decision: TransactionDecision) -> bytes:
     facts = {name: getattr(decision, name) for name in _PLAIN}
     by_topic: dict[UUID, list[int]] = {}
     for (topic_id, partition), first in decision.first_offsets.items():
@@ -280,10 +280,10 @@ def _to_payload(decision: Decision) -> bytes:
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def _from_payload(row: PutDecision) -> Decision:
+def _from_payload(row: PutDecision) -> TransactionDecision:
     try:
         facts = json.loads(row.payload)
-        return Decision(
+        return TransactionDecision(
             number=row.number,
             first_offsets={
                 TransactionPartition(UUID(hex=topic), partition): first

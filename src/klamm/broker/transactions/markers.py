@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _COMMITS: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 
 
-class Logs(decisions.Logs, Protocol):
+class MarkerLogs(decisions.DecisionLogs, Protocol):
     """The part of the log manager that the coordinator needs."""
 
     def loaded(self) -> Iterable[PartitionLog]:
@@ -34,14 +34,14 @@ class Logs(decisions.Logs, Protocol):
 
 
 def write_markers(
-    logs: Logs, transaction: Transaction, now_ms: int, *, is_replay: bool = False
+    logs: MarkerLogs, transaction: Transaction, now_ms: int, *, is_replay: bool = False
 ) -> Iterator[StorageError | None]:
     """Append the marker of a decided transaction to each of its partitions, one partition per step.
 
     Deleted topics are skipped. A rejected marker does not keep the other partitions from getting theirs.
 
     Args:
-        logs: Logs of all partitions.
+        logs: MarkerLogs of all partitions.
         transaction: Decided transaction. The markers carry its epoch, which fences late writes of an older epoch.
         now_ms: Milliseconds since the epoch.
         is_replay: Whether some of the markers may already be in the logs.
@@ -62,7 +62,7 @@ def write_markers(
             yield None
 
 
-def _open(logs: Logs, wanted: TransactionPartition) -> PartitionLog | None:
+def _open(logs: MarkerLogs, wanted: TransactionPartition) -> PartitionLog | None:
     try:
         return logs.get(wanted.topic_id, wanted.partition)
     except OSError as error:
@@ -90,7 +90,7 @@ def _write(log: PartitionLog, control_type: ControlType, producer_id: int, epoch
         logger.warning("Partition %s: the transaction marker is not written: %s", log.name, error)
 
 
-def end_decided(logs: Logs, remembered: decisions.Decisions, now_ms: int) -> bool:
+def end_decided(logs: MarkerLogs, remembered: decisions.Decisions, now_ms: int) -> bool:
     """End the transactions that are open in a log although they were decided: a power cut lost their markers.
 
     Returns:
@@ -117,7 +117,7 @@ def end_decided(logs: Logs, remembered: decisions.Decisions, now_ms: int) -> boo
     return is_complete
 
 
-def end_hanging(logs: Logs, transactions: Mapping[str, Transaction], now_ms: int) -> None:
+def end_hanging(logs: MarkerLogs, transactions: Mapping[str, Transaction], now_ms: int) -> None:
     """End the transactions that are open in a log but belong to no ongoing transaction.
 
     Without this, the last stable offset would never advance, and readers with ``read_committed`` would wait forever.

@@ -15,7 +15,7 @@ from klamm.client.connection import ApiMissingError, ConnectionLostError
 from klamm.client.transactions import TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
-from klamm.mirror.copy.producer import Producer
+from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.copy.source_offset_writer import PositionWriter
 from klamm.mirror.copy.start import Start
@@ -138,7 +138,7 @@ class Copier:
             on_recreated=self._recreated,
             target_is_far=lambda: _FAR_S <= self._target.round_trip_s < math.inf,
         )
-        self._producer = Producer(
+        self._producer = CopyProducer(
             settings,
             self._target,
             self._copies,

@@ -23,10 +23,10 @@ from klamm.client.fetch import (
     fetch_request,
     fetched_partitions,
 )
-from klamm.client.fetch_sessions import FetchSession, Key
+from klamm.client.fetch_sessions import FetchSessionHandler, Key
 from klamm.mirror.copy.partition import CopyState, PartitionCopy
 from klamm.mirror.copy.refreshing import TopicRefreshes
-from klamm.mirror.source_offsets import Position
+from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -117,7 +117,7 @@ class Fetcher:
         self._in_flight: dict[tuple[int, _Lane], _Sent] = {}
         self._behind: dict[Key, None] = {}
         """All partitions that are in no session."""
-        self._sessions: dict[int, FetchSession] = {}
+        self._sessions: dict[int, FetchSessionHandler] = {}
         """What is caught up, by leader."""
         self._turn = 0
         self._nearest: dict[Key, int] = {}
@@ -220,7 +220,7 @@ class Fetcher:
                 continue
             wanted = self._next_records(copy)
             if copy.is_caught_up and (leader, _Lane.CAUGHT_UP) not in self._in_flight:
-                self._sessions.setdefault(leader, FetchSession()).want(wanted)
+                self._sessions.setdefault(leader, FetchSessionHandler()).want(wanted)
                 del self._behind[key]
             elif (leader, lane := _Lane.of_behind(key[1])) not in self._in_flight:
                 # What has just caught up goes with the others until a session can take it.
@@ -270,7 +270,7 @@ class Fetcher:
 
         self._submit((leader, lane), request, names, on_response, now, keys=frozenset(offsets))
 
-    def _send_session(self, leader: int, session: FetchSession, now: float) -> None:
+    def _send_session(self, leader: int, session: FetchSessionHandler, now: float) -> None:
         request = session.request(self._settings.fetch_limits, read_committed=self._settings.read_committed)
 
         def on_response(response: FetchResponse, memory: FrameBuffer, version: int) -> None:
@@ -288,7 +288,7 @@ class Fetcher:
 
         self._submit((leader, _Lane.CAUGHT_UP), request, session.names, on_response, now)
 
-    def _settle(self, session: FetchSession, leader: int, key: Key) -> None:
+    def _settle(self, session: FetchSessionHandler, leader: int, key: Key) -> None:
         """Decide whether a partition that the session told something of stays in it."""
         copy = self._copies.get(key)
         goes_on = copy is not None and copy.state is not CopyState.STOPPED and self._fetch_from(key) == leader
@@ -403,7 +403,7 @@ class Fetcher:
                 f"the source lost records that were mirrored: it refused offset {copy.fetch_offset} as out of range, "
                 f"and holds {first} to {end} now"
             )
-            self._lost(copy, what, Position(first), now)
+            self._lost(copy, what, SourceOffset(first), now)
 
     def _diverged(self, copy: PartitionCopy, leader: EpochEnd, now: float) -> None:
         """Treat a log that has other records than were read before, as after an unclean leader election."""
@@ -412,9 +412,9 @@ class Fetcher:
             f"the source lost records that were mirrored, as after an unclean leader election: its log parts at offset "
             f"{offset} from what was read up to offset {copy.fetch_offset} of leader epoch {copy.last_fetched_epoch}"
         )
-        self._lost(copy, what, Position(offset, leader.leader_epoch), now)
+        self._lost(copy, what, SourceOffset(offset, leader.leader_epoch), now)
 
-    def _lost(self, copy: PartitionCopy, what: str, go_on_at: Position, now: float) -> None:
+    def _lost(self, copy: PartitionCopy, what: str, go_on_at: SourceOffset, now: float) -> None:
         """Stop, or go on at an earlier position if the file says so.
 
         Both wait until all records that were fetched before are on the target with their position, so that none of

@@ -12,7 +12,7 @@ from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.copy.epochs import FetchedEpochs
 from klamm.mirror.copy.refreshing import backoff_s
 from klamm.mirror.record_ages import RecentAges
-from klamm.mirror.source_offsets import Position
+from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class PartitionCopy:
         self.fetch_offset = offset
         self._epochs.begin(offset - 1, -1)
 
-    def rewind(self, position: Position) -> None:
+    def rewind(self, position: SourceOffset) -> None:
         """Go on at an earlier offset, which becomes the position. Only for a copy that ``is_settled``."""
         self.fetch_offset = self.acked_offset = position.next_offset
         self.committed_offset = self.end_offset = self._ahead_offset = -1
@@ -200,9 +200,9 @@ class PartitionCopy:
         return not (self.pending or self.in_flight) and self.committed_offset == self.acked_offset
 
     @property
-    def position(self) -> Position:
+    def position(self) -> SourceOffset:
         """What the positions topic is to say."""
-        return Position(self.acked_offset, self._epochs.before(self.acked_offset))
+        return SourceOffset(self.acked_offset, self._epochs.before(self.acked_offset))
 
     @property
     def last_fetched_epoch(self) -> int:

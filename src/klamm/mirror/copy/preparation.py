@@ -8,7 +8,7 @@ from klamm.client.fetch import FetchLimits
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
-from klamm.mirror.copy.transactions import TransactionSettings
+from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.groups.offset_sync_writer import SyncSettings
 from klamm.mirror.settings.clients import number
 from klamm.mirror.settings.keys import IsolationLevel, OffsetReset, OnSourceLoss, SyncsLocation
@@ -49,10 +49,10 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
     )
 
 
-def _transaction_settings(flow: FlowSettings) -> TransactionSettings | None:
+def _transaction_settings(flow: FlowSettings) -> ShardSettings | None:
     if flow.exactly_once is None:
         return None
-    return TransactionSettings(
+    return ShardSettings(
         id_prefix=flow.exactly_once.id_prefix,
         shards=flow.exactly_once.shards,
         shard=0,

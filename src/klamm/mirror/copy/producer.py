@@ -105,7 +105,7 @@ _Sent = dict[_Key, tuple[PartitionCopy, "Outgoing"]]
 """What a request held, by topic (name or id, as the answer tells it) and partition."""
 
 
-class Producer:
+class CopyProducer:
     """Sends what the partitions of a copier have queued. Thread-confined to it."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from klamm.client.fetch import FetchLimits
     from klamm.client.transport import ConnectionSettings
-    from klamm.mirror.copy.transactions import TransactionSettings
+    from klamm.mirror.copy.transactions import ShardSettings
     from klamm.mirror.groups.offset_sync_writer import SyncSettings
 
 
@@ -33,7 +33,7 @@ class CopySettings:
     """Bytes of the largest batch that small ones are joined to (``producer.batch.size``); 0: none are joined."""
     syncs: SyncSettings | None = None
     """None: no offset syncs are written."""
-    transactions: TransactionSettings | None = None
+    transactions: ShardSettings | None = None
     """None: at least once."""
     continue_after_loss: bool = False
     """Whether to go on where records of the source are gone for good (``klamm.on.source.loss``)."""

@@ -12,7 +12,7 @@ from klamm.client.connection import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.mirror import source_offsets
 from klamm.mirror.own_records import read_newest, write_records
-from klamm.mirror.source_offsets import Position, ShardPlan, SourcePartition
+from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ class PositionStore:
             case _:
                 pass
 
-    def write(self, moved: Mapping[PartitionTuple, Position], topic_ids: Mapping[PartitionTuple, UUID] = _NONE) -> None:
+    def write(
+        self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
+    ) -> None:
         """Write positions and wait until they are acknowledged; the ids only after them.
 
         Args:
@@ -121,7 +123,7 @@ class PositionStore:
                 write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
 
     def records(
-        self, moved: Mapping[PartitionTuple, Position], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
+        self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
     ) -> dict[int, list[Record]]:
         """Return the records of positions and topic ids, by partition of the topic; see ``write``."""
         placed = [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.copy.source_offset_store import PositionStore
     from klamm.mirror.groups.offset_sync_writer import SyncWriter
-    from klamm.mirror.source_offsets import Position
+    from klamm.mirror.source_offsets import SourceOffset
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 
@@ -26,7 +26,7 @@ _REFUSALS: Final = (ConnectionLostError, ApiMissingError, ProtocolError)
 class _Outcome(NamedTuple):
     """What became of what was to be written."""
 
-    positions: Mapping[PartitionTuple, Position]
+    positions: Mapping[PartitionTuple, SourceOffset]
     """Those that are on the target."""
     syncs: Exception | None
     """Why the offset syncs are not."""
@@ -59,7 +59,7 @@ class PositionWriter:
         """Tell whether something is being written, or was and nobody has collected it."""
         return self._running is not None
 
-    def begin(self, positions: Mapping[PartitionTuple, Position]) -> None:
+    def begin(self, positions: Mapping[PartitionTuple, SourceOffset]) -> None:
         """Begin to write positions and the offset syncs that are due; not while ``is_busy``.
 
         Args:
@@ -69,7 +69,7 @@ class PositionWriter:
         if positions or syncs:
             self._running = self._thread.submit(self._write, positions, syncs)
 
-    def _write(self, positions: Mapping[PartitionTuple, Position], syncs: Sequence[Record]) -> _Outcome:
+    def _write(self, positions: Mapping[PartitionTuple, SourceOffset], syncs: Sequence[Record]) -> _Outcome:
         refusal: Exception | None = None
         if self._syncs is not None and syncs:
             try:
@@ -87,7 +87,7 @@ class PositionWriter:
             positions = {}
         return _Outcome(positions, refusal)
 
-    def collect(self, *, wait: bool = False) -> Mapping[PartitionTuple, Position]:
+    def collect(self, *, wait: bool = False) -> Mapping[PartitionTuple, SourceOffset]:
         """Return the positions that are on the target since this was asked last; with ``wait`` when that is decided."""
         running = self._running
         if running is None or not (wait or running.done()):

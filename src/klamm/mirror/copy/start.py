@@ -10,7 +10,7 @@ from klamm.client.connection import ConnectionLostError
 from klamm.mirror import source_offsets
 from klamm.mirror.copy.fetcher import ON_LOSS_KEY
 from klamm.mirror.copy.partition import PartitionCopy
-from klamm.mirror.source_offsets import Position
+from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -155,10 +155,12 @@ class Start:
         return {p: found[_key(p)] for p in partitions if _key(p) in found}
 
     def _begun(self, begin: Mapping[PartitionId, int]) -> list[PartitionCopy]:
-        self._remember({_key(partition_id): Position(offset) for partition_id, offset in begin.items()}, list(begin))
+        self._remember(
+            {_key(partition_id): SourceOffset(offset) for partition_id, offset in begin.items()}, list(begin)
+        )
         return [PartitionCopy(partition_id, start_offset=at, committed=True) for partition_id, at in begin.items()]
 
-    def _remember(self, begin: Mapping[PartitionTuple, Position], partitions: Sequence[PartitionId]) -> None:
+    def _remember(self, begin: Mapping[PartitionTuple, SourceOffset], partitions: Sequence[PartitionId]) -> None:
         """Write positions, and the topics of the source that partitions belong to."""
         ids: dict[PartitionTuple, UUID] = {_key(p): self._source.topic_id(p.topic) for p in partitions}
         ids = {key: topic_id for key, topic_id in ids.items() if topic_id != ZERO_UUID}

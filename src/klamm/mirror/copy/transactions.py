@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client.connection import ConnectionLostError
 from klamm.client.records import RecordsRefusedError
-from klamm.client.transactions import TransactionCoordinator, TransactionLostError
+from klamm.client.transactions import TransactionLostError, TransactionManager
 from klamm.mirror.copy.partition import CopyState
 from klamm.mirror.copy.transaction_cost import Overhead
 from klamm.mirror.own_records import OwnRecords
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.source_offset_store import PositionStore
-    from klamm.mirror.source_offsets import Position
+    from klamm.mirror.source_offsets import SourceOffset
     from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 
@@ -60,7 +60,7 @@ _FENCED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
+class ShardSettings:
     """How a flow writes in transactions. Travels to Spark's tasks."""
 
     id_prefix: str
@@ -121,7 +121,7 @@ class ShardTransactions:
 
     def __init__(
         self,
-        settings: TransactionSettings,
+        settings: ShardSettings,
         store: PositionStore,
         *,
         positions_interval_s: float,
@@ -141,7 +141,7 @@ class ShardTransactions:
         self._store = store
         self._on_acknowledged = on_acknowledged
         self._positions_interval_s = positions_interval_s
-        self._coordinator = TransactionCoordinator(store.cluster, settings.transactional_id)
+        self._coordinator = TransactionManager(store.cluster, settings.transactional_id)
         self._identity: ProducerStamp | None = None
         self._phase = _Phase.IDLE
         self._added: set[PartitionTuple] = set()
@@ -155,7 +155,7 @@ class ShardTransactions:
         """Those whose positions may have moved since the last commit: it costs what they are, not what there are."""
         self._behind: PartitionCopy | None = None
         """Who was behind when it was asked last; while it is, nobody else is looked at."""
-        self._moved: dict[PartitionTuple, Position] = {}
+        self._moved: dict[PartitionTuple, SourceOffset] = {}
         self._records = OwnRecords({})
         """Positions, or what else is to be written before the open transaction is committed."""
         self._acknowledged: list[tuple[PartitionId, Outgoing, int]] = []
@@ -206,7 +206,7 @@ class ShardTransactions:
             self.write(self._store.plan_records(ShardPlan(self._settings.shards, tuple(theirs))))
             for count in theirs:
                 for shard in range(count):
-                    old = TransactionCoordinator(self._store.cluster, shard_id(self._settings.id_prefix, count, shard))
+                    old = TransactionManager(self._store.cluster, shard_id(self._settings.id_prefix, count, shard))
                     old.init(timeout_ms=self._settings.timeout_ms)
         self.write(self._store.plan_records(ShardPlan(self._settings.shards)))
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from klamm.mirror.control_records import TopicGoneError
 from klamm.mirror.errors import CLUSTER_ERRORS
 from klamm.mirror.groups.plans import accepted, is_more_recent, offsets_to_commit, remote_topic_of, translate_group
-from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.internal_topics import KNOWN_AFTER_S, create_internal_topic
-from klamm.mirror.model import AdminRefusedError, GroupState
+from klamm.mirror.model import AdminRefusedError, GroupUse
 from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.topics.config_sync import log_refusal
@@ -88,7 +88,7 @@ class GroupControl:
         self._refresh_due = self._checkpoints_due = self._sync_due = 0.0
         self._groups: tuple[str, ...] = ()
         self._skipped: dict[str, str] = {}
-        self._rows: dict[str, dict[Partition, GroupOffset]] = {}
+        self._rows: dict[str, dict[Partition, MirroredGroupOffset]] = {}
         """By group and source partition."""
         self._latencies: dict[str, dict[Partition, RecentAges]] = {}
         self._logged = LoggedReasons()
@@ -247,7 +247,7 @@ class GroupControl:
         newest = last if made is None or not is_more_recent(made, last) else made
         rows, where = self._rows.setdefault(group, {}), (translated.topic, translated.partition)
         before = rows.get(where)
-        rows[where] = GroupOffset(
+        rows[where] = MirroredGroupOffset(
             group=group,
             topic=translated.topic,
             partition=translated.partition,
@@ -279,7 +279,7 @@ class GroupControl:
     def _sync_offsets(self) -> None:
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
         states = self._target.describe_groups(groups)
-        idle = [group for group in groups if isinstance(state := states[group], GroupState) and state.is_idle]
+        idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
         current = self._target.group_offsets(idle)
         for group in groups:
             state, offsets = states[group], current.get(group, {})

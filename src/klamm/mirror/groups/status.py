@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffset:
+class MirroredGroupOffset:
     """A group's offset of one partition, at one moment."""
 
     group: str
@@ -41,7 +41,7 @@ class GroupOffset:
 class FlowGroups:
     """The groups of one flow."""
 
-    offsets: tuple[GroupOffset, ...] = ()
+    offsets: tuple[MirroredGroupOffset, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     """Groups of the source without any checkpoint, and why."""
     problem: str = ""

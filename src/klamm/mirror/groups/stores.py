@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class TopicReader(Protocol):
+class InternalTopicReader(Protocol):
     """Reads a topic of the mirror's own."""
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
@@ -47,7 +47,7 @@ class TopicWriter(Protocol):
 class SyncStore:
     """The offset syncs of one flow. Thread-confined."""
 
-    def __init__(self, reader: TopicReader, topic: str) -> None:
+    def __init__(self, reader: InternalTopicReader, topic: str) -> None:
         self._reader = reader
         self._topic = topic
         self._next_offset = 0
@@ -102,7 +102,12 @@ class CheckpointStore:
     """The newest checkpoint of each group and partition. Thread-confined."""
 
     def __init__(
-        self, reader: TopicReader, writer: TopicWriter, topic: str, *, wanted: Callable[[str], bool] = lambda _: True
+        self,
+        reader: InternalTopicReader,
+        writer: TopicWriter,
+        topic: str,
+        *,
+        wanted: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._reader = reader
         self._writer = writer

@@ -16,7 +16,7 @@ from klamm.client.security import Security
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
-from klamm.mirror.copy.transactions import TransactionSettings
+from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.groups.offset_sync_writer import SyncSettings
 from klamm.mirror.source_offsets import shard_of
 
@@ -108,7 +108,7 @@ def _settings(plain: Mapping[str, Any]) -> CopySettings:
     if (syncs := values["syncs"]) is not None:
         values["syncs"] = SyncSettings(**{**syncs, "connection": _connection(syncs["connection"])})
     if values["transactions"] is not None:
-        values["transactions"] = TransactionSettings(**values["transactions"])
+        values["transactions"] = ShardSettings(**values["transactions"])
     values["fetch_limits"] = FetchLimits(*values["fetch_limits"])
     return CopySettings(**values)
 

@@ -28,7 +28,7 @@ _LISTEN_EVERY_S: Final = 0.05
 _JOIN_S: Final = 60.0
 
 
-class Session:
+class LeaseSession:
     """The copiers of one group; may serve lease after lease in one process."""
 
     def __init__(self, shares: Sequence[Share]) -> None:
@@ -42,7 +42,7 @@ class Session:
             copier.close()
 
 
-_sessions: dict[int, Session] = {}
+_sessions: dict[int, LeaseSession] = {}
 """Sessions that ended their lease in order, by group; they may go on if the driver says so. One task at a time
 runs in a worker process, so nothing else touches it."""
 
@@ -68,7 +68,7 @@ class News:
 class _Lease:
     """One run of a session: watches the time and the channel, reports what the copiers did."""
 
-    def __init__(self, session: Session, channel: ChannelClient, *, lease: int, seconds: float) -> None:
+    def __init__(self, session: LeaseSession, channel: ChannelClient, *, lease: int, seconds: float) -> None:
         self._session = session
         self._channel = channel
         self._lease = lease
@@ -172,7 +172,7 @@ def serve(
         channel.close()
 
 
-def _resume(group: Group) -> Session:
+def _resume(group: Group) -> LeaseSession:
     """Return the session that the driver wants to go on, or a new one; sessions that others overtook are closed."""
     kept = _sessions.pop(group.number, None)
     for number in list(_sessions):
@@ -182,4 +182,4 @@ def _resume(group: Group) -> Session:
         if kept.token == group.session and kept.shares == group.shares:
             return kept
         kept.close()
-    return Session(group.shares)
+    return LeaseSession(group.shares)

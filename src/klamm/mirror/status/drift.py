@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from klamm.mirror.filters import ConfigPropertyFilter
-    from klamm.mirror.model import ConfigEntry
+    from klamm.mirror.model import TopicConfigEntry
 
 EXCLUDED = "excluded (config.properties.exclude)"
 TARGET_DEFAULT = "default of the target (use.defaults.from=target)"
@@ -37,8 +37,8 @@ class ConfigDifference:
 
 def config_differences(
     remote_topic: str,
-    source: Iterable[ConfigEntry],
-    target: Iterable[ConfigEntry],
+    source: Iterable[TopicConfigEntry],
+    target: Iterable[TopicConfigEntry],
     config_filter: ConfigPropertyFilter,
     *,
     replaces: bool = False,
@@ -67,7 +67,7 @@ def config_differences(
     return tuple(out)
 
 
-def _differs(entry: ConfigEntry, other: ConfigEntry | None) -> bool:
+def _differs(entry: TopicConfigEntry, other: TopicConfigEntry | None) -> bool:
     if other is None:
         return not entry.is_default
     return entry.value != other.value
@@ -75,8 +75,8 @@ def _differs(entry: ConfigEntry, other: ConfigEntry | None) -> bool:
 
 def _difference(
     remote_topic: str,
-    entry: ConfigEntry,
-    other: ConfigEntry | None,
+    entry: TopicConfigEntry,
+    other: TopicConfigEntry | None,
     planned: Mapping[str, str],
     config_filter: ConfigPropertyFilter,
 ) -> ConfigDifference:
@@ -93,7 +93,10 @@ def _difference(
 
 
 def _rule(
-    entry: ConfigEntry, other: ConfigEntry | None, planned: Mapping[str, str], config_filter: ConfigPropertyFilter
+    entry: TopicConfigEntry,
+    other: TopicConfigEntry | None,
+    planned: Mapping[str, str],
+    config_filter: ConfigPropertyFilter,
 ) -> str:
     if other is not None and entry.name in planned:
         return planned[entry.name]

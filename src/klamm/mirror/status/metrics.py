@@ -18,7 +18,7 @@ from klamm.monitoring.exposition import Page, label_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.groups.status import FlowGroups, GroupOffset
+    from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
     from klamm.mirror.progress import FlowProgress, PartitionStatus
     from klamm.mirror.record_ages import Ages
     from klamm.mirror.status.drift import ConfigDifference
@@ -152,7 +152,7 @@ def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
     )
 
 
-def _group_labels(flow: str, offset: GroupOffset) -> dict[str, str]:
+def _group_labels(flow: str, offset: MirroredGroupOffset) -> dict[str, str]:
     labels = _flow_labels(flow)
     return labels | {"group": offset.group, "topic": offset.remote_topic, "partition": str(offset.partition)}
 

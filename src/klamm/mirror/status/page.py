@@ -13,7 +13,7 @@ from klamm.monitoring.html import NO_ICON, page
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.groups.status import FlowGroups, GroupOffset
+    from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
     from klamm.mirror.progress import FlowProgress, PartitionStatus
     from klamm.mirror.status.drift import ConfigDifference
 
@@ -272,11 +272,11 @@ def _groups(flow: str, groups: FlowGroups) -> list[str]:
     ]
 
 
-def _reason_first(row: GroupOffset) -> tuple[bool, str, str, int]:
+def _reason_first(row: MirroredGroupOffset) -> tuple[bool, str, str, int]:
     return (not (row.reason or row.sync_reason), row.group, row.remote_topic, row.partition)
 
 
-def _group_row(row: GroupOffset) -> str:
+def _group_row(row: MirroredGroupOffset) -> str:
     translated = "-" if row.target_offset is None else f"{row.target_offset:,}"
     why = "; ".join(part for part in (row.reason, row.sync_reason) if part)
     # In a row of its own it is seen where the page is narrow, too.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from klamm.protocol.types import PartitionTuple
 
 
-class Position(NamedTuple):
+class ReportedPosition(NamedTuple):
     """A position and when it was written."""
 
     next_offset: int
@@ -39,7 +39,7 @@ class Found:
 
     topics: Mapping[str, int]
     """All topics of the target, and how many partitions they have."""
-    positions: dict[PartitionTuple, Position] = field(default_factory=dict)
+    positions: dict[PartitionTuple, ReportedPosition] = field(default_factory=dict)
     """By topic and partition of the source."""
     plan: ShardPlan | None = None
     heartbeats: list[Heartbeat] = field(default_factory=list)

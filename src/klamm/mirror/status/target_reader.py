@@ -19,14 +19,14 @@ from klamm.mirror.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.keys import SyncsLocation
 from klamm.mirror.status.newest_records import newest_timestamps
-from klamm.mirror.status.report import Found, Position, piece_together
+from klamm.mirror.status.report import Found, ReportedPosition, piece_together
 from klamm.mirror.status.tail_reader import Tail, read_tail
 from klamm.mirror.topics.plans import selected_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.model import TopicDescription
+    from klamm.mirror.model import TopicSummary
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.status.model import FlowSight
     from klamm.protocol.records import Record
@@ -90,7 +90,7 @@ def look(wanted: Wanted) -> FlowSight:
     return piece_together(flow, found, selected, any_target=not wanted.knows_target_alias)
 
 
-def list_topics(flow: FlowSettings) -> Mapping[str, TopicDescription]:
+def list_topics(flow: FlowSettings) -> Mapping[str, TopicSummary]:
     """Return all topics of a flow's target.
 
     Raises:
@@ -112,7 +112,7 @@ def _connect(flow: FlowSettings, side: Literal["source", "target"]) -> Cluster:
 
 def _topics(
     cluster: Cluster, flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int
-) -> Mapping[str, TopicDescription]:
+) -> Mapping[str, TopicSummary]:
     cluster.refresh([])  # an admin client would try again and again where nobody listens
     with contextlib.closing(KafkaAdmin.of(flow, side, timeout_ms=timeout_ms)) as admin:
         return admin.list_topics()
@@ -127,7 +127,7 @@ def source_aliases(topics: Iterable[str]) -> list[str]:
 class _Looking:
     """One look at the target. Each part for itself: a right that is missing hides no more than it must."""
 
-    def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, TopicDescription]) -> None:
+    def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, TopicSummary]) -> None:
         self._wanted = wanted
         self._flow = wanted.flow
         self._cluster = cluster
@@ -181,7 +181,7 @@ class _Looking:
                 if offset is None:
                     self._found.positions.pop((where.topic, where.partition), None)
                 else:
-                    self._found.positions[where.topic, where.partition] = Position(offset + 1, record.timestamp)
+                    self._found.positions[where.topic, where.partition] = ReportedPosition(offset + 1, record.timestamp)
             elif source_offsets.parse_own_key(key) == alias:
                 self._found.plan = source_offsets.parse_shard_plan(record.value)
 

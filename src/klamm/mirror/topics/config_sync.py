@@ -13,7 +13,7 @@ from klamm.mirror.topics.plans import complete_configs, plan_config_operations, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin
+    from klamm.mirror.model import MirrorAdmin, TopicConfigEntry, TopicConfigOperation
     from klamm.mirror.settings.flow import FlowSettings
 
 logger = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class ConfigSync:
         return not self.uses_legacy
 
     def plan_replacement(
-        self, described: Mapping[str, tuple[ConfigEntry, ...]]
-    ) -> dict[str, tuple[ConfigOperation, ...]]:
+        self, described: Mapping[str, tuple[TopicConfigEntry, ...]]
+    ) -> dict[str, tuple[TopicConfigOperation, ...]]:
         """Return what AlterConfigs would change, by remote topic; one that can not be described is left out."""
         remote = {self._settings.remote_topic(topic): topic for topic in described}
         current = self._target.describe_topic_configs(list(remote))
@@ -82,7 +82,9 @@ class ConfigSync:
             if not isinstance(entries := current.get(name, ()), AdminRefusedError)
         }
 
-    def plan(self, described: Mapping[str, tuple[ConfigEntry, ...]]) -> dict[str, tuple[ConfigOperation, ...]]:
+    def plan(
+        self, described: Mapping[str, tuple[TopicConfigEntry, ...]]
+    ) -> dict[str, tuple[TopicConfigOperation, ...]]:
         """Return the incremental operations by remote topic that would change something.
 
         Those on configs that the target does not know are among them.
@@ -114,8 +116,8 @@ class ConfigSync:
         return remote_topic in self._known
 
     def without_unknown(
-        self, planned: Mapping[str, tuple[ConfigOperation, ...]]
-    ) -> dict[str, tuple[ConfigOperation, ...]]:
+        self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]
+    ) -> dict[str, tuple[TopicConfigOperation, ...]]:
         """Return the operations on configs that the target knows: it would refuse all changes of the topic."""
         known = {
             topic: tuple(each for each in operations if self.is_known(topic, each.name))
@@ -123,7 +125,7 @@ class ConfigSync:
         }
         return {topic: operations for topic, operations in known.items() if operations}
 
-    def _tell_unknown(self, planned: Mapping[str, tuple[ConfigOperation, ...]]) -> None:
+    def _tell_unknown(self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]) -> None:
         """Log which configs the target does not know, once until their values change."""
         unknown = {
             (topic, each.name): each.value
@@ -139,7 +141,7 @@ class ConfigSync:
                 )  # fmt: skip
         self._told_unknown = unknown
 
-    def _describe(self, topics: Sequence[str]) -> dict[str, tuple[ConfigEntry, ...]]:
+    def _describe(self, topics: Sequence[str]) -> dict[str, tuple[TopicConfigEntry, ...]]:
         out = {}
         for topic, entries in self._source.describe_topic_configs(list(topics)).items():
             if isinstance(entries, AdminRefusedError):
@@ -149,7 +151,7 @@ class ConfigSync:
                 out[topic] = entries
         return out
 
-    def _apply(self, planned: Mapping[str, Sequence[ConfigOperation]]) -> None:
+    def _apply(self, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
         outcomes = self._target.incremental_alter_topic_configs(planned)
         for name, refused in outcomes.items():
             self._tell(name, refused)
@@ -180,7 +182,7 @@ class ConfigSync:
         )
         self.uses_legacy = True
 
-    def _replace(self, described: Mapping[str, tuple[ConfigEntry, ...]]) -> None:
+    def _replace(self, described: Mapping[str, tuple[TopicConfigEntry, ...]]) -> None:
         complete = {
             self._settings.remote_topic(topic): complete_configs(entries, self._settings.config_filter)
             for topic, entries in described.items()

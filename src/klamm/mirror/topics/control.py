@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.internal_topics import EXISTS, create_internal_topic
-from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewTopic
+from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError, NewRemoteTopic
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress import FlowState
 from klamm.mirror.reasons import LoggedReasons
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.mirror.model import MirrorAdmin, TopicDescription
+    from klamm.mirror.model import MirrorAdmin, TopicSummary
     from klamm.mirror.progress import MirrorStatus
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import HeartbeatSettings
@@ -201,7 +201,7 @@ class FlowControl:
         self._tell_gone(selected)
         self._assign(selected, counts)
 
-    def _create(self, names: Sequence[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:
+    def _create(self, names: Sequence[str], topics: Mapping[str, TopicSummary]) -> dict[str, int]:
         """Create remote topics; returns the partition counts of those that exist now.
 
         A list of topics asked for right afterwards need not show them yet.
@@ -242,7 +242,7 @@ class FlowControl:
         unlisted = {name for name, refused in outcomes.items() if refused and refused.error_name == EXISTS}
         return counts | {name: copied[name] for name in unlisted & copied.keys()}
 
-    def _create_without_unknown_configs(self, topics: Sequence[NewTopic]) -> dict[str, AdminRefusedError | None]:
+    def _create_without_unknown_configs(self, topics: Sequence[NewRemoteTopic]) -> dict[str, AdminRefusedError | None]:
         """Try again without the configs that the target does not know, such as those of another vendor."""
         if not topics:
             return {}
@@ -289,7 +289,7 @@ class FlowControl:
         setting = f"replication.factor={self._settings.replication_factor}"
         return AdminRefusedError(refused.error_name, f"{setting}: {str(refused).partition(': ')[2]}")
 
-    def _tell_if_none(self, here: Mapping[str, TopicDescription], selected: Sequence[TopicDescription]) -> None:
+    def _tell_if_none(self, here: Mapping[str, TopicSummary], selected: Sequence[TopicSummary]) -> None:
         """Say once that nothing of the source is mirrored: an expression may be misspelt."""
         policy = self._settings.policy
         is_none = all(is_heartbeats_topic(policy, topic.name) for topic in selected)
@@ -301,7 +301,7 @@ class FlowControl:
             )  # fmt: skip
         self._is_none_selected = is_none
 
-    def _tell_gone(self, selected: Sequence[TopicDescription]) -> None:
+    def _tell_gone(self, selected: Sequence[TopicSummary]) -> None:
         still = {topic.name for topic in selected}
         for topic, remote_topic, _ in self._assignment:
             if topic not in still:
@@ -310,7 +310,7 @@ class FlowControl:
                     self._settings.name, topic, self._settings.source.alias, remote_topic, self._settings.target.alias,
                 )  # fmt: skip
 
-    def _assign(self, selected: Sequence[TopicDescription], counts: Mapping[str, int]) -> None:
+    def _assign(self, selected: Sequence[TopicSummary], counts: Mapping[str, int]) -> None:
         """Publish what can be copied: partitions that exist on both sides."""
         assignment = []
         for topic in selected:

@@ -32,7 +32,7 @@ _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
 
 
-class RecordWriter(Protocol):
+class HeartbeatWriter(Protocol):
     """Writes records to a topic of the mirror's own."""
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
@@ -54,7 +54,7 @@ class Heartbeats:
         self,
         settings: HeartbeatSettings,
         admin: MirrorAdmin,
-        writer: RecordWriter,
+        writer: HeartbeatWriter,
         *,
         others: OtherMirrors | None = None,
         now: Callable[[], float] = time.time,

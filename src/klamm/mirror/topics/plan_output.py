@@ -21,7 +21,7 @@ from klamm.mirror.topics.plans import plan_new_topic, plan_topics, selected_topi
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.mirror.model import ConfigEntry, ConfigOperation, MirrorAdmin, NewTopic, TopicDescription
+    from klamm.mirror.model import MirrorAdmin, NewRemoteTopic, TopicConfigEntry, TopicConfigOperation, TopicSummary
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
 
@@ -103,7 +103,7 @@ def plan_flow(
     here, there = source.list_topics(), target.list_topics()
     selected = {topic.name: topic for topic in selected_topics(here, flow.selection)}
     plan = plan_topics(selected.values(), there, flow.remote_topic)
-    described: dict[str, tuple[ConfigEntry, ...]] = {}
+    described: dict[str, tuple[TopicConfigEntry, ...]] = {}
     denied = []
     for name, entries in source.describe_topic_configs(list(selected)).items():
         if isinstance(entries, AdminRefusedError):
@@ -135,7 +135,7 @@ class _Side(NamedTuple):
 
     alias: str
     admin: MirrorAdmin
-    topics: Mapping[str, TopicDescription]
+    topics: Mapping[str, TopicSummary]
 
 
 class _Checks:
@@ -144,7 +144,7 @@ class _Checks:
     def __init__(self) -> None:
         self.refused: list[str] = []
 
-    def create(self, side: _Side, topics: Sequence[NewTopic], setting: str) -> None:
+    def create(self, side: _Side, topics: Sequence[NewRemoteTopic], setting: str) -> None:
         """Check topics that would be created, with the key of the file that sets their replication factor."""
         if not topics:
             return
@@ -160,7 +160,7 @@ class _Checks:
             outcomes = admin.create_partitions(counts, validate_only=True)
             self._note(outcomes, f"more partitions on cluster {alias}")
 
-    def alter(self, alias: str, admin: MirrorAdmin, planned: Mapping[str, Sequence[ConfigOperation]]) -> None:
+    def alter(self, alias: str, admin: MirrorAdmin, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
         """Check topics whose configs would be changed."""
         if planned:
             outcomes = admin.incremental_alter_topic_configs(planned, validate_only=True)
@@ -174,7 +174,7 @@ class _Checks:
         ]
 
 
-def _with_known_configs(side: _Side, topics: Sequence[NewTopic]) -> list[NewTopic]:
+def _with_known_configs(side: _Side, topics: Sequence[NewRemoteTopic]) -> list[NewRemoteTopic]:
     """Return topics without the configs that a cluster does not know: the mirror leaves them out, too."""
     names = list(side.topics)[:1]
     described = side.admin.describe_topic_configs(names).get(names[0]) if names else None
@@ -232,7 +232,7 @@ def _partitions(count: int) -> str:
     return f"{count} partition{'s' * (count != 1)}"
 
 
-def _new_topic(flow: FlowSettings, topic: TopicDescription, entries: tuple[ConfigEntry, ...]) -> NewTopic:
+def _new_topic(flow: FlowSettings, topic: TopicSummary, entries: tuple[TopicConfigEntry, ...]) -> NewRemoteTopic:
     return plan_new_topic(
         topic,
         entries,
@@ -242,7 +242,7 @@ def _new_topic(flow: FlowSettings, topic: TopicDescription, entries: tuple[Confi
     )
 
 
-def _new_line(new: NewTopic) -> str:
+def _new_line(new: NewRemoteTopic) -> str:
     configs = "".join(f" {key}={with_duration(key, value)}" for key, value in new.configs.items())
     return (
         f"+ topic {new.name}: {_partitions(new.partition_count)}, replication factor {new.replication_factor}{configs}"
@@ -252,7 +252,7 @@ def _new_line(new: NewTopic) -> str:
 def _configs(
     flow: FlowSettings,
     sync: ConfigSync,
-    described: Mapping[str, tuple[ConfigEntry, ...]],
+    described: Mapping[str, tuple[TopicConfigEntry, ...]],
     target: MirrorAdmin,
     checks: _Checks,
 ) -> list[str]:
@@ -285,7 +285,7 @@ def _unseen(flow: FlowSettings) -> str:
     return f"cluster {flow.target.alias} does not let them be described"
 
 
-def _unseen_lines(remote_name: str, operations: Sequence[ConfigOperation], why: str) -> list[str]:
+def _unseen_lines(remote_name: str, operations: Sequence[TopicConfigOperation], why: str) -> list[str]:
     """Return lines for what is sent to a topic whose configs may not be described."""
     set_to = [each for each in operations if each.operation is OperationType.SET]
     lines = [
@@ -297,7 +297,7 @@ def _unseen_lines(remote_name: str, operations: Sequence[ConfigOperation], why: 
     return lines
 
 
-def _config_line(remote_name: str, operation: ConfigOperation) -> str:
+def _config_line(remote_name: str, operation: TopicConfigOperation) -> str:
     old = "" if operation.old_value is None else with_duration(operation.name, operation.old_value)
     new = with_duration(operation.name, operation.value or "")
     if operation.operation is OperationType.DELETE:

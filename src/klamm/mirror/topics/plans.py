@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.mirror.filters import source_defaults_wanted
-from klamm.mirror.model import ConfigOperation, NewTopic, OperationType
+from klamm.mirror.model import NewRemoteTopic, OperationType, TopicConfigOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from klamm.mirror.filters import ConfigPropertyFilter, TopicSelection
-    from klamm.mirror.model import ConfigEntry, TopicDescription
+    from klamm.mirror.model import TopicConfigEntry, TopicSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +25,14 @@ class TopicPlan:
     """Remote topics with fewer partitions than their source, and the number to reach."""
 
 
-def selected_topics(source: Mapping[str, TopicDescription], selection: TopicSelection) -> tuple[TopicDescription, ...]:
+def selected_topics(source: Mapping[str, TopicSummary], selection: TopicSelection) -> tuple[TopicSummary, ...]:
     """Return the source topics that a flow mirrors, by name."""
     return tuple(source[name] for name in sorted(source) if selection.includes(name))
 
 
 def plan_topics(
-    selected: Iterable[TopicDescription],
-    target: Mapping[str, TopicDescription],
+    selected: Iterable[TopicSummary],
+    target: Mapping[str, TopicSummary],
     remote_topic: Callable[[str], str],
 ) -> TopicPlan:
     """Compare source topics with the target's.
@@ -51,15 +51,15 @@ def plan_topics(
 
 
 def plan_new_topic(
-    topic: TopicDescription,
-    entries: Iterable[ConfigEntry],
+    topic: TopicSummary,
+    entries: Iterable[TopicConfigEntry],
     *,
     remote_name: str,
     replication_factor: int,
     config_filter: ConfigPropertyFilter,
-) -> NewTopic:
+) -> NewRemoteTopic:
     """Describe the remote topic of a source topic, with its final configs before any record arrives."""
-    return NewTopic(
+    return NewRemoteTopic(
         name=remote_name,
         partition_count=topic.partition_count,
         replication_factor=replication_factor,
@@ -67,7 +67,7 @@ def plan_new_topic(
     )
 
 
-def complete_configs(entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter) -> dict[str, str]:
+def complete_configs(entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter) -> dict[str, str]:
     """Return the complete set that AlterConfigs (replace-all) and CreateTopics send.
 
     Configs that are defaults on the source are left out unless source defaults are wanted; so are excluded,
@@ -81,11 +81,11 @@ def complete_configs(entries: Iterable[ConfigEntry], config_filter: ConfigProper
 
 
 def plan_config_operations(
-    entries: Iterable[ConfigEntry],
+    entries: Iterable[TopicConfigEntry],
     config_filter: ConfigPropertyFilter,
     *,
-    target: Iterable[ConfigEntry] | None = None,
-) -> tuple[ConfigOperation, ...]:
+    target: Iterable[TopicConfigEntry] | None = None,
+) -> tuple[TopicConfigOperation, ...]:
     """Return the operations of one topic for IncrementalAlterConfigs.
 
     Args:
@@ -102,8 +102,8 @@ def plan_config_operations(
 
 
 def plan_replacement(
-    entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter, *, target: Iterable[ConfigEntry]
-) -> tuple[ConfigOperation, ...]:
+    entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter, *, target: Iterable[TopicConfigEntry]
+) -> tuple[TopicConfigOperation, ...]:
     """Return what AlterConfigs changes on a remote topic: it also resets what the complete set does not hold.
 
     Args:
@@ -121,14 +121,14 @@ def plan_replacement(
     return (*(operation for operation in written if _changes(operation, own)), *reset)
 
 
-def _syncable(entries: Iterable[ConfigEntry], config_filter: ConfigPropertyFilter) -> Iterable[ConfigEntry]:
+def _syncable(entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter) -> Iterable[TopicConfigEntry]:
     for entry in entries:
         hidden = entry.read_only or entry.is_sensitive
         if not hidden and config_filter.should_replicate_config_property(entry.name):
             yield entry
 
 
-def _operation(entry: ConfigEntry, config_filter: ConfigPropertyFilter) -> ConfigOperation:
+def _operation(entry: TopicConfigEntry, config_filter: ConfigPropertyFilter) -> TopicConfigOperation:
     if not entry.is_default:
         rule = "set on the source topic"
     elif source_defaults_wanted(config_filter, entry.name):
@@ -137,21 +137,21 @@ def _operation(entry: ConfigEntry, config_filter: ConfigPropertyFilter) -> Confi
         return _delete(entry.name, "not set on the source topic (use.defaults.from=target)")
     if entry.value is None:
         return _delete(entry.name, f"{rule}, without a value")
-    return ConfigOperation(name=entry.name, operation=OperationType.SET, value=entry.value, rule=rule)
+    return TopicConfigOperation(name=entry.name, operation=OperationType.SET, value=entry.value, rule=rule)
 
 
-def _delete(name: str, rule: str) -> ConfigOperation:
-    return ConfigOperation(name=name, operation=OperationType.DELETE, value=None, rule=rule)
+def _delete(name: str, rule: str) -> TopicConfigOperation:
+    return TopicConfigOperation(name=name, operation=OperationType.DELETE, value=None, rule=rule)
 
 
-def _changes(operation: ConfigOperation, own: Mapping[str, str | None]) -> bool:
+def _changes(operation: TopicConfigOperation, own: Mapping[str, str | None]) -> bool:
     if operation.operation is OperationType.DELETE:
         return operation.name in own
     return operation.name not in own or own[operation.name] != operation.value
 
 
-def _with_old_value(operation: ConfigOperation, own: Mapping[str, str | None]) -> ConfigOperation:
-    return ConfigOperation(
+def _with_old_value(operation: TopicConfigOperation, own: Mapping[str, str | None]) -> TopicConfigOperation:
+    return TopicConfigOperation(
         name=operation.name,
         operation=operation.operation,
         value=operation.value,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.decider import Decision, ResourceAlteration
+    from klamm.broker.configs.decider import ConfigDecision, ResourceAlteration
     from klamm.broker.configs.service import ConfigService
 
 TOPIC = ResourceType.TOPIC
@@ -40,7 +40,7 @@ class SlowGuard:
     def turn(self) -> asyncio.Lock:
         return self.lock
 
-    async def check(self, decision: Decision, author: Author, *, validate_only: bool) -> bool:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         assert author is ANNA
         assert not validate_only
         self.seen.append((decision.resource_name, dict(decision.result)))

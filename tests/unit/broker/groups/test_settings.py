@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from klamm.broker.groups.settings import GroupSettings
+from klamm.broker.groups.settings import GroupCoordinatorSettings
 
 KAFKA_DEFAULTS = {
     "group.min.session.timeout.ms": "6000",
@@ -14,10 +14,10 @@ KAFKA_DEFAULTS = {
 
 
 def test_the_defaults_are_kafkas_whether_read_as_numbers_or_texts() -> None:
-    assert GroupSettings.from_config(KAFKA_DEFAULTS.__getitem__) == GroupSettings()
+    assert GroupCoordinatorSettings.from_config(KAFKA_DEFAULTS.__getitem__) == GroupCoordinatorSettings()
 
 
 def test_minutes_become_milliseconds() -> None:
-    settings = GroupSettings.from_config({**KAFKA_DEFAULTS, "offsets.retention.minutes": 2}.__getitem__)
+    settings = GroupCoordinatorSettings.from_config({**KAFKA_DEFAULTS, "offsets.retention.minutes": 2}.__getitem__)
 
     assert settings.offsets_retention_ms == 120_000

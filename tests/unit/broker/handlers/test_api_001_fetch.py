@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.fetching.response import FetchedBody, FetchedPartition
+from klamm.broker.fetching.response import FetchedBody, PartitionRead
 from klamm.broker.fetching.sessions import EVICTION_MS
 from klamm.broker.handlers.api_001_fetch import ROUTE, handle
 from klamm.protocol.codec import decode, encode
@@ -76,9 +76,9 @@ def test_the_body_is_what_the_codec_would_write(version: int) -> None:
         error_code=ErrorCode.NONE,
         session_id=77,
         partitions=[
-            FetchedPartition(topic="a", topic_id=UUID(int=1), partition=3, high_watermark=9, records=b"x" * 200),
-            FetchedPartition(topic="b", topic_id=UUID(int=2), partition=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
-            FetchedPartition(topic="a", topic_id=UUID(int=1), partition=4, log_start_offset=5),
+            PartitionRead(topic="a", topic_id=UUID(int=1), partition=3, high_watermark=9, records=b"x" * 200),
+            PartitionRead(topic="b", topic_id=UUID(int=2), partition=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            PartitionRead(topic="a", topic_id=UUID(int=1), partition=4, log_start_offset=5),
         ],
     )
     if version >= 12:

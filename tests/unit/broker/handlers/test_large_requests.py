@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from klamm.broker.author import BROKER_ITSELF
-from klamm.broker.cluster import ClusterInfo, Node
+from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.handlers import (
     api_003_metadata,
@@ -65,7 +65,7 @@ class Broker:
                 await asyncio.sleep(0.001)
 
         other = asyncio.create_task(somebody_else())
-        nodes = (Node(node_id=1, host="a", port=1),)
+        nodes = (AdvertisedBroker(node_id=1, host="a", port=1),)
         context = make_context(
             self.configs,
             api_version=version,

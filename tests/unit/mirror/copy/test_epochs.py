@@ -9,7 +9,7 @@ import pytest
 from klamm.mirror import source_offsets
 from klamm.mirror.copy.epochs import FetchedEpochs
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.source_offsets import Position
+from klamm.mirror.source_offsets import SourceOffset
 
 
 def test_the_epoch_of_an_offset_is_that_of_the_batch_before_it() -> None:
@@ -39,17 +39,17 @@ def test_only_what_is_needed_is_kept() -> None:
 def test_a_position_that_skips_purged_records_has_no_epoch() -> None:
     """The epoch before the first offset of a log is not known, and an older one would be taken for a divergence."""
     copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=10, committed=True, leader_epoch=4)
-    assert copy.position == Position(10, 4)
+    assert copy.position == SourceOffset(10, 4)
     copy.skip_to(50)
-    assert copy.position == Position(50, -1)
+    assert copy.position == SourceOffset(50, -1)
     assert copy.last_fetched_epoch == -1
 
 
 def test_a_rewound_position_is_written_again() -> None:
     copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=50, committed=True, leader_epoch=4)
     assert copy.is_settled
-    copy.rewind(Position(20, 3))
-    assert copy.position == Position(20, 3)
+    copy.rewind(SourceOffset(20, 3))
+    assert copy.position == SourceOffset(20, 3)
     assert not copy.is_settled
     assert copy.acked_offset > copy.committed_offset
 

@@ -10,7 +10,7 @@ import pytest
 from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy.producer import Producer
+from klamm.mirror.copy.producer import CopyProducer
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
@@ -129,7 +129,7 @@ class Sending:
         }
         active: dict[tuple[str, int], PartitionCopy] = {}
         self.active = active
-        self.producer = Producer(
+        self.producer = CopyProducer(
             copy_settings("h:1", "h:2", alias="A"),
             cast("Cluster", self.target),
             self.copies,

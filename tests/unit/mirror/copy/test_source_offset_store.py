@@ -16,7 +16,7 @@ from klamm.client.transport import ConnectionSettings
 from klamm.mirror import own_records, source_offsets
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
-from klamm.mirror.source_offsets import Position, ShardPlan, SourcePartition
+from klamm.mirror.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_positions_go_where_kafkas_producer_sends_their_keys_also_after_the_topi
             key = source_offsets.key_bytes(SourcePartition("A", "orders", number))
             expected = partition_for_key(key, partitions)
             assert target.store.partition_of(PartitionId("orders", number, "A.orders")) == expected
-            records = target.store.records({("orders", number): Position(5)})
+            records = target.store.records({("orders", number): SourceOffset(5)})
             assert _content(records[expected]) == [(key, b'{"offset":4}')]
             assert list(records) == [expected]
 
@@ -129,4 +129,4 @@ def test_nothing_is_written_where_nothing_moved_even_if_the_topic_is_not_known(t
     target.store.cluster.topics.clear()
     assert target.store.records({}) == {}
     with pytest.raises(ConnectionLostError):
-        target.store.records({("orders", 0): Position(5)})
+        target.store.records({("orders", 0): SourceOffset(5)})

@@ -9,7 +9,7 @@ import pytest
 
 from klamm.client.connection import ApiMissingError, ConnectionLostError
 from klamm.mirror.copy.source_offset_writer import PositionWriter
-from klamm.mirror.source_offsets import Position
+from klamm.mirror.source_offsets import SourceOffset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.source_offset_store import PositionStore
     from klamm.mirror.groups.offset_sync_writer import SyncWriter
 
-MOVED = {("orders", 0): Position(7)}
+MOVED = {("orders", 0): SourceOffset(7)}
 _PATIENCE_S = 10.0
 
 
@@ -28,9 +28,9 @@ class Store:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.error: Exception | None = None
-        self.written: list[Mapping[tuple[str, int], Position]] = []
+        self.written: list[Mapping[tuple[str, int], SourceOffset]] = []
 
-    def write(self, moved: Mapping[tuple[str, int], Position]) -> None:
+    def write(self, moved: Mapping[tuple[str, int], SourceOffset]) -> None:
         assert self.may_go_on.wait(_PATIENCE_S)
         if self.error is not None:
             raise self.error

@@ -20,7 +20,7 @@ from klamm.mirror import own_records
 from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import PositionStore
-from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions, TransactionSettings
+from klamm.mirror.copy.transactions import HeldUpError, ShardSettings, ShardTransactions
 from klamm.mirror.source_offsets import ShardPlan, parse_key, parse_own_key, parse_shard_plan, parse_value
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, RecordBatch, decode_records, encode_batch
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TOPIC = "mm2-offsets.A.internal"
 POOL = BufferPool(max_free_bytes=1 << 20)
-SETTINGS = TransactionSettings(
+SETTINGS = ShardSettings(
     id_prefix="A-mm2-klamm-A", shards=4, shard=1, interval_s=1.0, shortest_s=0.1, timeout_ms=60_000
 )
 
@@ -103,7 +103,7 @@ class Coordinator:
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     made = Target()
     monkeypatch.setattr(Coordinator, "target", made, raising=False)
-    monkeypatch.setattr(module, "TransactionCoordinator", Coordinator)
+    monkeypatch.setattr(module, "TransactionManager", Coordinator)
     monkeypatch.setattr(own_records, "write_batches", made.write)
     return made
 

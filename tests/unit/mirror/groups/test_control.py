@@ -13,7 +13,7 @@ from klamm.mirror.groups.copied_runs import RunSync
 from klamm.mirror.groups.offset_translation import SyncPair
 from klamm.mirror.groups.status import FlowGroups, GroupStatus
 from klamm.mirror.groups.stores import CheckpointStore, SyncStore
-from klamm.mirror.model import AdminRefusedError, ClusterAwayError, Committed, GroupState
+from klamm.mirror.model import AdminRefusedError, ClusterAwayError, Committed, GroupUse
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
 from tests.support.mirror_fakes import FakeCluster
@@ -66,11 +66,11 @@ class GroupCluster(FakeCluster):
             raise ClusterAwayError("nobody answers")
         return list(self.offsets)
 
-    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupState | AdminRefusedError]:
+    def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupUse | AdminRefusedError]:
         def state(group: str) -> str:
             return "Stable" if self.members.get(group) else "Empty" if group in self.offsets else "Dead"
 
-        return {group: GroupState(state(group), self.members.get(group, 0)) for group in groups}
+        return {group: GroupUse(state(group), self.members.get(group, 0)) for group in groups}
 
     def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
         return {group: dict(self.offsets.get(group, {})) for group in groups}

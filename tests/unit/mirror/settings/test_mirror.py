@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.copy.preparation import copy_settings
-from klamm.mirror.model import ConfigEntry, OperationType
+from klamm.mirror.model import OperationType, TopicConfigEntry
 from klamm.mirror.naming import IdentityReplicationPolicy
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.key_reader import KeyReader
@@ -495,7 +495,7 @@ def test_a_filter_class_of_the_users_own_decides_what_is_synced_and_whose_defaul
         "        return name == 'retention.ms'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    entries = [ConfigEntry(name=name, value="1", config_source=5) for name in ("retention.ms", "segment.ms")]
+    entries = [TopicConfigEntry(name=name, value="1", config_source=5) for name in ("retention.ms", "segment.ms")]
     key = "A->B.config.property.filter.class = klamm_test_own_filters:"
     (deleted,) = plan_config_operations(entries, flow(key + "OnlyRetention\n").config_filter)
     assert (deleted.name, deleted.operation) == ("retention.ms", OperationType.DELETE)

@@ -8,7 +8,7 @@ from klamm.client.security import Security
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
-from klamm.mirror.copy.transactions import TransactionSettings
+from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.groups.offset_sync_writer import SyncSettings
 from klamm.mirror.spark.leases import Group, Share, deal, from_json, to_json
 
@@ -69,9 +69,7 @@ def test_a_group_travels_as_json() -> None:
 
 
 def in_transactions(given: Share, shards: int) -> Share:
-    transactions = TransactionSettings(
-        id_prefix="p", shards=shards, shard=0, interval_s=1.0, shortest_s=0.1, timeout_ms=9
-    )
+    transactions = ShardSettings(id_prefix="p", shards=shards, shard=0, interval_s=1.0, shortest_s=0.1, timeout_ms=9)
     return replace(given, settings=replace(given.settings, transactions=transactions))
 
 

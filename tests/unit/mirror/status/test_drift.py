@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
-from klamm.mirror.model import DYNAMIC_TOPIC_CONFIG, ConfigEntry
+from klamm.mirror.model import DYNAMIC_TOPIC_CONFIG, TopicConfigEntry
 from klamm.mirror.status.drift import EXCLUDED, SOURCE_ONLY, TARGET_DEFAULT, config_differences
 
 _DEFAULT = 5
@@ -12,8 +12,8 @@ _FILTER = DefaultConfigPropertyFilter(
 )
 
 
-def _entry(name: str, value: str | None, source: int = DYNAMIC_TOPIC_CONFIG) -> ConfigEntry:
-    return ConfigEntry(name=name, value=value, config_source=source)
+def _entry(name: str, value: str | None, source: int = DYNAMIC_TOPIC_CONFIG) -> TopicConfigEntry:
+    return TopicConfigEntry(name=name, value=value, config_source=source)
 
 
 def test_equal_topics_have_no_difference() -> None:
@@ -61,8 +61,8 @@ def test_a_config_that_the_target_lacks_is_named() -> None:
 
 
 def test_what_can_not_be_synced_is_not_compared() -> None:
-    hidden = ConfigEntry(name="secret", value=None, config_source=1, is_sensitive=True)
-    fixed = ConfigEntry(name="fixed", value="1", config_source=1, read_only=True)
+    hidden = TopicConfigEntry(name="secret", value=None, config_source=1, is_sensitive=True)
+    fixed = TopicConfigEntry(name="fixed", value="1", config_source=1, read_only=True)
     assert config_differences("A.t", [hidden, fixed], [], _FILTER) == ()
 
 

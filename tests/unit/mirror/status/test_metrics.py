@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.record_ages import Ages
 from klamm.mirror.status.drift import ConfigDifference
@@ -92,7 +92,7 @@ def test_only_what_the_sync_would_change_is_drift() -> None:
 def test_checkpoints_have_the_gauges_of_mirror_checkpoint_connector() -> None:
     """K894-47."""
     # given
-    offset = GroupOffset(
+    offset = MirroredGroupOffset(
         group="g",
         topic="orders",
         partition=3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.status.drift import TARGET_DEFAULT, ConfigDifference
 from klamm.mirror.status.page import MAX_ROWS, render
@@ -87,7 +87,7 @@ def test_ten_thousand_topics_make_a_page_that_can_be_read() -> None:
 def test_groups_stand_with_their_translated_offsets_and_reasons() -> None:
     # given
     status = MirrorStatus(["A->B"])
-    offset = GroupOffset(
+    offset = MirroredGroupOffset(
         group="g", topic="orders", partition=1, remote_topic="A.orders", source_offset=7, target_offset=6,
         again_at_most=1, sync_reason="it has members",
     )  # fmt: skip

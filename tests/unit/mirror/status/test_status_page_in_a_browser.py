@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from klamm.mirror.groups.status import FlowGroups, GroupOffset
+from klamm.mirror.groups.status import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress import FlowState, MirrorStatus
 from klamm.mirror.status.drift import ConfigDifference
 from klamm.mirror.status.page import FIRST_ROWS, render
@@ -87,8 +87,8 @@ def _difference(name: str) -> ConfigDifference:
     )
 
 
-def _group(name: str, reason: str) -> GroupOffset:
-    return GroupOffset(
+def _group(name: str, reason: str) -> MirroredGroupOffset:
+    return MirroredGroupOffset(
         group=name, topic="orders", partition=1, remote_topic="A.orders", source_offset=7, target_offset=6,
         again_at_most=1, reason=reason,
     )  # fmt: skip

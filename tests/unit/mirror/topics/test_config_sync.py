@@ -10,11 +10,11 @@ from klamm.mirror.errors import FlowFailedError
 from klamm.mirror.model import (
     AdminIncompatibleError,
     AdminRefusedError,
-    ConfigEntry,
-    ConfigOperation,
     MirrorAdmin,
-    NewTopic,
-    TopicDescription,
+    NewRemoteTopic,
+    TopicConfigEntry,
+    TopicConfigOperation,
+    TopicSummary,
 )
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.config_sync import ConfigSync
@@ -41,7 +41,7 @@ class FakeAdmin(MirrorAdmin):
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
         self.calls.append("describe")
         denied, unknown = (
             AdminRefusedError(name, "") for name in ("TOPIC_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PARTITION")
@@ -51,11 +51,13 @@ class FakeAdmin(MirrorAdmin):
             for topic in topics
         }
 
-    def _entries(self, topic: str) -> tuple[ConfigEntry, ...]:
+    def _entries(self, topic: str) -> tuple[TopicConfigEntry, ...]:
         defaults = {"retention.ms": "604800000", "cleanup.policy": "delete", "min.insync.replicas": "1"}
         own = self.configs[topic]
         return tuple(
-            ConfigEntry(name=name, value=own.get(name, value), config_source=SET_ON_TOPIC if name in own else DEFAULT)
+            TopicConfigEntry(
+                name=name, value=own.get(name, value), config_source=SET_ON_TOPIC if name in own else DEFAULT
+            )
             for name, value in defaults.items()
         )
 
@@ -65,7 +67,7 @@ class FakeAdmin(MirrorAdmin):
             raise AdminIncompatibleError("IncrementalAlterConfigs is not offered")
 
     def incremental_alter_topic_configs(
-        self, operations: Mapping[str, Sequence[ConfigOperation]], *, validate_only: bool = False
+        self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         assert not validate_only
         self.calls.append("incremental")
@@ -88,11 +90,11 @@ class FakeAdmin(MirrorAdmin):
     def check_reachable(self) -> None:
         pass
 
-    def list_topics(self) -> Mapping[str, TopicDescription]:
-        return {name: TopicDescription(name=name, topic_id="", partition_count=1) for name in self.configs}
+    def list_topics(self) -> Mapping[str, TopicSummary]:
+        return {name: TopicSummary(name=name, topic_id="", partition_count=1) for name in self.configs}
 
     def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
         raise NotImplementedError
 
@@ -116,8 +118,8 @@ class VendorAdmin(FakeAdmin):
 
     value = "1"
 
-    def _entries(self, topic: str) -> tuple[ConfigEntry, ...]:
-        own = ConfigEntry(name="vendor.key", value=self.value, config_source=SET_ON_TOPIC)
+    def _entries(self, topic: str) -> tuple[TopicConfigEntry, ...]:
+        own = TopicConfigEntry(name="vendor.key", value=self.value, config_source=SET_ON_TOPIC)
         return (*super()._entries(topic), own)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.errors import FlowFailedError
-from klamm.mirror.model import AdminRefusedError, ClusterAwayError, ConfigEntry
+from klamm.mirror.model import AdminRefusedError, ClusterAwayError, TopicConfigEntry
 from klamm.mirror.progress import FlowState, MirrorStatus, describe
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
@@ -327,8 +327,8 @@ class Picky(FakeCluster):
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
-        return {topic: (ConfigEntry(name="segment.ms", value="1", config_source=5),) for topic in topics}
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
+        return {topic: (TopicConfigEntry(name="segment.ms", value="1", config_source=5),) for topic in topics}
 
 
 def test_a_plan_tells_what_the_target_does_not_know() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.admin import KafkaAdmin
-from klamm.mirror.model import AdminRefusedError, ConfigEntry, ConfigOperation, OperationType
+from klamm.mirror.model import AdminRefusedError, OperationType, TopicConfigEntry, TopicConfigOperation
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.plan_output import _config_line, print_plan
 from tests.support.mirror_fakes import FakeCluster
@@ -71,9 +71,9 @@ class Source(FakeCluster):
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
         defaults = tuple(
-            ConfigEntry(name=name, value="1", config_source=DEFAULT) for name in ("flush.ms", "segment.ms")
+            TopicConfigEntry(name=name, value="1", config_source=DEFAULT) for name in ("flush.ms", "segment.ms")
         )
         described = super().describe_topic_configs(topics)
         return {name: (*own, *defaults) for name, own in described.items() if not isinstance(own, AdminRefusedError)}
@@ -84,7 +84,7 @@ class Secretive(FakeCluster):
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
         return dict.fromkeys(topics, AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no right to"))
 
 
@@ -175,7 +175,7 @@ def test_a_mistake_in_a_class_of_the_users_own_is_told_in_a_line(
 
 def test_durations_stand_in_words_beside_their_milliseconds() -> None:
     # given
-    change = ConfigOperation(
+    change = TopicConfigOperation(
         name="retention.ms", operation=OperationType.SET, value="86400000", old_value="604800000", rule="because"
     )
     # then

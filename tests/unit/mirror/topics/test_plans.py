@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
-from klamm.mirror.model import ConfigEntry, NewTopic, OperationType, TopicDescription
+from klamm.mirror.model import NewRemoteTopic, OperationType, TopicConfigEntry, TopicSummary
 from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_new_topic, plan_topics
 
 if TYPE_CHECKING:
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 TOPIC, BROKER_DEFAULT, STATIC_BROKER, BUILT_IN = 1, 3, 4, 5
 
 ENTRIES = (
-    ConfigEntry(name="retention.ms", value="-1", config_source=TOPIC),
-    ConfigEntry(name="cleanup.policy", value="compact", config_source=BROKER_DEFAULT),
-    ConfigEntry(name="segment.bytes", value="5000000", config_source=STATIC_BROKER),
-    ConfigEntry(name="flush.ms", value=None, config_source=BUILT_IN),
-    ConfigEntry(name="min.insync.replicas", value="2", config_source=TOPIC),
-    ConfigEntry(name="read.only", value="x", config_source=TOPIC, read_only=True),
-    ConfigEntry(name="secret", value=None, config_source=TOPIC, is_sensitive=True),
+    TopicConfigEntry(name="retention.ms", value="-1", config_source=TOPIC),
+    TopicConfigEntry(name="cleanup.policy", value="compact", config_source=BROKER_DEFAULT),
+    TopicConfigEntry(name="segment.bytes", value="5000000", config_source=STATIC_BROKER),
+    TopicConfigEntry(name="flush.ms", value=None, config_source=BUILT_IN),
+    TopicConfigEntry(name="min.insync.replicas", value="2", config_source=TOPIC),
+    TopicConfigEntry(name="read.only", value="x", config_source=TOPIC, read_only=True),
+    TopicConfigEntry(name="secret", value=None, config_source=TOPIC, is_sensitive=True),
 )
 
 
@@ -27,14 +27,14 @@ def config_filter(*, source_defaults: bool) -> DefaultConfigPropertyFilter:
     return DefaultConfigPropertyFilter(exclude=exclude, source_defaults=source_defaults)
 
 
-def operations(*, source_defaults: bool, target: Iterable[ConfigEntry] | None = None) -> dict[str, str | None]:
+def operations(*, source_defaults: bool, target: Iterable[TopicConfigEntry] | None = None) -> dict[str, str | None]:
     planned = plan_config_operations(ENTRIES, config_filter(source_defaults=source_defaults), target=target)
     assert all((operation.operation is OperationType.SET) == (operation.value is not None) for operation in planned)
     return {operation.name: operation.value for operation in planned}
 
 
-def topic(name: str, partition_count: int = 3) -> TopicDescription:
-    return TopicDescription(name=name, topic_id="", partition_count=partition_count)
+def topic(name: str, partition_count: int = 3) -> TopicSummary:
+    return TopicSummary(name=name, topic_id="", partition_count=partition_count)
 
 
 def test_what_is_default_on_the_source_is_deleted_on_the_target() -> None:
@@ -72,10 +72,10 @@ def test_read_only_and_sensitive_configs_are_never_synced() -> None:
 def test_only_operations_that_change_something_are_sent_when_the_target_is_known() -> None:
     """K894-21."""
     target = (
-        ConfigEntry(name="retention.ms", value="-1", config_source=TOPIC),
-        ConfigEntry(name="cleanup.policy", value="compact", config_source=TOPIC),
-        ConfigEntry(name="segment.bytes", value="1", config_source=BUILT_IN),
-        ConfigEntry(name="min.insync.replicas", value="9", config_source=TOPIC),
+        TopicConfigEntry(name="retention.ms", value="-1", config_source=TOPIC),
+        TopicConfigEntry(name="cleanup.policy", value="compact", config_source=TOPIC),
+        TopicConfigEntry(name="segment.bytes", value="1", config_source=BUILT_IN),
+        TopicConfigEntry(name="min.insync.replicas", value="9", config_source=TOPIC),
     )
     (planned,) = plan_config_operations(ENTRIES, config_filter(source_defaults=False), target=target)
     assert (planned.name, planned.operation, planned.old_value) == ("cleanup.policy", OperationType.DELETE, "compact")
@@ -85,7 +85,7 @@ def test_only_operations_that_change_something_are_sent_when_the_target_is_known
 
 def test_a_source_default_that_the_target_has_as_its_own_default_is_still_set() -> None:
     """K894-14: the value has to be the topic's own on the target."""
-    target = (ConfigEntry(name="segment.bytes", value="5000000", config_source=STATIC_BROKER),)
+    target = (TopicConfigEntry(name="segment.bytes", value="5000000", config_source=STATIC_BROKER),)
     assert operations(source_defaults=True, target=target)["segment.bytes"] == "5000000"
 
 
@@ -116,6 +116,6 @@ def test_a_remote_topic_is_created_with_its_final_configs() -> None:
         replication_factor=2,
         config_filter=config_filter(source_defaults=False),
     )
-    assert planned == NewTopic(
+    assert planned == NewRemoteTopic(
         name="A.flights", partition_count=6, replication_factor=2, configs={"retention.ms": "-1"}
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from klamm.mirror.model import ConfigEntry
+    from klamm.mirror.model import TopicConfigEntry
 
 DENIED = AdminRefusedError("TOPIC_AUTHORIZATION_FAILED", "no right to")
 
@@ -55,7 +55,7 @@ class Secretive(FakeCluster):
 
     def describe_topic_configs(
         self, topics: Sequence[str]
-    ) -> Mapping[str, tuple[ConfigEntry, ...] | AdminRefusedError]:
+    ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
         return {**super().describe_topic_configs(topics), **({"orders": DENIED} if "orders" in topics else {})}
 
 

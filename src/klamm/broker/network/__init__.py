@@ -1,1 +1,1 @@
-"""Sockets: accepting connections, reading frames, answering in order."""
+"""Sockets of the broker: connections, request frames in, response frames out in request order."""

@@ -1,4 +1,8 @@
-"""Requests read and responses written: short ones at once, long ones in a thread, and others are served meanwhile."""
+"""Decoding of requests and encoding of responses.
+
+Short messages are coded on the event loop. Long ones are coded in a separate thread, so other connections are served
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +24,24 @@ if TYPE_CHECKING:
     from klamm.broker.route import Piece, RawResponse, Route
 
 _CODEC: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-codec")
-"""Reads and writes long messages. One for all: every further one would take its share of the interpreter."""
+"""Thread that codes long messages. A single one for the whole process: each further thread would compete with the event
+loop for the interpreter lock.
+"""
 _LARGE_FRAME_BYTES: Final = 32 * 1024
-"""From here on reading a frame may take milliseconds."""
+"""Frame size in bytes from which decoding may take milliseconds."""
 _ELEMENTS_AT_ONCE: Final = 1000
-"""As many parts are read on the event loop when the rest of a frame is data."""
+"""Number of elements that may be decoded on the event loop when the rest of a large frame is record data."""
 _LONG_PAUSES: Final = 2
-"""Whoever gave way so often has a long answer to be written."""
+"""Number of pauses of a handler from which its response counts as long and is encoded in the thread."""
 
 Body: TypeAlias = "Sequence[Piece]"
 
 
 async def read_request(route: Route, header: RequestHeader, frame: memoryview, stopwatch: Stopwatch | None) -> Any:
-    """Decode a request; one of many small parts in the thread for that.
+    """Decode a request. A large frame with many small elements is decoded in the codec thread.
 
     Raises:
-        ProtocolError: It cannot be read, or its version is only announced.
+        ProtocolError: The frame is malformed, or its version is announced by ApiVersions but not served.
     """
     if len(frame) < _LARGE_FRAME_BYTES:
         return _read(route, header, frame)
@@ -43,14 +49,14 @@ async def read_request(route: Route, header: RequestHeader, frame: memoryview, s
         try:
             return _read(route, header, frame, max_elements=_ELEMENTS_AT_ONCE)
         except TooManyElementsError:
-            pass  # small parts after all
+            pass  # the frame has many small elements after all
     return await _in_thread(partial(_read, route, header, frame), stopwatch)
 
 
 async def written(
     response: Message | RawResponse, version: int, context: RequestContext, stopwatch: Stopwatch | None
 ) -> Body:
-    """Encode a response; in the thread for that when its handler had to give way."""
+    """Encode a response; in the codec thread when its handler paused at least ``_LONG_PAUSES`` times."""
     if context.time_slice.pauses < _LONG_PAUSES:
         return write(response, version)
     body: Body = await _in_thread(partial(write, response, version), stopwatch)
@@ -58,7 +64,7 @@ async def written(
 
 
 def write(response: Message | RawResponse, version: int) -> Body:
-    """Encode a response at once."""
+    """Encode a response on the event loop."""
     return [encode(response, version)] if isinstance(response, Message) else response.buffers(version)
 
 

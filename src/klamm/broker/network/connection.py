@@ -1,8 +1,52 @@
-"""One client connection: frames in, handlers, responses out, in order.
+"""Broker side of one client connection: frames in, one request at a time, responses out in request order.
 
-Requests of a connection are answered one after the other, as Kafka does: the next one is not begun before the
-response of the one before it is written, and the peer has read most of that. A connection with many waiting requests
-serves them in turns with all others.
+As in Kafka, requests of a connection are processed one after the other. The next request starts only after the
+response of the previous one was handed to the transport and the peer has read most of it.
+
+Reading from the socket:
+
+=============  ====================================================  ==========================================
+State          Entered when                                          Left when
+=============  ====================================================  ==========================================
+reading        connection made                                       too much waits (next row)
+reading        64 frames wait (2 before login), or more than 64 MiB  half of the frame limit or fewer frames
+paused         wait, or the frame reader keeps bytes that hold       wait and the kept bytes are processed
+               further frames                                        (``_take_more``)
+=============  ====================================================  ==========================================
+
+While reading is paused, the kernel's receive buffer fills and TCP slows the client down.
+
+Serving (the loop in ``_serve``; each step is passed before the next request starts):
+
+==============  =================================================  =============================================
+State           Meaning                                            Left when
+==============  =================================================  =============================================
+muted           A quota throttles the client (KIP-219): the        the throttle time is over
+                response was sent at once, then the connection
+                waits. ``is_idle`` is true.
+waiting for     No frame is queued.                                ``_take`` queues a frame
+a frame
+waiting for     The connection used up its time slice and has      all other connections with queued requests
+its turn        more frames queued (``turns.Turns``).              had a turn
+waiting for     The transport's buffer is full, or the broker's    the peer reads, or the broker aborts peers
+the outbox      budget of unread responses is exceeded             that do not (``outbox.UnreadBudget``)
+                (``outbox.Outbox``).
+busy            The request is decoded, handled and encoded.       the handler returns
+sending         The response is handed over piece by piece.        the transport has the last piece
+==============  =================================================  =============================================
+
+Closing:
+
+=======================================================  ======================================================
+Reason                                                   How
+=======================================================  ======================================================
+broken frame, API or version not served, failed login,   ``close``: bytes already written are still sent
+error in a handler, connection rate exceeded
+idle for ``connections.max.idle.ms``                     ``close``; ``abort`` when the peer left bytes unread
+peer does not read while the budget is exceeded          ``abort`` (``give_up``)
+log cannot be read after the size was sent               ``abort``: the client must notice the cut response
+connection limit, certificate without a principal        the transport is aborted before serving starts
+=======================================================  ======================================================
 """
 
 from __future__ import annotations
@@ -49,18 +93,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING_FRAMES = 64
-"""Requests that a peer may have sent ahead before we stop reading from it."""
+"""Number of requests a client may send ahead before the broker stops reading from its connection."""
 MAX_WAITING_FRAMES_BEFORE_LOGIN = 2
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
 _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
-"""Where small reads land. One for all connections: a transport asks for a buffer, fills it and reports at once."""
+"""Buffer for small reads. One for all connections: a transport requests it, fills it and reports that in one step."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The broker's side of a connection. Loop-confined."""
+    """Broker side of one client connection; see the module's tables for its states. Used on the event loop only."""
 
     def __init__(
         self,
@@ -114,27 +158,31 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True when no request runs, and none waits that is to be answered now."""
+        """Return whether no request is in progress and none is queued, apart from those held back by a quota."""
         return (not self._frames or self._is_muted) and not self._is_busy
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of responses in memory that the peer has not read."""
+        """Bytes of responses kept in memory because the peer has not read them."""
         return 0 if self._outbox is None else self._outbox.unread_bytes
 
     def stalled_s(self, now: float) -> float:
-        """Return for how many seconds the peer has not caught up; ``now`` by the event loop's clock."""
+        """Return for how many seconds the transport has been full. ``now`` is a time of the event loop's clock."""
         return 0.0 if self._outbox is None else self._outbox.stalled_s(now)
 
     def is_stalled(self, now: float) -> bool:
-        """Return whether the peer does not read what it asked for."""
+        """Return whether the peer has not caught up with its responses for ``STALLED_S`` seconds."""
         return self.stalled_s(now) >= STALLED_S
 
     def close_if_idle(self, now: float, idle_s: float) -> None:
-        """Close when nothing was sent, read or answered for ``idle_s`` seconds; ``now`` by the event loop's clock.
+        """Close the connection when nothing was received, read by the peer or answered for ``idle_s`` seconds.
 
-        A request that runs keeps the connection. A response that the peer does not read does not: the connection is
-        aborted, since an orderly end would wait until the peer has read all of it.
+        A request in progress keeps the connection open. A response that the peer does not read does not keep it: the
+        connection is then aborted, because an orderly close would wait until the peer has read all of it.
+
+        Args:
+            now: Current time of the event loop's clock, in seconds.
+            idle_s: ``connections.max.idle.ms``, in seconds.
         """
         unread = self.unread_bytes
         has_read, self._unread_before = unread < self._unread_before, unread
@@ -142,26 +190,30 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._was_active = False
             self._active_at = now
         elif now - self._active_at >= idle_s:
-            logger.info("Connection of %s closed: idle", self._peer())
+            logger.info("Connection of %s closed: idle for connections.max.idle.ms", self._peer())
             if unread or (self._transport is not None and self._transport.is_closing()):
                 self.abort()
             else:
                 self.close()
 
     def give_up(self) -> None:
-        """Abort the connection because its peer does not read while memory is short."""
-        logger.warning("Connection of %s closed: %d bytes of responses are not read", self._peer(), self.unread_bytes)
+        """Abort the connection because its peer does not read while the budget of unread responses is exceeded."""
+        logger.warning(
+            "Connection of %s closed: %d bytes of responses are not read, and the broker's limit is exceeded",
+            self._peer(),
+            self.unread_bytes,
+        )
         self.abort()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is dropped."""
+        """Close the connection at once and drop bytes that were not sent."""
         if self._transport is not None:
             self._transport.abort()
         if self._task is not None:
             self._task.cancel()
 
     def close(self) -> None:
-        """Close once what was written has been sent."""
+        """Close the connection after the bytes already written have been sent."""
         if self._transport is not None:
             self._transport.close()
         if self._task is not None:
@@ -170,8 +222,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve."""
-        transport = cast("asyncio.Transport", transport)  # uvloop has a class of its own
+        """Start serving, unless a connection limit or the client certificate forbids it."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from asyncio.Transport
         self._transport = transport
         self._outbox = Outbox(transport, self._budget, self)
         peer = transport.get_extra_info("peername")
@@ -187,7 +239,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._task = asyncio.get_running_loop().create_task(serving)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; a request that runs is cancelled."""
+        """Unregister the connection and cancel the request in progress."""
         self._connections.discard(self)
         self._budget.remove(self)
         self._roster.left(self.session)
@@ -198,13 +250,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Give the transport room, inside the frame itself when a large one is on its way."""
+        """Return the buffer for the next read: the frame itself while a large one arrives, else the shared one."""
         direct = self._reader.direct_buffer()
         self._direct = direct is not None
         return _SCRATCH if direct is None else direct
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what arrived."""
+        """Process ``nbytes`` bytes that the transport wrote into the buffer."""
         try:
             if self._direct:
                 frames = self._reader.received_directly(nbytes)
@@ -216,21 +268,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._take(frames)
 
     def pause_writing(self) -> None:
-        """Begin no further request: the peer reads slower than we write."""
+        """Start no further request: the transport's buffer is full because the peer reads slowly."""
         if self._outbox is not None:
             self._outbox.pause()
 
     def resume_writing(self) -> None:
-        """Go on: the peer caught up."""
+        """Continue to start requests: the peer has read most of the transport's buffer."""
         if self._outbox is not None:
             self._outbox.resume()
 
     def _room(self) -> int:
-        """Return how many more frames may wait."""
+        """Return how many more frames may be queued."""
         return max(self._max_waiting_frames - len(self._frames), 0)
 
     def _take(self, frames: list[bytearray]) -> None:
-        """Queue frames for ``_serve``, and stop reading when enough of them wait."""
+        """Queue frames for ``_serve``, and pause reading when enough of them wait."""
         if frames:
             self._was_active = True
             self._frames.extend(frames)
@@ -268,12 +320,13 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._refuse(error)
                 return
             except StorageError as error:
-                # Within a response that was announced with its size: nothing else can be said to the peer.
+                # The response's size was already sent, so the client can only notice the error by the end of the
+                # connection.
                 logger.warning("Connection of %s closed: %s", self._peer(), error)
                 self.abort()
                 return
             except Exception:
-                # The one border: a defect of ours must not take other connections with it.
+                # The one place that catches everything: a bug in one handler must not end other connections.
                 logger.exception("Request of %s failed", self._peer())
                 self.close()
                 return
@@ -282,10 +335,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._was_active = True
 
     def _take_more(self) -> None:
-        """Take the frames that were kept, then those that the socket has.
+        """Queue the frames that the reader kept; resume reading from the socket when there is still room after that.
 
         Raises:
-            ProtocolError: What was kept is no frame.
+            ProtocolError: The kept bytes are not a valid frame.
         """
         if self._reader.has_kept:
             self._take(self._reader.receive(max_frames=self._room()))
@@ -293,7 +346,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._resume_reading()
 
     async def _sit_out(self) -> None:
-        """Wait as long as quotas want it: nothing more is answered, and soon nothing more is read."""
+        """Wait until the quota's throttle time is over.
+
+        Meanwhile no request is answered. Frames are still queued until the limit pauses reading.
+        """
         while self._muted_s > 0:
             muted_s, self._muted_s = self._muted_s, 0.0
             self._is_muted = True
@@ -303,9 +359,9 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._is_muted = False
 
     async def _turn_away(self) -> None:
-        """Close, after the wait that keeps the peer from coming again at once."""
+        """Close a connection that exceeds the connection rate of its address, after a delay that slows reconnects."""
         await self._sit_out()
-        logger.info("Connection of %s closed: connection_creation_rate of its address", self._peer())
+        logger.info("Connection of %s closed: its address exceeds its quota connection_creation_rate", self._peer())
         self.close()
 
     async def _answer(self, frame: bytearray) -> None:
@@ -352,7 +408,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             raise ProtocolError("Login failed")
 
     async def _take_bare_token(self, login: Login, token: bytes) -> None:
-        """Go on with a login that was begun by SaslHandshake v0: tokens without headers, and no words on failure."""
+        """Process a token of a login started with SaslHandshake v0.
+
+        Such tokens have no request header, and a failure is answered by closing the connection only.
+        """
         answer = login.authenticate(token)
         await self._after_login_step(login)
         if answer.error_code != ErrorCode.NONE:
@@ -361,7 +420,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._outbox.write([len(answer.auth_bytes).to_bytes(4) + answer.auth_bytes])
 
     async def _after_login_step(self, login: Login) -> None:
-        """Let in who has logged in; make who has not wait, so that guessing takes long."""
+        """Apply the principal and the normal limits after a successful login; delay after a failed one.
+
+        The delay slows down password guessing (``connection.failed.authentication.delay.ms``).
+        """
         if login.state is LoginState.FAILED:
             await asyncio.sleep(login.settings.failure_delay_s)
         elif login.is_open and login.principal is not None:
@@ -370,9 +432,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._max_waiting_frames = MAX_WAITING_FRAMES
 
     def _may_stay(self, transport: asyncio.Transport) -> bool:
-        """Decide at the start: is there room, and who does the certificate speak of."""
+        """Return whether to serve the client: apply connection limits, map its certificate to a principal."""
         if not self._limits.admit(self.session.client_host, self.session.listener):
-            logger.warning("Connection of %s closed: too many connections", self._peer())
+            logger.warning(
+                "Connection of %s closed: too many connections (max.connections, max.connections.per.ip)",
+                self._peer(),
+            )
             return False
         self._is_admitted = True
         if self._endpoint.tls is None:
@@ -384,13 +449,22 @@ class ClientConnection(asyncio.BufferedProtocol):
             logger.warning("Connection of %s closed: %s", self._peer(), error)
             return False
         if principal is None:
-            logger.warning("Connection of %s closed: no rule maps its certificate to a name", self._peer())
+            logger.warning(
+                "Connection of %s closed: no rule of ssl.principal.mapping.rules matches its certificate", self._peer()
+            )
             return False
         self.session.principal = principal
         return True
 
     async def _answer_unserved_version(self, route: Route, header: RequestHeader) -> None:
-        """Only ApiVersions tells what it serves; any other connection is closed, as Kafka does (KIP-511)."""
+        """Answer a request whose version is not served.
+
+        ApiVersions reports the served versions in a v0 response (KIP-511). For any other API the connection is closed,
+        as Kafka does.
+
+        Raises:
+            ProtocolError: The API is not ApiVersions.
+        """
         if header.api_key != ApiKey.API_VERSIONS:
             raise ProtocolError(
                 f"{route.api.key.name} v{header.api_version} is not served,"
@@ -405,7 +479,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def _send(self, header: RequestHeader, response: Message | RawResponse, body: Body) -> None:
         if self._outbox is None:
             return
-        # The header of an ApiVersions response never has tagged fields: the client does not know our versions yet.
+        # The header of an ApiVersions response never has tagged fields: the client does not know the broker's versions
+        # yet.
         flexible = header.api_key != ApiKey.API_VERSIONS and response.is_flexible(header.api_version)
         size = sum(map(len, body))
         self._traffic.sent_bytes += size
@@ -416,7 +491,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         finally:
             self._is_sending = False
 
-    # -- help
+    # -- helpers
 
     def _refuse(self, error: ProtocolError) -> None:
         logger.warning("Connection of %s closed: %s", self._peer(), error)

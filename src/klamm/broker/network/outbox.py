@@ -1,14 +1,33 @@
-"""Responses on their way to the socket: handed to the transport piece by piece, as fast as the peer reads.
+"""Back-pressure for responses: each is handed to the transport piece by piece, as fast as the peer reads.
 
-A transport keeps in memory what the kernel does not take. A peer that asks for much and never reads would fill the
-broker's memory, so three rules hold here:
+A transport keeps in memory all bytes that the kernel does not accept. A client that requests much and never reads
+would fill the broker's memory. Three rules prevent that:
 
-- A large response is cut into pieces. The next piece is handed over, and read from disk where it still lies there,
-  when the peer has read what came before.
-- All connections share one budget for what they hold (``UnreadBudget``). While it is exceeded, no connection begins
-  another request. Responses that were begun go on, since that is what frees memory.
-- Meanwhile the budget aborts the connections whose peers have read nothing for a second, those that cost most first.
-  So a peer that does not read makes others wait for about a second, and never for good.
+=====================  =======================  ===============================================================
+Limit                  Scope                    Effect
+=====================  =======================  ===============================================================
+``PIECE_BYTES``        one response             A large response is split. The next piece is handed over (and
+                                                read from the log, if it lies there) only after the peer has
+                                                read the pieces before it.
+``MAX_UNREAD_BYTES``   all connections          While the sum of unread bytes exceeds the limit, no connection
+                                                starts a request. Responses in progress continue, because
+                                                finishing them is what frees memory.
+``STALLED_S``          a connection, while the  The broker aborts connections whose transport has been full for
+                       sum is exceeded          this long, the most expensive (seconds x bytes) first, until
+                                                the sum is below the limit.
+=====================  =======================  ===============================================================
+
+So a client that does not read delays other clients for about a second, and never for good.
+
+States of one outbox:
+
+==========  =========================================  =============================================
+State       Entered when                               Left when
+==========  =========================================  =============================================
+ready       the transport's buffer has room            the transport calls ``pause_writing``
+stalled     ``pause``; ``_stalled_since`` is set       the transport calls ``resume_writing``, or the
+                                                       connection is aborted
+==========  =========================================  =============================================
 """
 
 from __future__ import annotations
@@ -26,34 +45,34 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PIECE_BYTES: Final = 512 * 1024
-"""What one connection hands to its transport at a time."""
+"""Maximum number of bytes one connection hands to its transport at a time."""
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
-"""What all connections together hold for peers that have not read it yet."""
+"""Maximum number of unread response bytes that all connections together may keep in memory."""
 STALLED_S: Final = 1.0
-"""A peer that has caught up at no moment of this time may lose its connection when the budget is exceeded."""
+"""Seconds with a full transport after which a connection may be aborted while the budget is exceeded."""
 _RELIEF_S: Final = 0.05
-"""How often the budget is counted while it is exceeded."""
+"""Seconds between two counts while the budget is exceeded."""
 
 
 class Holder(Protocol):
-    """A connection, as the budget sees it."""
+    """A connection's interface towards the budget."""
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of responses that are kept in memory for the peer."""
+        """Bytes of responses kept in memory for the peer."""
 
     def stalled_s(self, now: float) -> float:
-        """Return for how many seconds the peer has not caught up; ``now`` by the event loop's clock."""
+        """Return for how many seconds the transport has been full. ``now`` is a time of the event loop's clock."""
 
     def give_up(self) -> None:
-        """Abort the connection, so that its memory is free at once."""
+        """Abort the connection, so its memory is freed at once."""
 
 
 class UnreadBudget:
-    """Counts what all connections hold for peers that do not read. Loop-confined.
+    """Budget of unread response bytes, shared by all connections. Used on the event loop only.
 
-    A count looks at every connection that holds something. It is made when so much was added since the last one that
-    the limit may be exceeded, so most writes cost an addition.
+    An exact count visits every connection with unread bytes. It is done only when the bytes added since the last count
+    could exceed the limit, so most writes cost one addition.
     """
 
     def __init__(self, max_bytes: int = MAX_UNREAD_BYTES) -> None:
@@ -64,23 +83,26 @@ class UnreadBudget:
         self._relief: asyncio.Task[None] | None = None
 
     def add(self, holder: Holder, size: int) -> None:
-        """Note that a connection holds ``size`` bytes more; above the limit, connections are given up from now on."""
+        """Record that a connection holds ``size`` more bytes.
+
+        When the limit is exceeded, start to abort stalled connections.
+        """
         self._holders.add(holder)
         self._added += size
         if self._counted + self._added > self._max_bytes and not self.is_exceeded and self._count() > self._max_bytes:
             self._relief = asyncio.get_running_loop().create_task(self._relieve())
 
     def remove(self, holder: Holder) -> None:
-        """Forget a connection."""
+        """Remove a connection from the count."""
         self._holders.discard(holder)
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether all connections together hold more than they may."""
+        """Return whether all connections together exceed the limit."""
         return self._relief is not None and not self._relief.done()
 
     async def room(self) -> None:
-        """Return when the budget is not exceeded."""
+        """Wait until the budget is not exceeded."""
         while self._relief is not None and self.is_exceeded:
             await asyncio.shield(self._relief)
 
@@ -106,12 +128,12 @@ class UnreadBudget:
 
 
 class Outbox:
-    """The way out of one connection. Loop-confined.
+    """Outgoing side of one connection. Used on the event loop only.
 
     Args:
-        transport: Where responses go.
-        budget: Shared by all connections.
-        holder: The connection that the budget aborts when its peer does not read.
+        transport: Transport that receives the responses.
+        budget: Budget shared by all connections.
+        holder: Connection that the budget aborts when its peer does not read.
     """
 
     __slots__ = ("_budget", "_holder", "_rest", "_stalled_since", "_transport", "_writable")
@@ -126,32 +148,32 @@ class Outbox:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes in memory that the kernel has not taken."""
+        """Bytes in memory that the kernel has not accepted."""
         return self._rest + self._transport.get_write_buffer_size()
 
     def stalled_s(self, now: float) -> float:
-        """Return for how many seconds the transport has been full; 0 when it is not."""
+        """Return for how many seconds the transport has been full, 0 when it is not full."""
         return 0.0 if self._writable is None else now - self._stalled_since
 
     def pause(self) -> None:
-        """Take note that the transport is full."""
+        """Record that the transport is full."""
         loop = asyncio.get_running_loop()
         self._stalled_since = loop.time()
         self._writable = loop.create_future()
 
     def resume(self) -> None:
-        """Take note that the peer caught up."""
+        """Record that the peer has caught up."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether this peer has caught up, and all peers together leave room in the budget."""
+        """Return whether this peer has caught up and the shared budget is not exceeded."""
         return self._writable is None and not self._budget.is_exceeded
 
     async def ready(self) -> None:
-        """Return when ``is_ready`` holds: another request may begin."""
+        """Wait until another request may start (``is_ready``)."""
         while not self.is_ready:
             await self._caught_up()
             await self._budget.room()
@@ -161,7 +183,7 @@ class Outbox:
             await self._writable
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Hand over what is small."""
+        """Hand small buffers to the transport at once."""
         if len(buffers) == 1:
             self._transport.write(buffers[0])
         else:
@@ -171,10 +193,11 @@ class Outbox:
             self._budget.add(self._holder, size)
 
     async def send(self, pieces: Sequence[Piece], size: int) -> None:
-        """Hand over a response of ``size`` bytes; returns when the transport has the last piece of it.
+        """Hand a response of ``size`` bytes to the transport; return when the transport has its last piece.
 
         Raises:
-            StorageError: A piece cannot be read from disk. The response is incomplete, so the connection must end.
+            StorageError: A piece cannot be read from the log. The response is incomplete, so the connection must be
+                closed.
         """
         in_memory = [piece for piece in pieces if isinstance(piece, Buffer)]
         if size <= PIECE_BYTES and len(in_memory) == len(pieces):
@@ -196,9 +219,9 @@ class Outbox:
 
 
 def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[list[Buffer], int]]:
-    """Yield buffers of some ``PIECE_BYTES`` together, and how many bytes of them were in memory before.
+    """Yield groups of buffers of about ``PIECE_BYTES``, each with the number of its bytes that were already in memory.
 
-    What lies on disk is read when it is asked for.
+    Pieces in a log file are read only when their group is requested.
     """
     run: list[Buffer] = []
     size = from_memory = 0

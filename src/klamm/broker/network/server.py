@@ -1,4 +1,4 @@
-"""Listening sockets and what hangs on them."""
+"""Listening sockets of the broker and the objects that all connections share."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ _SHORTEST_SWEEP_S: Final = 0.05
 
 
 class Server:
-    """Accepts connections for every broker id and listener. Loop-confined.
+    """Server for all broker ids and listeners. Used on the event loop only.
 
     Args:
-        services: what handlers may use.
-        routes: who answers what.
-        limits: how many connections there may be.
-        max_idle_ms: ``connections.max.idle.ms``, asked anew now and then; a negative time or 0 means for ever.
+        services: Services that handlers use.
+        routes: Handler of each API key.
+        limits: Connection limits.
+        max_idle_ms: Function that returns ``connections.max.idle.ms``. It is called before each sweep, so dynamic
+            changes apply; 0 or a negative time means no limit.
         max_frame_bytes: ``socket.request.max.bytes``.
-        traffic: where bytes are counted.
+        traffic: Byte counters; None creates new ones.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Server:
     ) -> None:
         self._traffic = Traffic() if traffic is None else traffic
         self.roster = ClientRoster(now_ms=lambda: time.time_ns() // 1_000_000)
-        """Who is connected, and who was."""
+        """Clients that are connected, and those that were."""
         self._limits = limits
         self._throttles = Throttles(services.quotas, services.configs)
         self._max_idle_ms = max_idle_ms
@@ -73,13 +74,19 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
+        """Number of open connections."""
         return len(self._connections)
 
     async def listen(
         self, endpoint: Endpoint, sockets: Mapping[int, socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Serve a listener on bound sockets, one for each broker id; ``tls`` is what they are encrypted by."""
+        """Serve a listener.
+
+        Args:
+            endpoint: Settings of the listener.
+            sockets: Bound socket of each broker id.
+            tls: Context that encrypts the connections; None for plaintext.
+        """
         loop = asyncio.get_running_loop()
         if self._sweeper is None:
             self._sweeper = loop.create_task(self._sweep())
@@ -116,7 +123,7 @@ class Server:
             self._servers.append(server)
 
     async def _sweep(self) -> None:
-        """Close connections on which nothing has happened for long: one look at all, instead of a timer for each."""
+        """Close idle connections. One periodic pass over all connections replaces a timer for each."""
         loop = asyncio.get_running_loop()
         while True:
             idle_s = self._max_idle_ms() / 1000
@@ -128,7 +135,7 @@ class Server:
                     connection.close_if_idle(now, idle_s)
 
     async def close(self, *, grace_s: float) -> None:
-        """Stop accepting, let running requests end for ``grace_s`` seconds, then close what is left."""
+        """Stop accepting connections, wait up to ``grace_s`` seconds for requests in progress, then abort the rest."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for server in self._servers:

@@ -1,10 +1,10 @@
-"""What has gone over the wire."""
+"""Byte counters of the network layer."""
 
 from __future__ import annotations
 
 
 class Traffic:
-    """Bytes of frames of all connections, before and after TLS has done its part. Loop-confined."""
+    """Frame bytes received and sent by all connections, counted without TLS overhead. Used on the event loop only."""
 
     __slots__ = ("received_bytes", "sent_bytes")
 

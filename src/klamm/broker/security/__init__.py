@@ -1,1 +1,1 @@
-"""Who is connected and what they may do: listeners, TLS, logins, credentials, authorization."""
+"""Listeners, TLS, SASL logins, SCRAM credentials and authorization of the broker."""

@@ -1,4 +1,4 @@
-"""ACLs and filters as the wire has them."""
+"""Conversion of ACLs and ACL filters from request fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WireFilter(Protocol):
-    """The fields that DescribeAcls and DeleteAcls share."""
+    """Filter fields that DescribeAcls and DeleteAcls requests share."""
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -24,10 +24,10 @@ class WireFilter(Protocol):
 
 
 def read_filter(wanted: WireFilter) -> AclFilter:
-    """Read a filter; a number that is not known becomes UNKNOWN.
+    """Convert a filter. A number outside Kafka's enum becomes UNKNOWN.
 
     Raises:
-        ProtocolError: A part is UNKNOWN on the wire: Kafka closes the connection.
+        ProtocolError: A field has the wire value UNKNOWN (0). Kafka closes the connection in this case.
     """
     _refuse_unknown(wanted.resource_type_filter, wanted.pattern_type_filter, wanted.operation, wanted.permission_type)
     return AclFilter(
@@ -42,10 +42,10 @@ def read_filter(wanted: WireFilter) -> AclFilter:
 
 
 def read_acl(creation: CreateAclsRequest.AclCreation) -> Acl:
-    """Read an ACL; a number that is not known becomes UNKNOWN.
+    """Convert an ACL. A number outside Kafka's enum becomes UNKNOWN.
 
     Raises:
-        ProtocolError: A part is UNKNOWN on the wire: Kafka closes the connection.
+        ProtocolError: A field has the wire value UNKNOWN (0). Kafka closes the connection in this case.
     """
     _refuse_unknown(
         creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type
@@ -63,4 +63,4 @@ def read_acl(creation: CreateAclsRequest.AclCreation) -> Acl:
 
 def _refuse_unknown(*numbers: int) -> None:
     if 0 in numbers:
-        raise ProtocolError("An ACL or a filter has a part that is UNKNOWN")
+        raise ProtocolError("An ACL or an ACL filter contains the value UNKNOWN (0)")

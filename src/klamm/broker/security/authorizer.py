@@ -1,4 +1,4 @@
-"""Who may do what, asked by handlers: everybody everything, or what the ACLs say."""
+"""Authorizers: one that allows everything, and one that decides by ACLs."""
 
 from __future__ import annotations
 
@@ -34,95 +34,97 @@ audit: Final = logging.getLogger("klamm.authorizer")
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OWN_AUTHORIZER: Final = "klamm.Authorizer"
 _MAX_REMEMBERED: Final = 10_000
-"""Decisions kept until an ACL changes."""
+"""Maximum number of cached decisions. The cache is cleared when it is full and when an ACL changes."""
 _MAX_REMEMBERED_NAME: Final = 249
-"""The longest name of a topic; longer names, of which nobody has many, would fill the memory."""
+"""Longest resource name of a cached decision: Kafka's limit for topic names. Longer names are rare and would use up
+memory.
+"""
 
 T = TypeVar("T")
 
 
 class Authorizer(Protocol):
-    """What handlers ask."""
+    """Authorizer interface that handlers use."""
 
     @property
     def is_enabled(self) -> bool:
-        """False when everybody may do everything."""
+        """Return whether an authorizer is configured. Without one, every action is allowed."""
         ...
 
     def is_allowed(self, session: Session, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
-        """Decide one action of whoever is connected."""
+        """Return whether the principal of a session may perform an operation on a resource."""
         ...
 
     def is_allowed_on_any(self, session: Session, operation: AclOperation, resource_type: AclResourceType) -> bool:
-        """Tell whether some resource of a type may be acted on."""
+        """Return whether the principal may perform an operation on at least one resource of a type."""
         ...
 
     def find(self, wanted: AclFilter) -> Sequence[Acl]:
-        """Return the ACLs that are meant.
+        """Return the ACLs that match a filter.
 
         Raises:
-            SecurityDisabledError: There are none to be had.
+            SecurityDisabledError: No authorizer is configured.
         """
         ...
 
     async def create(self, acls: Sequence[Acl], slices: TimeSlice) -> Sequence[KafkaApiError | None]:
-        """Add ACLs; returns the outcome of each.
+        """Add ACLs and return the outcome of each: None or its error.
 
         Raises:
-            SecurityDisabledError: Nothing asks them.
-            StorageError: The disk refuses; nothing was applied.
+            SecurityDisabledError: No authorizer is configured.
+            StorageError: The metadata cannot be written. Nothing was applied.
         """
         ...
 
     async def delete(self, filters: Sequence[AclFilter], slices: TimeSlice) -> Sequence[Sequence[Acl] | KafkaApiError]:
-        """Remove what each filter means; returns what was removed, or why not.
+        """Remove the ACLs that match each filter; return the removed ACLs or the error, by filter.
 
         Raises:
-            SecurityDisabledError: There are none.
-            StorageError: The disk refuses; nothing was applied.
+            SecurityDisabledError: No authorizer is configured.
+            StorageError: The metadata cannot be written. Nothing was applied.
         """
         ...
 
     def load(self) -> None:
-        """Take the ACLs from the store."""
+        """Load the ACLs from the metadata store."""
         ...
 
 
 class AllowAll:
-    """No authorizer: everybody may do everything."""
+    """Authorizer of a broker without ``authorizer.class.name``: every action is allowed."""
 
     is_enabled: Final = False
 
     def is_allowed(
         self, _session: Session, _operation: AclOperation, _resource_type: AclResourceType, _name: str
     ) -> bool:
-        """Allow."""
+        """Return True."""
         return True
 
     def is_allowed_on_any(self, _session: Session, _operation: AclOperation, _resource_type: AclResourceType) -> bool:
-        """Allow."""
+        """Return True."""
         return True
 
     def find(self, _wanted: AclFilter) -> Sequence[Acl]:
-        """Refuse."""
+        """Raise SecurityDisabledError."""
         raise SecurityDisabledError("No Authorizer is configured on the broker")
 
     async def create(self, _acls: Sequence[Acl], _slices: TimeSlice) -> Sequence[KafkaApiError | None]:
-        """Refuse."""
+        """Raise SecurityDisabledError."""
         raise SecurityDisabledError("No Authorizer is configured.")
 
     async def delete(
         self, _filters: Sequence[AclFilter], _slices: TimeSlice
     ) -> Sequence[Sequence[Acl] | KafkaApiError]:
-        """Refuse."""
+        """Raise SecurityDisabledError."""
         raise SecurityDisabledError("No Authorizer is configured.")
 
     def load(self) -> None:
-        """There is nothing to load."""
+        """Do nothing: there are no ACLs."""
 
 
 class AclAuthorizer:
-    """ACLs, kept in memory and in the metadata store. Loop-confined, no lock."""
+    """Authorizer with ACLs, kept in memory and in the metadata store. Used on the event loop only."""
 
     is_enabled: Final = True
 
@@ -134,13 +136,13 @@ class AclAuthorizer:
         self.load()
 
     def load(self) -> None:
-        """Take the ACLs from the store: at start, and when a commit has failed."""
+        """Load the ACLs from the metadata store: at start, and after a failed commit."""
         acls = (_acl(row) for row in self._store.load_acls())
         self._rules = AclRules(acls, super_users=self._super_users, allows_without_acl=self._allows_without_acl)
         self._decided.clear()
 
     def is_allowed(self, session: Session, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
-        """Decide one action; a denial is told in the log."""
+        """Return whether an action is allowed. Denials are logged by ``klamm.authorizer`` at level DEBUG."""
         question = (session.principal, session.client_host, operation, resource_type, name)
         answer = self._decided.get(question)
         if answer is None:
@@ -155,18 +157,18 @@ class AclAuthorizer:
         return answer
 
     def is_allowed_on_any(self, session: Session, operation: AclOperation, resource_type: AclResourceType) -> bool:
-        """Tell whether some resource of a type may be acted on."""
+        """Return whether the principal may perform an operation on at least one resource of a type."""
         return self._rules.allow_on_any(session.principal, session.client_host, operation, resource_type)
 
     def find(self, wanted: AclFilter) -> Sequence[Acl]:
-        """Return the ACLs that are meant, in order."""
+        """Return the ACLs that match a filter, sorted."""
         return sorted(self._rules.meant_by(wanted), key=_FIELDS)
 
     async def create(self, acls: Sequence[Acl], slices: TimeSlice) -> Sequence[KafkaApiError | None]:
-        """Add ACLs in one commit; one that is there already is no error."""
+        """Add ACLs in one commit. An ACL that exists already is not an error."""
         outcomes = await slices.listed(_refusal(acl) for acl in acls)
         wanted = {acl: _row(acl) async for acl, error in slices.over(zip(acls, outcomes, strict=True)) if error is None}
-        # At once from here on: others were served meanwhile.
+        # No pause from here on: other requests may have changed the ACLs during the pauses above.
         new = {acl: row for acl, row in wanted.items() if acl not in self._rules}
         for acl in new:
             self._rules.add(acl)
@@ -174,7 +176,7 @@ class AclAuthorizer:
         return outcomes
 
     async def delete(self, filters: Sequence[AclFilter], slices: TimeSlice) -> Sequence[Sequence[Acl] | KafkaApiError]:
-        """Remove ACLs in one commit; one that several filters mean is told for each."""
+        """Remove ACLs in one commit. An ACL that matches several filters is returned for each of them."""
         outcomes: list[Sequence[Acl] | KafkaApiError] = []
         removed: set[Acl] = set()
         async for wanted in slices.over(filters):
@@ -186,24 +188,29 @@ class AclAuthorizer:
             found = self.find(wanted)
             outcomes.append(found)
             removed.update(found)
-        gone = sorted((acl for acl in removed if acl in self._rules), key=_FIELDS)  # others were served meanwhile
+        gone = sorted(
+            (acl for acl in removed if acl in self._rules), key=_FIELDS
+        )  # other requests may have removed some
         for acl in gone:
             self._rules.remove(acl)
         await self._commit([DropAcl(acl=_row(acl)) for acl in gone])
         return outcomes
 
     async def _commit(self, changes: Sequence[Change]) -> None:
-        """Wait until changes are durable, or, when there are none, what others have changed before."""
+        """Wait until the changes are durable.
+
+        Without changes, wait for the commits in progress: the ACLs that made this request a no-op may be among them.
+        """
         if changes:
             self._decided.clear()
         await self._store.submit(changes)
 
 
 def open_authorizer(store: MetadataStore, configs: Mapping[str, str]) -> Authorizer:
-    """Return what ``authorizer.class.name`` asks for.
+    """Return the authorizer that ``authorizer.class.name`` names.
 
     Raises:
-        SettingsError: The class is not known, or ``super.users`` cannot be read.
+        SettingsError: The class is not supported, or ``super.users`` is malformed.
     """
     name = configs.get("authorizer.class.name", "").strip()
     if not name:
@@ -221,7 +228,7 @@ def open_authorizer(store: MetadataStore, configs: Mapping[str, str]) -> Authori
 
 
 _FIELDS: Final = attrgetter(*(field.name for field in fields(Acl)))
-"""What ACLs are in the order of; to take it out once for each is a tenth of comparing them by their own methods."""
+"""Sort key of ACLs. Extracting it once per ACL takes a tenth of the time of comparing the dataclasses."""
 
 
 def _refusal(acl: Acl) -> KafkaApiError | None:

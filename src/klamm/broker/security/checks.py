@@ -1,4 +1,8 @@
-"""The questions handlers ask the authorizer, and what a denial is answered with (Kafka's AuthHelper)."""
+"""Authorization checks of handlers and the errors of denied requests (Kafka's AuthHelper).
+
+Every check comes before the check whether the resource exists. So a denied client cannot find out which topics or
+groups exist.
+"""
 
 from __future__ import annotations
 
@@ -23,78 +27,81 @@ if TYPE_CHECKING:
 
 _CLUSTER_KINDS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
 NOT_ASKED: Final = -(1 << 31)
-"""Value of ``authorized_operations`` when nobody asked for them."""
+"""Value of ``authorized_operations`` in a response when the request did not ask for them."""
 CLUSTER_DENIED: Final = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 TOPIC_DENIED: Final = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 GROUP_DENIED: Final = ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
 
 
 def may_cluster(context: RequestContext, operation: AclOperation) -> bool:
-    """Tell whether the principal may do something to the cluster."""
+    """Return whether the principal may perform an operation on the cluster."""
     return context.services.authorizer.is_allowed(context.session, operation, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def may_topic(context: RequestContext, operation: AclOperation, name: str) -> bool:
-    """Tell whether the principal may do something to a topic, existing or not."""
+    """Return whether the principal may perform an operation on a topic. The topic need not exist."""
     authorizer = context.services.authorizer
-    # Asked for every partition that is read: without an authorizer it costs next to nothing.
+    # Fetch calls this for every partition, so the case without an authorizer is the cheap one.
     return not authorizer.is_enabled or authorizer.is_allowed(context.session, operation, AclResourceType.TOPIC, name)
 
 
 def may_group(context: RequestContext, operation: AclOperation, group_id: str) -> bool:
-    """Tell whether the principal may do something to a group, existing or not."""
+    """Return whether the principal may perform an operation on a group. The group need not exist."""
     return context.services.authorizer.is_allowed(context.session, operation, AclResourceType.GROUP, group_id)
 
 
 def may_transactional_id(context: RequestContext, operation: AclOperation, transactional_id: str) -> bool:
-    """Tell whether the principal may use a transactional id."""
+    """Return whether the principal may perform an operation on a transactional id."""
     return context.services.authorizer.is_allowed(
         context.session, operation, AclResourceType.TRANSACTIONAL_ID, transactional_id
     )
 
 
 def may_write_somewhere(context: RequestContext) -> bool:
-    """Tell whether there is a topic, existing or not, that the principal may write to."""
+    """Return whether the principal may write to at least one topic, existing or not."""
     return context.services.authorizer.is_allowed_on_any(context.session, AclOperation.WRITE, AclResourceType.TOPIC)
 
 
 def require_cluster(context: RequestContext, operation: AclOperation) -> None:
-    """Refuse who may not do something to the cluster.
+    """Require the right to perform an operation on the cluster.
 
     Raises:
-        ClusterAuthorizationError: As said.
+        ClusterAuthorizationError: The principal lacks the right.
     """
     if not may_cluster(context, operation):
         raise ClusterAuthorizationError(CLUSTER_DENIED.error_message)
 
 
 def require_topic(context: RequestContext, operation: AclOperation, name: str) -> None:
-    """Refuse who may not do something to a topic; said before anybody looks whether it exists.
+    """Require the right to perform an operation on a topic. The topic need not exist.
 
     Raises:
-        TopicAuthorizationError: As said.
+        TopicAuthorizationError: The principal lacks the right.
     """
     if not may_topic(context, operation, name):
         raise TopicAuthorizationError(TOPIC_DENIED.error_message)
 
 
 def require_group(context: RequestContext, operation: AclOperation, group_id: str) -> None:
-    """Refuse who may not do something to a group; said before anybody looks whether it exists.
+    """Require the right to perform an operation on a group. The group need not exist.
 
     Raises:
-        GroupAuthorizationError: As said.
+        GroupAuthorizationError: The principal lacks the right.
     """
     if not may_group(context, operation, group_id):
         raise GroupAuthorizationError(GROUP_DENIED.error_message)
 
 
 def require_config_right(context: RequestContext, operation: AclOperation, kind: int, name: str) -> None:
-    """Refuse who may not see or change the configs of a resource; said before anybody looks whether it exists.
+    """Require the right to read or change the configs of a resource. The resource need not exist.
+
+    A resource type that the broker does not know passes; it is rejected later.
 
     Raises:
-        TopicAuthorizationError: Of a topic.
-        GroupAuthorizationError: Of a group.
-        ClusterAuthorizationError: Of anything else that is known.
+        TopicAuthorizationError: The principal lacks the right on the topic.
+        GroupAuthorizationError: The principal lacks the right on the group.
+        ClusterAuthorizationError: The principal lacks the right on the cluster, for brokers, loggers and client
+            metrics.
     """
     if kind == ResourceType.TOPIC:
         require_topic(context, operation, name)
@@ -105,7 +112,7 @@ def require_config_right(context: RequestContext, operation: AclOperation, kind:
 
 
 class NamedResource(Protocol):
-    """A resource in a request for configs."""
+    """Resource in a request that reads or changes configs."""
 
     resource_type: int
     resource_name: str
@@ -114,7 +121,7 @@ class NamedResource(Protocol):
 async def config_denials(
     context: RequestContext, operation: AclOperation, resources: Sequence[NamedResource]
 ) -> list[KafkaApiError | None]:
-    """Return the refusal of each resource, None where there is none; gives way to others."""
+    """Return the authorization error of each resource, None where access is allowed. Pauses for other requests."""
     denials: list[KafkaApiError | None] = []
     async for resource in context.time_slice.over(resources):
         try:
@@ -127,7 +134,7 @@ async def config_denials(
 
 
 def authorized_operations(context: RequestContext, resource_type: AclResourceType, name: str) -> int:
-    """Return the bits of what the principal may do to a resource (KIP-430)."""
+    """Return the bit set of operations that the principal may perform on a resource (KIP-430)."""
     authorizer, session = context.services.authorizer, context.session
     return sum(
         1 << operation
@@ -137,7 +144,7 @@ def authorized_operations(context: RequestContext, resource_type: AclResourceTyp
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """Return the bits of what the principal may do to the cluster; none when it may not even describe it."""
+    """Return the bit set of operations on the cluster (KIP-430); 0 when the principal may not describe the cluster."""
     if not may_cluster(context, AclOperation.DESCRIBE):
         return 0
     return authorized_operations(context, AclResourceType.CLUSTER, CLUSTER_NAME)

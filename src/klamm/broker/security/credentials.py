@@ -1,4 +1,4 @@
-"""SCRAM credentials of users (KIP-554): decided, applied and stored like all metadata."""
+"""SCRAM credentials of users (KIP-554), kept in memory and in the metadata store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TWICE: Final = ApiError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialDeletion:
-    """A credential to remove."""
+    """Request to remove a user's credential."""
 
     user: str
     mechanism: ScramMechanism
@@ -37,7 +37,7 @@ class CredentialDeletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialUpsertion:
-    """A credential to set."""
+    """Request to create or replace a user's credential."""
 
     user: str
     mechanism: ScramMechanism
@@ -45,11 +45,11 @@ class CredentialUpsertion:
 
 
 class ScramCredentials:
-    """Who can log in by SCRAM, kept in memory and in the metadata store. Loop-confined, no lock.
+    """Owner of all SCRAM credentials. Used on the event loop only, so it needs no lock.
 
     Args:
-        store: Where they are kept.
-        now_ms: The clock, in milliseconds since the epoch.
+        store: Metadata store that keeps the credentials.
+        now_ms: Clock, in milliseconds since the epoch.
     """
 
     def __init__(self, store: MetadataStore, *, now_ms: Callable[[], int]) -> None:
@@ -59,7 +59,7 @@ class ScramCredentials:
         self.load()
 
     def load(self) -> None:
-        """Take the credentials from the store: at start, and when a commit has failed."""
+        """Load the credentials from the metadata store: at start, and after a failed commit."""
         self._credentials = {
             (row.user, ScramMechanism.from_wire(row.mechanism)): ScramCredential(
                 salt=row.salt, stored_key=row.stored_key, server_key=row.server_key, iterations=row.iterations
@@ -68,16 +68,16 @@ class ScramCredentials:
         }
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Return what a login is checked against, None when the user cannot log in so."""
+        """Return a user's credential; None when the user has none for this mechanism."""
         return self._credentials.get((user, mechanism))
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Everybody who has a credential."""
+        """Names of all users with a credential, sorted."""
         return tuple(sorted({user for user, _ in self._credentials}))
 
     def describe(self, user: str) -> tuple[tuple[ScramMechanism, int], ...]:
-        """Return mechanism and iterations of each credential of a user; nothing secret."""
+        """Return mechanism and iterations of each credential of a user. Secrets are not included."""
         return tuple(
             (mechanism, self._credentials[user, mechanism].iterations)
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
@@ -87,12 +87,12 @@ class ScramCredentials:
     async def alter(
         self, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion], *, author: Author
     ) -> dict[str, ApiError]:
-        """Apply what is allowed in one commit; returns the outcome of every user that was named.
+        """Apply the valid changes in one commit and return the outcome of each named user.
 
-        The history of changes is told who set or deleted which mechanism's credential, and nothing secret.
+        The change history records who set or deleted the credential of which mechanism, without secrets.
 
         Raises:
-            StorageError: The disk refuses; nothing was applied.
+            StorageError: The metadata cannot be written. Nothing was applied.
         """
         outcomes = self._decide(deletions, upsertions)
         changes: list[Change] = []
@@ -151,7 +151,7 @@ class ScramCredentials:
 def upsertion_from_salted_password(
     user: str, mechanism: ScramMechanism, *, salted_password: bytes, salt: bytes, iterations: int
 ) -> CredentialUpsertion:
-    """Return an upsertion of what a client sent; a mechanism that is not known gives keys that are never used."""
+    """Return the upsertion for a salted password; for an unknown mechanism with empty keys, which is rejected later."""
     credential = ScramCredential(salt=salt, stored_key=b"", server_key=b"", iterations=iterations)
     if mechanism is not ScramMechanism.UNKNOWN:
         credential = credential_from_salted_password(
@@ -180,7 +180,7 @@ def _check_upsertion(upsertion: CredentialUpsertion) -> ApiError:
 
 
 def _shown(credential: ScramCredential | None) -> str | None:
-    """Return what the history may say of a credential."""
+    """Return the text that the change history shows for a credential."""
     return None if credential is None else f"{HIDDEN} iterations={credential.iterations}"
 
 

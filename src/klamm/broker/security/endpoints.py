@@ -1,4 +1,4 @@
-"""A listener as the server needs it: encrypted how, logged in how, named how."""
+"""Settings of a listener as the server needs them: TLS, SASL login and the mapping of certificates to principals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What connections to one listener get."""
+    """Settings that apply to every connection of one listener."""
 
     name: str
     tls: ServerTls | None = None
@@ -46,11 +46,14 @@ class Endpoint:
     mapping_rules: tuple[MappingRule, ...] = ()
 
     def new_login(self) -> Login | None:
-        """Return the login that a new connection begins with, None where there is none."""
+        """Return the login state of a new connection; None when the listener has no SASL."""
         return None if self.login is None else Login(self.login)
 
     def principal_of(self, certificate: bytes | None) -> str | None:
-        """Return who a connection is by its certificate (DER); None when no rule knows it."""
+        """Return the principal for a client certificate (DER); None when no mapping rule matches.
+
+        Without a certificate, and where clients log in by SASL, it is ANONYMOUS.
+        """
         if self.login is not None or certificate is None:
             return ANONYMOUS
         name = map_subject(subject_of(certificate), self.mapping_rules)
@@ -58,10 +61,10 @@ class Endpoint:
 
 
 def open_endpoint(listener: Listener, configs: Mapping[str, str], credentials: ScramCredentials) -> Endpoint:
-    """Make a listener ready to serve.
+    """Read the settings of a listener.
 
     Raises:
-        SettingsError: Its settings cannot be used.
+        SettingsError: A setting of the listener is missing or not allowed.
     """
     tls = None
     if listener.protocol.uses_tls:
@@ -107,7 +110,10 @@ def _login(listener: Listener, configs: Mapping[str, str], credentials: ScramCre
 
 
 def _jaas_entry(listener: str, mechanism: str, configs: Mapping[str, str]) -> JaasEntry | None:
-    """Return a mechanism's login module; SCRAM needs none, its users are stored."""
+    """Return the login module of a mechanism from ``sasl.jaas.config``.
+
+    SCRAM needs none, because its users are stored metadata.
+    """
     for setting in (
         f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config",
         f"listener.name.{listener.lower()}.sasl.jaas.config",

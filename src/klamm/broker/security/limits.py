@@ -1,6 +1,6 @@
-"""Limits of the number of connections: ``max.connections``, of all and of a listener, and ``max.connections.per.ip``.
+"""Connection limits: ``max.connections`` of the broker and of a listener, ``max.connections.per.ip``.
 
-The file descriptors of the process are a further limit, so that connections never take those that the logs need.
+The file descriptors of the process are a further limit, so connections never use up those that the logs need.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 class ConnectionLimits:
-    """Counts connections. Loop-confined.
+    """Counter of admitted connections. Used on the event loop only.
 
     Args:
-        broker_value: the setting in force, by name; asked anew for each connection, so that changes apply at once.
-        most: As many connections as there are descriptors for.
+        broker_value: Function that returns the current value of a broker config. It is called for each connection, so
+            dynamic changes apply at once.
+        most: Number of file descriptors that connections may use.
     """
 
     def __init__(self, broker_value: Callable[[str], object], *, most: int = 2**31 - 1) -> None:
@@ -28,7 +29,7 @@ class ConnectionLimits:
         self._total = 0
 
     def admit(self, address: str, listener: str) -> bool:
-        """Count a connection, or refuse it."""
+        """Count a connection and return True, or return False when a limit is reached."""
         if self._total >= min(int(str(self._broker_value("max.connections"))), self._most):
             return False
         own_limit = self._broker_value(f"listener.name.{listener.lower()}.max.connections")
@@ -42,7 +43,7 @@ class ConnectionLimits:
         return True
 
     def release(self, address: str, listener: str) -> None:
-        """Forget a connection that was admitted."""
+        """Subtract an admitted connection that has ended."""
         self._total -= 1
         self._by_listener[listener] -= 1
         self._by_address[address] -= 1

@@ -1,8 +1,8 @@
-"""The listeners of a broker, by Kafka's names.
+"""Listeners of a broker, by Kafka's settings.
 
-``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map`` mean what they mean to Kafka.
-``--listen`` takes the same text, and plain HOST:PORT for a listener called PLAINTEXT. With several broker ids each
-listener has one address for each, or one whose port is counted up.
+``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map`` have Kafka's meaning. ``--listen`` takes
+the same text, and plain HOST:PORT for a listener named PLAINTEXT. With several broker ids, a listener has one address
+for each id, or a single address whose port is incremented for each further id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ADDRESS: Final = re.compile(
 
 
 class SecurityProtocol(Enum):
-    """What is spoken below the Kafka protocol."""
+    """Transport security of a listener."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -36,23 +36,23 @@ class SecurityProtocol(Enum):
 
     @property
     def uses_tls(self) -> bool:
-        """Tell whether bytes are encrypted."""
+        """Return whether connections are encrypted."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def uses_sasl(self) -> bool:
-        """Tell whether clients log in first."""
+        """Return whether clients must log in by SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where to listen, or what clients are told."""
+    """Address that the broker listens on or advertises."""
 
     host: str
-    """Empty: every address of the machine."""
+    """Host name or IP address; empty means all addresses of the machine."""
     port: int
-    """0: any free one."""
+    """Port; 0 means any free one."""
 
     def __str__(self) -> str:
         """Return ``HOST:PORT``, with brackets around an IPv6 host."""
@@ -61,19 +61,19 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """A name, what is spoken there, and an address for each broker id."""
+    """Listener: name, security protocol and one address for each broker id."""
 
     name: str
-    """Upper case."""
+    """Name in upper case."""
     protocol: SecurityProtocol
     listen: tuple[Address, ...]
-    """By ascending broker id."""
+    """Addresses by ascending broker id."""
     advertise: tuple[Address, ...] | None
-    """What clients are told; None means where it listens."""
+    """Advertised addresses by ascending broker id; None means the listen addresses."""
 
 
 def setting_of(configs: Mapping[str, str], listener: str, name: str) -> str | None:
-    """Return a setting in force for one listener: its own under ``listener.name.<listener>.``, else the broker's."""
+    """Return a setting of a listener: ``listener.name.<listener>.<name>`` if set, else the broker's ``<name>``."""
     own = configs.get(f"listener.name.{listener.lower()}.{name}")
     return own if own is not None else configs.get(name)
 
@@ -81,34 +81,36 @@ def setting_of(configs: Mapping[str, str], listener: str, name: str) -> str | No
 def parse_listeners(
     text: str, *, advertised: str | None, configs: Mapping[str, str], count: int, flag: str = "listeners"
 ) -> tuple[Listener, ...]:
-    """Read all listeners.
+    """Parse the settings of all listeners.
 
     Args:
-        text: ``[NAME://]HOST:PORT``, separated by commas.
-        advertised: in the same form; None when clients are told where the broker listens.
-        configs: the broker's settings, for ``listener.security.protocol.map``.
-        count: how many broker ids there are.
-        flag: where ``text`` comes from, for messages.
+        text: Addresses ``[NAME://]HOST:PORT``, separated by commas.
+        advertised: Advertised addresses in the same form; None means the listen addresses.
+        configs: Settings of the broker, for ``listener.security.protocol.map`` and ``controller.listener.names``.
+        count: Number of broker ids.
+        flag: Name of the setting or option that holds ``text``, for error messages.
 
     Raises:
-        SettingsError: An address or a name that cannot be.
+        SettingsError: An address or a listener name is not allowed.
     """
     listen = _by_name(text, count, flag)
     controllers = {name.strip().upper() for name in configs.get("controller.listener.names", "").split(",")}
-    listen = _without(controllers, listen)  # there is no controller to talk to
+    listen = _without(controllers, listen)  # klamm has no separate controller to connect to
     if not listen:
         raise SettingsError(f"{flag} {text!r}: expected at least one listener for clients")
     protocols = _protocols(configs.get("listener.security.protocol.map"))
-    told: Mapping[str, tuple[Address, ...]] = {}
+    advertised_by_name: Mapping[str, tuple[Address, ...]] = {}
     if advertised is not None:
-        told = _without(controllers, _by_name(advertised, count, "advertised.listeners", unnamed=next(iter(listen))))
-        if unknown := sorted(set(told) - set(listen)):
+        advertised_by_name = _without(
+            controllers, _by_name(advertised, count, "advertised.listeners", unnamed=next(iter(listen)))
+        )
+        if unknown := sorted(set(advertised_by_name) - set(listen)):
             raise SettingsError(f"advertised.listeners: {', '.join(unknown)} is not among the listeners")
-        if any(not address.host for addresses in told.values() for address in addresses):
+        if any(not address.host for addresses in advertised_by_name.values() for address in addresses):
             raise SettingsError(
                 f"advertised.listeners {advertised!r}: expected a host name that clients can connect to"
             )
-        if any(address.host == ANY_HOST for addresses in told.values() for address in addresses):
+        if any(address.host == ANY_HOST for addresses in advertised_by_name.values() for address in addresses):
             raise SettingsError(
                 f"advertised.listeners cannot use the nonroutable meta-address {ANY_HOST}. Use a routable IP address."
             )
@@ -117,7 +119,9 @@ def parse_listeners(
         if name not in protocols:
             raise SettingsError(f"No security protocol defined for listener {name}: add it to"
                                 " listener.security.protocol.map")  # fmt: skip
-        listeners.append(Listener(name=name, protocol=protocols[name], listen=addresses, advertise=told.get(name)))
+        listeners.append(
+            Listener(name=name, protocol=protocols[name], listen=addresses, advertise=advertised_by_name.get(name))
+        )
     return tuple(listeners)
 
 
@@ -164,5 +168,5 @@ def _one_each(addresses: Sequence[Address], count: int, text: str, flag: str) ->
 
 
 def own_host_name() -> str:
-    """Return the name under which clients may find a broker that listens on every address."""
+    """Return the host name to advertise when the broker listens on all addresses."""
     return socket.gethostname() or "localhost"

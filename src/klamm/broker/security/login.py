@@ -1,9 +1,21 @@
-"""SASL on one connection: what may be asked when, and who it turns out to be (KIP-43, KIP-152, KIP-368).
+"""SASL login of one connection (KIP-43, KIP-152, KIP-368).
 
-first    ApiVersions, SaslHandshake
-tokens   SaslAuthenticate, or bare tokens after SaslHandshake v0
-open     everything; SaslHandshake again only where logins end (connections.max.reauth.ms)
-failed   nothing: the answer goes out after a delay, then the connection is closed
+======  ==========================================================  ===================================================
+State   Allowed requests                                            Next state
+======  ==========================================================  ===================================================
+FIRST   ApiVersions, SaslHandshake                                  TOKENS after SaslHandshake with a served mechanism,
+                                                                    else FAILED
+TOKENS  SaslAuthenticate; after SaslHandshake v0 bare tokens        OPEN after the last valid token, FAILED after an
+        without a request header                                    invalid token or a second SaslHandshake
+OPEN    all; after the session lifetime only SaslHandshake and      TOKENS after SaslHandshake, if sessions have a
+        SaslAuthenticate (re-authentication, KIP-368)               lifetime; it must name the same mechanism
+FAILED  none                                                        The response is sent after a delay, then the
+                                                                    connection is closed.
+======  ==========================================================  ===================================================
+
+The session lifetime is the shorter of ``connections.max.reauth.ms`` and the lifetime of an OAUTHBEARER token. Without
+either, a session never expires and a second SaslHandshake gets ILLEGAL_SASL_STATE. Re-authentication must result in
+the same principal.
 """
 
 from __future__ import annotations
@@ -32,7 +44,7 @@ SERVED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER
 
 
 class LoginState(Enum):
-    """How far a login is."""
+    """State of a login; see the module's table."""
 
     FIRST = "first"
     TOKENS = "tokens"
@@ -45,23 +57,23 @@ _SERVED_BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginSettings:
-    """How clients log in on a listener."""
+    """SASL settings of a listener."""
 
     mechanisms: Mapping[str, Callable[[], SaslExchange]]
-    """By name; each call begins a login."""
+    """Functions that start a SASL exchange, by mechanism name."""
     max_token_bytes: int = DEFAULT_MAX_TOKEN_BYTES
     """``sasl.server.max.receive.size``."""
     failure_delay_s: float = DEFAULT_FAILURE_DELAY_MS / 1000
     """``connection.failed.authentication.delay.ms``."""
     max_session_ms: int = 0
-    """``connections.max.reauth.ms``; 0: a login never ends."""
+    """``connections.max.reauth.ms``; 0 means that sessions do not expire."""
     now: Callable[[], float]
-    """Seconds by a clock that never goes back."""
+    """Monotonic clock, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenAnswer:
-    """What SaslAuthenticate answers."""
+    """Fields of a SaslAuthenticate response."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
@@ -70,13 +82,13 @@ class TokenAnswer:
 
 
 class Login:
-    """The login of one connection. Owned by the connection."""
+    """SASL login of one connection; see the module's table for its states. Owned by the connection."""
 
     def __init__(self, settings: LoginSettings) -> None:
         self.settings = settings
         self.state = LoginState.FIRST
         self.principal: str | None = None
-        """Who logged in; None before."""
+        """Principal of the latest successful login; None before the first one."""
         self.mechanism: str | None = None
         self._exchange: SaslExchange | None = None
         self._has_bare_tokens = False
@@ -85,19 +97,19 @@ class Login:
 
     @property
     def is_open(self) -> bool:
-        """True when everything may be asked."""
+        """Return whether the client is logged in and may send every request."""
         return self.state is LoginState.OPEN
 
     @property
     def takes_bare_token(self) -> bool:
-        """True when the next frame is a token without a header."""
+        """Return whether the next frame is a SASL token without a request header."""
         return self.state is LoginState.TOKENS and self._has_bare_tokens
 
     def check(self, api_key: int) -> None:
-        """Refuse what may not be asked now.
+        """Reject a request that the login's state does not allow.
 
         Raises:
-            ProtocolError: The connection is to be closed.
+            ProtocolError: The request is not allowed; the caller closes the connection.
         """
         if self.state is LoginState.OPEN:
             if self._ends_at is None or api_key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
@@ -110,7 +122,7 @@ class Login:
             raise ProtocolError(f"Unexpected Kafka request with key {api_key} during SASL login")
 
     def handshake(self, mechanism: str, api_version: int) -> ErrorCode:
-        """Choose a mechanism; returns what SaslHandshake answers."""
+        """Select a mechanism; return the error code of the SaslHandshake response."""
         if self.state is LoginState.TOKENS or (self.is_open and self._ends_at is None):
             if not self.is_open:
                 self.state = LoginState.FAILED
@@ -126,7 +138,7 @@ class Login:
         return ErrorCode.NONE
 
     def authenticate(self, token: bytes) -> TokenAnswer:
-        """Take a token; returns what SaslAuthenticate answers."""
+        """Process a SASL token; return the fields of the SaslAuthenticate response."""
         exchange = self._exchange
         if self.state is not LoginState.TOKENS or exchange is None:
             return TokenAnswer(
@@ -172,7 +184,7 @@ def mechanisms_of(
     credentials: ScramCredentials,
     by_token: Callable[[], SaslExchange] | None = None,
 ) -> dict[str, Callable[[], SaslExchange]]:
-    """Return what begins a login, by mechanism."""
+    """Return the functions that start a SASL exchange, by mechanism name."""
 
     def begin(name: str) -> Callable[[], SaslExchange]:
         if name == OAUTHBEARER and by_token is not None:

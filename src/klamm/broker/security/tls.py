@@ -1,4 +1,4 @@
-"""TLS of a listener: Kafka's ``ssl.*`` settings, its own under ``listener.name.<listener>.`` before the broker's."""
+"""TLS of a listener: Kafka's ``ssl.*`` settings. Those under ``listener.name.<listener>.`` outrank the broker's."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "r
 
 
 class ReplaceableContext(ssl.SSLContext):
-    """What a listening socket is opened with: each new connection is encrypted by the context that counts then."""
+    """SSL context of a listening socket that delegates each new connection to a replaceable context."""
 
     current: ssl.SSLContext
 
     @classmethod
     def around(cls, context: ssl.SSLContext) -> ReplaceableContext:
-        """Return one that stands for ``context`` until ``current`` is set anew."""
+        """Return a replaceable context that delegates to ``context`` until ``current`` is replaced."""
         made = cls(ssl.PROTOCOL_TLS_SERVER)
         made.current = context
         return made
 
     def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
-        """Begin a connection."""
+        """Create the TLS object of a new connection with the current context."""
         return self.current.wrap_bio(*arguments, **named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """How a listener encrypts, and whom its certificate speaks of."""
+    """TLS context of a listener and its own certificate."""
 
     context: ssl.SSLContext
     certificate: bytes
-    """In DER."""
+    """Certificate of the broker, in DER."""
 
 
 def server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
-    """Return what a listener's connections are encrypted by.
+    """Create the TLS context of a listener from its settings.
 
     Raises:
-        SettingsError: Something is missing, of another format, or cannot be read; never shows a key or a password.
+        SettingsError: A setting is missing or not allowed, or a store cannot be read. The message never contains a key
+            or a password.
     """
     try:
         return _server_tls(listener, configs)
@@ -72,7 +73,7 @@ def _server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
 
 
 def _client_auth(listener: Listener, configs: Mapping[str, str]) -> ssl.VerifyMode:
-    """Ask for certificates of clients; with SASL only when the listener itself says so, as in Kafka."""
+    """Return the verify mode for client certificates. With SASL only the listener's own setting counts, as in Kafka."""
     if listener.protocol is SecurityProtocol.SASL_SSL:
         asked = configs.get(f"listener.name.{listener.name.lower()}.ssl.client.auth")
     else:

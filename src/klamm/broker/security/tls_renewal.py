@@ -1,8 +1,9 @@
-"""TLS that changes while the broker runs: settings below a listener's prefix, altered on a broker (KIP-226).
+"""TLS settings that change while the broker runs: ``ssl.*`` configs of a broker resource (KIP-226).
 
-A change is tried before it is accepted: one whose stores cannot be opened is refused, and so is a certificate for
-somebody else, unless ``ssl.allow.dn.changes`` and ``ssl.allow.san.changes`` say otherwise. Connections that are open
-stay as they are; new ones get what is in force then. Setting a store again to what it is reads its file again.
+A change is tested before it is accepted. It is rejected when its stores cannot be opened, or when its certificate has
+another distinguished name or fewer alternative names, unless ``ssl.allow.dn.changes`` or ``ssl.allow.san.changes``
+allows that. Open connections keep their TLS context; new connections use the new one. Setting a store to its current
+value reloads its file.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ logger: Final = logging.getLogger(__name__)
 
 
 class TlsRenewal:
-    """Keeps the TLS of all listeners and brokers up with their configs. Loop-confined; also has a say on changes.
+    """Keeper of the TLS contexts of all listeners and brokers; also a guard on config changes.
+
+    Used on the event loop only.
 
     Args:
-        listeners: Those with TLS, each with what it begins with.
-        node_ids: Ids of the brokers.
-        static: The properties file.
-        policy: Who has a say on changes besides.
+        listeners: Listeners with TLS, each with its initial context.
+        node_ids: Broker ids.
+        static: Settings of the properties file.
+        policy: Further guard on config changes, None when there is none.
     """
 
     def __init__(
@@ -59,18 +62,18 @@ class TlsRenewal:
         self._tried: dict[tuple[int, str], tuple[Mapping[str, str], ServerTls]] = {}
 
     def context(self, node_id: int, listener: str) -> ReplaceableContext:
-        """Return what a socket is to be opened with."""
+        """Return the replaceable context for a broker's socket of a listener."""
         return self._sockets[node_id, listener]
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return what is held from the decision until it is applied."""
+        """Return the context manager that is held from the decision on a change until the change is applied."""
         return contextlib.nullcontext() if self._policy is None else self._policy.turn()
 
     async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
-        """Refuse TLS that could not be had; returns whether others were served meanwhile.
+        """Reject TLS settings that do not work; return whether other requests were served meanwhile.
 
         Raises:
-            KafkaApiError: As said, or by the policy.
+            KafkaApiError: The TLS settings do not work, or the policy denies the change.
         """
         has_waited = False
         if self._policy is not None:
@@ -94,7 +97,7 @@ class TlsRenewal:
         return has_waited
 
     def follow(self, change: ConfigsChanged, dynamic: Mapping[str, str]) -> None:
-        """Take over what has been set on a broker; what cannot be had leaves everything as it is, and is logged."""
+        """Apply changed configs of a broker. Settings that do not work are logged and the old context stays in use."""
         if change.resource_type is not ResourceType.BROKER or not change.resource_name:
             return
         node_id, configs = int(change.resource_name), {**self._static, **dynamic}
@@ -107,14 +110,14 @@ class TlsRenewal:
                 if made is None or tried != configs:
                     made = server_tls(self._listeners[name], configs)
             except SettingsError as error:
-                logger.error("TLS of broker %d stays as it is: %s", node_id, error)  # noqa: TRY400  # the message says all
+                logger.error("Listener %s of broker %d keeps its TLS settings: %s", name, node_id, error)  # noqa: TRY400  # the message says all
                 continue
             self._in_force[key] = made
             self._sockets[key].current = made.context
-            logger.info("TLS of listener %s of broker %d was set up anew", name, node_id)
+            logger.info("Listener %s of broker %d: new connections use the changed TLS settings", name, node_id)
 
     def _concerned(self, names: Iterable[str]) -> list[str]:
-        """Return the listeners that some configs are about; without a prefix it is all of them."""
+        """Return the listeners that the named configs affect; a name without a listener prefix affects all."""
         found: set[str] = set()
         for name in names:
             if base_name(name).startswith("ssl."):

@@ -1,4 +1,4 @@
-"""How a listener checks the tokens of OAUTHBEARER: Kafka's settings, and a file with the issuer's keys."""
+"""Validation of OAUTHBEARER tokens on a listener: Kafka's settings, and a file with the issuer's keys."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _SKEW: Final = "sasl.oauthbearer.clock.skew.seconds"
 def token_logins(
     listener: str, configs: Mapping[str, str], options: Mapping[str, str]
 ) -> Callable[[], OAuthBearerExchange]:
-    """Return what begins a login by a token.
+    """Return the function that starts an OAUTHBEARER exchange.
 
     Args:
-        listener: its name.
-        configs: the broker's settings.
-        options: those of the login module in ``sasl.jaas.config``.
+        listener: Name of the listener.
+        configs: Settings of the broker.
+        options: Options of the login module in ``sasl.jaas.config``.
 
     Raises:
-        SettingsError: A setting cannot be honoured, or the keys cannot be read.
+        SettingsError: A setting is not supported, or the keys cannot be read.
     """
 
     def setting(name: str) -> str | None:
@@ -62,13 +62,13 @@ def token_logins(
         )
 
     def refused(reason: str) -> None:
-        logger.info("A token was refused at listener %s: %s", listener, reason)
+        logger.info("Listener %s: OAUTHBEARER token rejected: %s", listener, reason)
 
     return lambda: OAuthBearerExchange(check, now_s=time.time, log=refused)
 
 
 class _SignedTokens:
-    """Checks tokens by a file of keys, which is read again when it has changed."""
+    """Validator of signed tokens. It reloads the file of keys when the file changes."""
 
     def __init__(self, path: Path, rules: ClaimRules) -> None:
         self._path = path
@@ -78,17 +78,17 @@ class _SignedTokens:
         self._refresh()
 
     def check(self, text: str) -> Token:
-        """Return what a token says.
+        """Validate a token and return its claims.
 
         Raises:
-            TokenError: It is refused.
+            TokenError: The token is not valid.
         """
         from klamm.security.jwks import check_signed  # noqa: PLC0415  # cryptography is there already
 
         try:
             self._refresh()
         except SettingsError as error:
-            logger.warning("The keys stay as they are: %s", error)
+            logger.warning("The keys for OAUTHBEARER tokens are not reloaded: %s", error)
         return check_signed(text, self._keys, self._rules, time.time())
 
     def _refresh(self) -> None:

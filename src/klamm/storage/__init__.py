@@ -1,1 +1,1 @@
-"""What klamm keeps on disk: metadata in SQLite, partition logs in Kafka's segment format."""
+"""Storage of a broker: metadata in SQLite, and partition logs in Kafka's segment format."""

@@ -1,7 +1,7 @@
-"""What can happen to the metadata: one frozen class per kind of change, and the same classes come back on loading.
+"""Changes of the metadata: one frozen class per kind of change. Loading the metadata returns the same classes.
 
-A change says what is to be stored, never how: ``statements`` turns it into SQL. Values are final (an upsert or a
-removal), so replaying a change twice does no harm.
+A change names the new value (an upsert or a removal), so applying it twice has no further effect. ``statements`` turns
+changes into SQL.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class PutTopic:
     name: str
     is_internal: bool = False
     partitions: tuple[tuple[int, ...], ...]
-    """The replicas of each partition, by partition index; the first replica leads."""
+    """Broker ids of each partition's replicas, by partition index. The first replica is the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropTopic:
-    """Remove a topic, its configs and every offset committed for it."""
+    """Remove a topic, its configs and all offsets committed for it."""
 
     topic_id: UUID
 
@@ -45,7 +45,7 @@ class PutConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropConfigs:
-    """Remove every dynamic config of a resource."""
+    """Remove all dynamic configs of a resource."""
 
     resource_type: int
     resource_name: str
@@ -56,9 +56,9 @@ class PutClientConfig:
     """Set or remove one config of a client entity (KIP-649)."""
 
     user: str | None
-    """None is the default user."""
+    """None for the default user."""
     client_id: str | None
-    """None is the default client id, or nothing at all when ``has_client_id`` is false."""
+    """None for the default client id; without meaning if ``has_client_id`` is false."""
     has_client_id: bool
     name: str
     value: str | None
@@ -71,7 +71,7 @@ class PutGroup:
 
     group_id: str
     payload: bytes
-    """JSON in UTF-8, understood by ``klamm.broker.groups.snapshot`` alone."""
+    """JSON in UTF-8, written and read only by ``klamm.broker.groups.snapshot``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,19 +83,19 @@ class DropGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutGroupOffset:
-    """Store one committed offset. The topic is named by id: a topic made anew under the same name inherits nothing."""
+    """Store one committed offset, by topic id: a topic that is deleted and created again has no committed offsets."""
 
     group_id: str
     topic_id: UUID
     partition: int
     offset: int
     leader_epoch: int
-    """-1 when the client gave none."""
+    """-1 if the client sent none."""
     metadata: str
     commit_timestamp_ms: int
-    """Milliseconds since the epoch, by the broker's clock."""
+    """Milliseconds since the epoch, broker clock."""
     expire_timestamp_ms: int | None = None
-    """When the offset expires, if the client said so (OffsetCommit v2-4); None leaves it to the broker's retention."""
+    """Expiration requested by the client (OffsetCommit v2-4); None for the broker's retention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class DropGroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutPendingOffset:
-    """Store an offset that is committed when its transaction is, and not before."""
+    """Store an offset that takes effect only when its transaction commits."""
 
     producer_id: int
     commit: PutGroupOffset
@@ -117,7 +117,7 @@ class PutPendingOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPendingOffset:
-    """Remove an offset that waited for its transaction."""
+    """Remove the pending offset of a transaction."""
 
     producer_id: int
     group_id: str
@@ -127,40 +127,40 @@ class DropPendingOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTransaction:
-    """Store what the coordinator knows of a transactional id."""
+    """Store the state of a transactional id."""
 
     transactional_id: str
     payload: bytes
-    """JSON in UTF-8, understood by ``klamm.broker.transactions.snapshot`` alone."""
+    """JSON in UTF-8, written and read only by ``klamm.broker.transactions.snapshot``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropTransaction:
-    """Forget a transactional id."""
+    """Remove a transactional id."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutDecision:
-    """Remember how a transaction ended, until its markers are durable in all its partitions."""
+    """Store the outcome of a transaction, until its markers are durable in all its partitions."""
 
     number: int
-    """Ascending in the order of the decisions."""
+    """Sequence number; later decisions have larger numbers."""
     payload: bytes
-    """JSON in UTF-8, understood by ``klamm.broker.transactions.decisions`` alone."""
+    """JSON in UTF-8, written and read only by ``klamm.broker.transactions.decisions``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropDecision:
-    """Forget how a transaction ended."""
+    """Remove the outcome of a transaction."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutSetting:
-    """Set one fact about the cluster itself: its id, the next producer id."""
+    """Set one value of the cluster itself, such as its id or the next producer id."""
 
     name: str
     value: str
@@ -168,7 +168,7 @@ class PutSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutHistory:
-    """Append one line to the record of who changed what; nothing is ever replaced there."""
+    """Append one entry to the change history. Entries are never replaced."""
 
     at_ms: int
     """Milliseconds since the epoch."""
@@ -182,7 +182,7 @@ class PutHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutAcl:
-    """Store one access control entry; numbers are those of the wire."""
+    """Store one ACL entry. Numbers are Kafka's wire values."""
 
     resource_type: int
     resource_name: str
@@ -195,7 +195,7 @@ class PutAcl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropAcl:
-    """Remove one access control entry."""
+    """Remove one ACL entry."""
 
     acl: PutAcl
 
@@ -205,7 +205,7 @@ class PutQuota:
     """Set or remove one quota of a client entity (KIP-546)."""
 
     entity: tuple[tuple[str, str | None], ...]
-    """(type, name) in Kafka's words ``user``, ``client-id``, ``ip``; the name None is the default one."""
+    """Pairs of type (Kafka's ``user``, ``client-id``, ``ip``) and name. The name None is the default entity."""
     name: str
     value: float | None
     """None removes the quota."""
@@ -213,7 +213,7 @@ class PutQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutScramCredential:
-    """Store what a SCRAM login of a user is checked against; never a password."""
+    """Store the keys against which a user's SCRAM login is verified. The password is never stored."""
 
     user: str
     mechanism: int

@@ -1,7 +1,7 @@
-"""File descriptors of the process: how many there may be, how they are shared out, and some kept for storage.
+"""File descriptors of the process: the limit, its division between logs and connections, and spare ones for storage.
 
-Sockets and files draw on one limit (RLIMIT_NOFILE). Without shares, connections of strangers would use it up, and logs
-could neither be written nor flushed.
+Sockets and files share one limit (RLIMIT_NOFILE). Without a division, client connections could use up all descriptors,
+and logs could neither be written nor flushed.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BASE: Final = 48
-"""What a broker holds besides logs and connections: event loop, standard streams, metadata, threads that flush."""
+"""Descriptors used for neither logs nor connections: event loop, standard streams, metadata, flush threads."""
 _MAX_LOG_FILES: Final = 4096
 _MIN_LOG_FILES: Final = 16
 _MIN_CONNECTIONS: Final = 16
 _SPARE: Final = 16
 LENT: Final = 8
-"""What opening a log needs at most."""
+"""Largest number of descriptors that opening a log needs."""
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
-"""What the system answers when the process, or all of them, have no descriptor left."""
+"""Error numbers for no free descriptor, in the process or in the system."""
 _WITHOUT_LIMITS: Final = 1024
-"""What is assumed where the system has no such limit (Windows)."""
+"""Assumed limit on systems without one (Windows)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptorShares:
-    """What the descriptors of the process are for."""
+    """Division of the process's descriptors between logs and connections."""
 
     limit: int
-    """The soft limit of the process."""
+    """Soft limit of the process."""
     log_files: int
-    """How many files of partition logs stay open."""
+    """Largest number of log files that stay open."""
     connections: int
-    """How many connections of clients there may be."""
+    """Largest number of client connections."""
 
     @classmethod
     def of(cls, limit: int, *, listeners: int = 1) -> DescriptorShares:
-        """Share out a limit: a third for logs, what is left for connections."""
+        """Divide a limit: one third of the free descriptors for log files, the rest for connections."""
         free = limit - _BASE - _SPARE - listeners
         log_files = min(max(free // 3, _MIN_LOG_FILES), _MAX_LOG_FILES)
         return cls(limit=limit, log_files=log_files, connections=max(free - log_files, _MIN_CONNECTIONS))
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one, as a JVM does; returns the limit in force.
+    """Raise the soft limit of open files to the hard limit, as a JVM does, and return the resulting limit.
 
-    A system that refuses, or has no such limits, leaves it as it is.
+    The limit stays unchanged on a system that rejects this or has no such limit.
     """
     try:
         import resource  # noqa: PLC0415  # not on every platform
@@ -62,7 +62,7 @@ def raise_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MAX_LOG_FILES * 16
-    # macOS reports no hard limit and refuses to set none, nor more than it has for a process.
+    # macOS reports no hard limit, but rejects an unlimited soft limit and one above its limit per process.
     for wanted in [hard] if hard != resource.RLIM_INFINITY else [1 << 20, 1 << 16, 10_240]:
         if wanted <= soft:
             break
@@ -75,10 +75,10 @@ def raise_limit() -> int:
 
 
 class SpareDescriptors:
-    """Descriptors that are open for nothing, so that storage can open a file when the process has no other left.
+    """Reserved descriptors, so that storage can still open a file when the process has no free descriptor.
 
-    Safe for threads. A file that was opened here is closed by ``close``, which makes its descriptor a spare one again
-    without giving it up in between: connections that wait to be accepted take any that is free.
+    Thread-safe. ``close`` turns the descriptor of a file opened here back into a reserved one atomically (``dup2``). If
+    it were closed and opened again, a waiting connection could take it in between.
     """
 
     def __init__(self, count: int = _SPARE) -> None:
@@ -86,13 +86,13 @@ class SpareDescriptors:
         self._lock = threading.Lock()
         self._spare: list[int] = []
         self._source: int | None = None
-        """Stays open, to make spare ones of. None: none are kept."""
+        """Open descriptor that the reserved ones are duplicates of. None: none are reserved."""
 
     def keep(self) -> None:
-        """Set the descriptors aside.
+        """Reserve the descriptors.
 
         Raises:
-            OSError: There are not so many.
+            OSError: The process has too few free descriptors.
         """
         with self._lock:
             if self._source is None:
@@ -101,7 +101,7 @@ class SpareDescriptors:
                 self._spare.append(os.dup(self._source))
 
     def release(self) -> None:
-        """Give all of them back."""
+        """Release all reserved descriptors."""
         with self._lock:
             if self._source is not None:
                 os.close(self._source)
@@ -110,7 +110,7 @@ class SpareDescriptors:
                 os.close(self._spare.pop())
 
     def open(self, path: Path | str, flags: int, mode: int = 0o644) -> int:
-        """Open a file as ``os.open`` does; takes a spare descriptor when the process has no other.
+        """Open a file like ``os.open``. If the process has no free descriptor, use a reserved one.
 
         Raises:
             OSError: The file cannot be opened.
@@ -128,9 +128,10 @@ class SpareDescriptors:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Give some descriptors back for the time of a block that opens and closes several files.
+        """Release some reserved descriptors for a block that opens and closes several files.
 
-        On the event loop no connection is accepted meanwhile, so they are there again behind the block.
+        If the block runs on the event loop, no connection is accepted meanwhile, so the descriptors are free again
+        afterwards.
         """
         with self._lock:
             for _ in range(min(LENT, len(self._spare))):
@@ -143,7 +144,7 @@ class SpareDescriptors:
                     self._spare.append(os.dup(self._source))
 
     def close(self, descriptor: int) -> None:
-        """Close a file; its descriptor becomes a spare one when some of these are missing."""
+        """Close a file. Its descriptor becomes a reserved one if some of these are in use."""
         if self._source is None or len(self._spare) == self._count:
             os.close(descriptor)
             return
@@ -156,4 +157,4 @@ class SpareDescriptors:
 
 
 SPARE: Final = SpareDescriptors()
-"""Those of the process: descriptors belong to it, and not to any object in it."""
+"""The reserved descriptors of this process. A global, because descriptors belong to the process."""

@@ -1,15 +1,15 @@
-"""Errors of a data directory: found at start, told to whoever starts the broker, never sent to a client."""
+"""Errors of a data directory. They are reported to the operator at start, never to a client."""
 
 from __future__ import annotations
 
 
 class DataDirectoryError(Exception):
-    """The data directory cannot be used; the message says why and what to do."""
+    """The data directory cannot be used. The message names the reason and the remedy."""
 
 
 class DataDirectoryLockedError(DataDirectoryError):
-    """Another process works in the data directory."""
+    """Another process uses the data directory."""
 
 
 class UnknownFormatError(DataDirectoryError):
-    """The data directory was written by a newer klamm, or by something else."""
+    """The data directory was written by a newer klamm or by another program."""

@@ -1,7 +1,8 @@
-"""Who changed which config when: read from the data directory, also while the broker runs; and the way back.
+"""The change history of configs: which principal changed which config and when, and how to revert it.
 
-The broker writes a line with every change, in the same transaction. Kafka has no request for it, so it is read where it
-is; SQLite's write-ahead log lets readers in without holding the writer up.
+The broker writes an entry with every change, in the same transaction. Kafka has no request that returns it, so the
+history is read directly from the data directory, even while the broker runs: with SQLite's write-ahead log, readers do
+not block the writer.
 """
 
 from __future__ import annotations
@@ -24,38 +25,38 @@ if TYPE_CHECKING:
     from klamm.storage.changes import PutHistory
 
 HIDDEN: Final = "[hidden]"
-"""What the history holds in place of a secret."""
+"""Value in the history instead of a secret."""
 SCRAM_RESOURCE: Final = "SCRAM"
-"""What a user's name stands behind in the history of SCRAM credentials; the names there are mechanisms."""
+"""Resource prefix of SCRAM credentials, before the user's name. The config names are the mechanisms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reversal:
-    """What one config has to be set to so that a resource is as it was."""
+    """The value that one config needs so that its resource is as it was before."""
 
     name: str
     value: str | None
-    """None: it was not set on the resource."""
+    """None if the config was not set on the resource."""
     replaces: str | None
-    """What the newest line says it is now; None: it is not set."""
+    """Current value according to the newest entry; None if it is not set."""
 
     @property
     def is_known(self) -> bool:
-        """False for a secret, whose old value nobody knows."""
+        """False for a secret, whose old value is not recorded."""
         return self.value != HIDDEN
 
 
 def read_config_history(data_dir: Path, *, resource: str | None = None, limit: int = 1000) -> tuple[PutHistory, ...]:
-    """Return the newest lines of a broker's history, the newest first.
+    """Return the newest entries of a broker's change history, newest first.
 
     Args:
-        data_dir: The broker's data directory; the broker may run.
-        resource: ``TOPIC:orders``, ``BROKER:1``, ``BROKER:`` (the cluster's default), ``GROUP:g``, and for client
-            configs, quotas and SCRAM credentials what their history says; None: all.
-        limit: How many lines at most.
+        data_dir: Data directory of the broker, which may be running.
+        resource: ``TOPIC:orders``, ``BROKER:1``, ``BROKER:`` (the cluster's default), ``GROUP:g``; for client configs,
+            quotas and SCRAM credentials the resource as the history shows it. None for all resources.
+        limit: Largest number of entries.
 
     Raises:
-        DataDirectoryError: There is no such directory, or it is no broker's.
+        DataDirectoryError: The directory does not exist, or is not a broker's data directory.
     """
     path = data_dir / METADATA_FILE_NAME
     if not path.is_file():
@@ -73,15 +74,15 @@ def read_config_history(data_dir: Path, *, resource: str | None = None, limit: i
 
 
 def plan_revert(history: Sequence[PutHistory], *, resource: str, to_ms: int) -> tuple[Reversal, ...]:
-    """Return what brings a resource back to how it was at a time.
+    """Return the changes that restore a resource to its state at a given time.
 
-    Only what was changed after ``to_ms`` is touched, and only what would differ; what happened to a topic of the same
-    name that was deleted since counts as its history too, and so does its deletion.
+    Only configs that changed after ``to_ms`` and would differ are included. The history of a deleted topic with the
+    same name counts as well, including its deletion.
 
     Args:
-        history: All lines since then, the newest first, as ``read_config_history`` returns them.
-        resource: Which one; lines of others are passed over.
-        to_ms: The time, in milliseconds since the epoch; what was changed in that very millisecond stays.
+        history: All entries since then, newest first, as ``read_config_history`` returns them.
+        resource: Resource to restore; entries of other resources are skipped.
+        to_ms: Time in milliseconds since the epoch. Changes within this very millisecond are kept.
     """
     then: dict[str, str | None] = {}
     now: dict[str, str | None] = {}

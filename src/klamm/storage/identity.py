@@ -1,7 +1,7 @@
-"""The identity of a data directory: whether the metadata and the logs in it are those of one cluster.
+"""The identity of a data directory: checks that its metadata and its logs belong to the same cluster.
 
-The cluster id stands in the metadata, and a copy of it beside the logs in Kafka's ``meta.properties``. Logs without
-their metadata must not be taken for a new cluster: it would put the partitions of every topic aside.
+The cluster id is stored in the metadata, and a copy next to the logs in Kafka's ``meta.properties``. A broker must not
+treat logs with missing metadata as a new cluster: it would move the partitions of every topic aside.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ATTACHED: Final = ("", "-wal", "-shm")
 
 
 class MetadataLostError(DataDirectoryError):
-    """The logs of a data directory are there and its metadata are missing or damaged; ``--recover`` may help."""
+    """The metadata of existing logs are missing or damaged. ``--recover`` may help."""
 
 
 def partition_directories(logs: Path) -> Iterator[tuple[Path, str, int]]:
-    """Yield the directory, topic name and partition of each partition that has a directory, in no order."""
+    """Yield the directory, topic name and partition of every partition directory, in no particular order."""
     if not logs.is_dir():
         return
     for path in logs.iterdir():
@@ -44,17 +44,17 @@ def partition_directories(logs: Path) -> Iterator[tuple[Path, str, int]]:
 def check_metadata(
     metadata: Path, logs: Path, *, was_clean: bool, connect: Callable[[Path], Database] = connect_sqlite
 ) -> None:
-    """Refuse metadata that cannot be those of the logs beside them.
+    """Reject metadata that cannot belong to the logs next to them.
 
     Args:
-        metadata: The SQLite file; it may be missing when there are no partitions either.
-        logs: The directory of all partitions.
-        was_clean: The last run ended in order, so that the file need not be read through.
-        connect: Opens a connection; crash tests pass their own.
+        metadata: SQLite file. It may be missing if there are no partitions either.
+        logs: Directory of all partitions.
+        was_clean: Whether the last run stopped cleanly, so that the file need not be checked for damage.
+        connect: Function that opens a connection. Crash tests pass their own.
 
     Raises:
         MetadataLostError: The metadata are missing, empty or damaged.
-        DataDirectoryError: The file cannot be read.
+        DataDirectoryError: The file cannot be read, or belongs to another cluster than the logs.
     """
     holds_partitions = any(True for _ in partition_directories(logs))
     if not metadata.exists() or metadata.stat().st_size == 0:
@@ -98,7 +98,7 @@ def _lost(metadata: Path, what: str, logs: Path) -> MetadataLostError:
 
 
 def put_metadata_aside(metadata: Path) -> Path | None:
-    """Rename the files of a database that is given up; returns its new name, None when there was none."""
+    """Rename the files of an abandoned database. Return the new name, None if there was no file."""
     asides = (metadata.with_stem(f"{metadata.stem}-lost-{number}") for number in itertools.count(1))
     aside = next(path for path in asides if not any(file.exists() for file in _files(path)))
     moved = False
@@ -110,12 +110,12 @@ def put_metadata_aside(metadata: Path) -> Path | None:
 
 
 def protect_metadata(metadata: Path) -> None:
-    """Let nobody but the broker's own user read the metadata, which hold SCRAM keys; make the file if need be.
+    """Restrict the metadata, which contain SCRAM keys, to the broker's own user. Create the file if necessary.
 
-    SQLite gives ``-wal`` and ``-shm`` the permissions of the database file when it makes them.
+    SQLite creates the ``-wal`` and ``-shm`` files with the permissions of the database file.
 
     Raises:
-        OSError: The file cannot be made, or belongs to another user.
+        OSError: The file cannot be created, or belongs to another user.
     """
     metadata.touch(mode=0o600)
     for path in _files(metadata):
@@ -128,7 +128,7 @@ def _files(metadata: Path) -> list[Path]:
 
 
 def read_cluster_id(logs: Path) -> str | None:
-    """Return the cluster id beside the logs, None when there is none."""
+    """Return the cluster id stored next to the logs; None if there is none."""
     try:
         lines = (logs / META_PROPERTIES).read_bytes().decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
@@ -138,6 +138,6 @@ def read_cluster_id(logs: Path) -> str | None:
 
 
 def write_cluster_id(logs: Path, cluster_id: str) -> None:
-    """Put the cluster id beside the logs, durably, unless it is there."""
+    """Store the cluster id durably next to the logs, unless it is already there."""
     if read_cluster_id(logs) != cluster_id:
         write_atomically(logs / META_PROPERTIES, f"version=1\ncluster.id={cluster_id}\n", durable=True)

@@ -1,4 +1,4 @@
-"""One process per data directory: an advisory lock that ends with the process, however it ends."""
+"""Lock of a data directory: an advisory lock that the system releases when the process ends, for any reason."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LOCK_FILE_NAME: Final = "klamm.lock"
 
 
 class DataDirectoryLock:
-    """Holds the exclusive lock on a data directory from construction to ``release``.
+    """Exclusive lock on a data directory, held from construction until ``release``.
 
-    ``flock`` is used because it also keeps out a second opening by the same process, which POSIX record locks allow.
-    The file stays behind after a release: removing it would let two processes lock two different files.
+    ``flock`` also rejects a second lock by the same process, which POSIX record locks would allow. The file is not
+    removed on release: otherwise two processes could lock two different files of the same name.
 
     Raises:
-        DataDirectoryLockedError: another holder is alive; the message names its pid.
-        DataDirectoryError: the directory cannot be created or written.
+        DataDirectoryLockedError: Another process holds the lock. The message contains its pid.
+        DataDirectoryError: The directory cannot be created or written.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -45,7 +45,7 @@ class DataDirectoryLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """Give the directory free; a second call does nothing."""
+        """Release the lock. A second call has no effect."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -57,12 +57,12 @@ class DataDirectoryLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the directory free."""
+        """Release the lock."""
         self.release()
 
 
 def make_durable_directory(path: Path) -> None:
-    """Create ``path`` with its parents, for the broker's own user only, so that the new entries survive a power cut."""
+    """Create a directory with its parents durably, with access only for the broker's own user."""
     missing = []
     here = path
     while not here.exists():

@@ -1,8 +1,22 @@
-"""The metadata store: changes are queued in order, one thread commits what is queued in one durable transaction.
+"""The metadata store: a queue of changes, and one thread that commits them to SQLite in durable transactions.
 
-This is the *record* of decide -> record -> reply: a service applies its change to its image in memory, calls
-``submit`` without an await in between, and awaits the returned future before it replies. While one commit waits for
-the disk the next ones gather, so thousands of changes a second share a few hundred fsyncs.
+Group commit, step by step:
+
+1. A service decides a change, applies it to its image in memory and calls ``submit``, without an await in between. It
+awaits the returned future before it sends its response. 2. All changes submitted in one turn of the event loop form one
+``Batch``. At the end of the turn, the batch goes to the writer thread's queue. 3. The writer takes every queued batch
+(up to ``writer.MAX_CHANGES_PER_COMMIT`` changes) and commits them in one SQLite transaction with one fsync. Batches
+that arrive meanwhile wait for the next commit. So thousands of changes per second share a few hundred fsyncs. 4. The
+writer reports the result to the event loop, which completes the futures in the order of submission.
+
+A batch is never split between two transactions: changes submitted in one turn are stored together or not at all.
+
+Failed commits (disk full, I/O error) and generations: later changes were decided on images that contain the failed
+ones, so they must fail too. Each batch carries the ``generation`` in which it was decided, the number of failures that
+the event loop knew of. After a failure the writer rejects every batch of that generation or an older one. When the
+event loop hears of the failure, it increments its generation, drops the batch that is being filled, calls
+``on_failure`` (which reloads all images from the store) and then fails all futures. Changes submitted after that are
+committed normally.
 """
 
 from __future__ import annotations
@@ -44,16 +58,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 METADATA_FILE_NAME: Final = "metadata.sqlite"
-_TOLD_AT_ONCE: Final = 32
-"""Changes whose ends others do not wait for: what follows a change is done when it is told."""
+_COMPLETED_AT_ONCE: Final = 32
+"""Number of futures completed in one turn of the event loop. The code that waits for a future runs in the same turn."""
 
 
 class MetadataStore:
-    """Durable metadata of a broker. Confined to one event loop; only the writer thread is hidden inside.
+    """Durable metadata of a broker. Used on one event loop only; the writer thread is internal.
 
-    A commit that fails (disk full, I/O error) fails every change that was submitted until the event loop learns of it,
-    because those were decided on images that held the failed ones. Then ``on_failure`` runs, still before any waiter
-    sees its error, and the store goes on with what is submitted afterwards.
+    The module docstring explains group commit and what happens after a failed commit.
     """
 
     def __init__(
@@ -61,7 +73,7 @@ class MetadataStore:
     ) -> None:
         self._max_history = max_history
         self.on_failure: Callable[[StorageError], None] | None = None
-        """Called in the event loop after a failed commit; rebuilds the images by the ``load_`` methods."""
+        """Called on the event loop after a failed commit, before any future fails, to reload all images."""
         self._path = path
         self._connect = connect
         self._reader = open_connection(path, connect)
@@ -81,17 +93,17 @@ class MetadataStore:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         max_history: int = 0,
     ) -> MetadataStore:
-        """Open the database file at ``path``, made or migrated as needed.
+        """Open the database file at ``path``, and create or migrate it if necessary.
 
         Args:
-            path: the file; missing directories are created.
-            connect: opens a connection; crash tests pass their own.
-            now_ms: wall clock, milliseconds since the epoch.
-            max_history: how many lines of who changed what are kept; 0 keeps all.
+            path: Database file. Missing directories are created.
+            connect: Function that opens a connection. Crash tests pass their own.
+            now_ms: Wall clock, milliseconds since the epoch.
+            max_history: Largest number of entries in the change history; 0 for no limit.
 
         Raises:
-            UnknownFormatError: a newer klamm wrote the file, or it is no database of klamm.
-            DataDirectoryError: the file cannot be opened or written.
+            UnknownFormatError: The file was written by a newer klamm, or is not a database of klamm.
+            DataDirectoryError: The file cannot be opened or written.
         """
         try:
             make_durable_directory(path.parent)
@@ -107,17 +119,17 @@ class MetadataStore:
 
     @property
     def commits(self) -> int:
-        """How many transactions this store has committed since it was opened."""
+        """Number of transactions committed since the store was opened."""
         return 0 if self._writer is None else self._writer.commits
 
     def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Queue changes; the future is done when they are on disk, all or none of them.
+        """Queue changes. The future is done when all of them are on disk.
 
-        Commits happen strictly in the order of submission. An empty sequence is done when everything before it is.
-        A cancelled future does not take its changes back.
+        Commits keep the order of submission. The future of an empty sequence is done when everything before it is on
+        disk. Cancelling the future does not withdraw the changes.
 
         Raises:
-            StorageError: the store is closed. A failed commit is raised by the future.
+            StorageError: The store is closed. If the commit fails, the future raises it.
         """
         if self._is_closed:
             raise StorageError("The metadata store is closed")
@@ -134,16 +146,16 @@ class MetadataStore:
         return future
 
     async def close(self) -> None:
-        """Commit what is queued, then close the file; a second call does nothing."""
+        """Commit the queued changes and close the file. A second call has no effect."""
         if self._is_closed:
             return
         self._is_closed = True
         self._hand_over()
         if self._writer is not None:
             await asyncio.to_thread(self._writer.stop)
-            # The writer's last news were queued on the loop before the thread ended; let them arrive.
+            # The writer's last callbacks were scheduled on the loop before the thread ended. One turn runs them.
             await asyncio.sleep(0)
-            self._tell_committed(at_once=len(self._committed))
+            self._complete_futures(at_once=len(self._committed))
         self._reader.close()
 
     def load_topics(self) -> list[PutTopic]:
@@ -167,15 +179,15 @@ class MetadataStore:
         return self._read(statements.read_group_offsets)
 
     def load_transactions(self) -> list[PutTransaction]:
-        """Return what is stored of transactional ids, by id."""
+        """Return the stored transactional ids, by id."""
         return self._read(transaction_rows.read_transactions)
 
     def load_decisions(self) -> list[PutDecision]:
-        """Return how the transactions ended whose markers may not be durable, in the order of the decisions."""
+        """Return the decisions of transactions whose markers may not be durable, in order."""
         return self._read(transaction_rows.read_decisions)
 
     def load_pending_offsets(self) -> list[PutPendingOffset]:
-        """Return all offsets that wait for the end of their transaction."""
+        """Return all pending offsets of open transactions."""
         return self._read(transaction_rows.read_pending_offsets)
 
     def load_settings(self) -> list[PutSetting]:
@@ -187,7 +199,7 @@ class MetadataStore:
         return self._read(statements.read_quotas)
 
     def load_acls(self) -> list[PutAcl]:
-        """Return all access control entries by resource."""
+        """Return all ACL entries by resource."""
         return self._read(statements.read_acls)
 
     def load_scram_credentials(self) -> list[PutScramCredential]:
@@ -195,7 +207,7 @@ class MetadataStore:
         return self._read(statements.read_scram_credentials)
 
     def load_history(self, *, resource: str | None = None, limit: int = 1000) -> list[PutHistory]:
-        """Return the newest ``limit`` lines of who changed what, the newest first; None means every resource."""
+        """Return the newest ``limit`` entries of the change history, newest first; None means all resources."""
         return self._read(lambda database: statements.read_history(database, resource=resource, limit=limit))
 
     def _read(self, query: Callable[[Database], list[T]]) -> list[T]:
@@ -224,22 +236,22 @@ class MetadataStore:
         was_idle = not self._committed
         self._committed.extend(future for batch in batches for future in batch.futures)
         if was_idle:
-            self._tell_committed()
+            self._complete_futures()
 
-    def _tell_committed(self, at_once: int = _TOLD_AT_ONCE) -> None:
-        """Tell some of those who wait, in order; others are served before the rest is told."""
+    def _complete_futures(self, at_once: int = _COMPLETED_AT_ONCE) -> None:
+        """Complete some futures in order, and schedule the rest, so that other requests are served in between."""
         for _ in range(min(at_once, len(self._committed))):
             future = self._committed.popleft()
             if not future.done():
                 future.set_result(None)
         if self._committed and self._loop is not None:
-            self._loop.call_soon(self._tell_committed)
+            self._loop.call_soon(self._complete_futures)
 
     def _on_failed(self, batches: list[Batch], error: StorageError) -> None:
-        """Start a new generation: everything decided before this moment is void."""
+        """Start a new generation: all changes decided before this moment fail."""
         futures = [future for batch in batches for future in batch.futures]
-        is_news = batches[0].generation == self._generation
-        if is_news:
+        is_first_report = batches[0].generation == self._generation
+        if is_first_report:
             self._generation += 1
             if self._pending is not None:
                 futures.extend(self._pending.futures)
@@ -247,7 +259,7 @@ class MetadataStore:
                 self._pending.changes.clear()
                 self._pending = None
         try:
-            if is_news and self.on_failure is not None:
+            if is_first_report and self.on_failure is not None:
                 self.on_failure(error)
         finally:
             for future in futures:

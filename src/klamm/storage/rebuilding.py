@@ -1,4 +1,4 @@
-"""New metadata for logs whose metadata are lost (``klamm broker --recover``)."""
+"""Rebuilding of lost metadata from the logs (``klamm broker --recover``)."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ logger = logging.getLogger(__name__)
 _TOPIC: Final = 2
 """Kafka's resource type of topics."""
 _KEEP: Final = ("retention.ms", "retention.bytes")
-"""Configs whose defaults would delete the records of a topic that had other values, or was compacted."""
+"""Configs set to unlimited, because their defaults could delete records of a topic that had other values."""
 
 
 def topics_in(logs: Path, *, node_ids: Sequence[int], internal: AbstractSet[str]) -> list[Change]:
-    """Return the changes that make the topics known which have directories.
+    """Return the changes that create the topics of the existing partition directories.
 
-    A topic gets as many partitions as its last directory says, and no retention, because its configs are unknown: with
-    the defaults the next look at retention could delete records that were meant to stay.
+    A topic gets as many partitions as its last directory indicates. Its configs are lost, so it gets unlimited
+    retention: with the default, the next retention check could delete records that were meant to stay.
 
     Args:
-        logs: The directory of all partitions.
-        node_ids: The broker ids that lead partitions, in turn.
-        internal: Names of topics that are the broker's own.
+        logs: Directory of all partitions.
+        node_ids: Broker ids; partitions are assigned to them round-robin.
+        internal: Names of internal topics.
     """
     counts: dict[str, int] = defaultdict(int)
     ids: dict[str, Counter[UUID]] = defaultdict(Counter)
     for path, topic, partition in partition_directories(logs):
         topic_id = read_topic_id(path)
         if topic_id is None:
-            logger.warning("%s does not say which topic it belongs to and stays as it is", path)
+            logger.warning("%s has no topic id; it is skipped and stays as it is", path)
             continue
         ids[topic][topic_id] += 1
         counts[topic] = max(counts[topic], partition + 1)
     changes: list[Change] = []
     for topic, found in sorted(ids.items()):
-        # A deleted topic of the same name may have left directories: the id that most of them have wins.
+        # A deleted topic of the same name may have left directories. The topic id with the most directories wins.
         topic_id = max(found, key=lambda each: (found[each], each.int))
         replicas = tuple((node_ids[partition % len(node_ids)],) for partition in range(counts[topic]))
         changes.append(PutTopic(topic_id=topic_id, name=topic, is_internal=topic in internal, partitions=replicas))
@@ -62,7 +62,7 @@ def topics_in(logs: Path, *, node_ids: Sequence[int], internal: AbstractSet[str]
 
 
 def largest_producer_id(logs: Path) -> int:
-    """Return the largest id of a producer that wrote to the logs, -1 without any. Reads the headers of all batches."""
+    """Return the largest producer id in the logs, -1 if there is none. Reads the headers of all batches."""
     return max((head for path, _, _ in partition_directories(logs) for head in _producer_ids(path)), default=-1)
 
 
@@ -71,7 +71,7 @@ def _producer_ids(directory: Path) -> Iterator[int]:
     for path in directory.glob("*.log"):
         if path.stem.isdigit():
             segment = LogSegment(pool=pool, directory=directory, base_offset=int(path.stem), created_ms=0)
-            with suppress(CorruptBatchError):  # what lies behind the damage cannot be read by clients either
+            with suppress(CorruptBatchError):  # clients cannot read the records after the damage either
                 for head in segment.walk(0):
                     yield head.producer_id
             segment.close()

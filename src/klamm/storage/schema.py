@@ -1,9 +1,14 @@
-"""The tables of the metadata database, their format version, and the way from an older format to this one.
+"""Tables of the metadata database, their format version, and the migrations from older formats.
 
-The version stands in SQLite's ``user_version``, so it changes in the same transaction as the tables. Format 1 kept no
-time with a committed offset; format 2 does, which offset retention (KIP-211) needs. Format 3 adds ACLs and
-SCRAM credentials, format 4 client quotas, format 5 transactions, format 6 the decisions of transactions whose markers
-may not be durable.
+The version is SQLite's ``user_version``, so it changes in the same transaction as the tables:
+
+    format   change
+    1        first format
+    2        commit time of committed offsets, for offset retention (KIP-211)
+    3        ACLs and SCRAM credentials
+    4        client quotas
+    5        transactions
+    6        decisions of transactions whose markers may not be durable
 """
 
 from __future__ import annotations
@@ -21,10 +26,10 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 6
 APPLICATION_ID: Final = 0x6B6C616D
-"""``klam``, in the file's header: tells our database from any other SQLite file."""
+"""``klam`` in the file header, which distinguishes this database from other SQLite files."""
 
 BUSY_TIMEOUT_MS: Final = 10_000
-"""How long a commit waits for someone who looks into the file with other tools."""
+"""Time that a commit waits for another process that reads the file with other tools, in milliseconds."""
 
 GROUP_OFFSETS: Final = (
     "CREATE TABLE group_offsets (group_id TEXT NOT NULL, topic_id BLOB NOT NULL, partition INTEGER NOT NULL,"
@@ -68,7 +73,7 @@ TABLES: Final = (
 
 
 class Database(Protocol):
-    """What the store needs of a database connection; ``sqlite3.Connection`` has it, crash tests bring another."""
+    """The part of a database connection that the store needs: ``sqlite3.Connection``, or a fake in crash tests."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Iterable[Sequence[Any]]:
         """Run one statement and return its rows."""
@@ -79,24 +84,24 @@ class Database(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection; an open transaction is undone."""
+        """Close the connection. An open transaction is rolled back."""
         ...
 
 
 def connect_sqlite(path: Path) -> Database:
-    """Open a connection without implicit transactions; the store uses it from one thread at a time.
+    """Open a connection without implicit transactions. Only one thread may use it at a time.
 
     Raises:
-        sqlite3.Error: the file cannot be opened.
+        sqlite3.Error: The file cannot be opened.
     """
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
 
 
 def open_connection(path: Path, connect: Callable[[Path], Database]) -> Database:
-    """Open a connection whose commits are durable: write-ahead log, and an fsync before a commit returns.
+    """Open a connection with durable commits: a write-ahead log, and an fsync before each commit returns.
 
     Raises:
-        sqlite3.Error: the file cannot be opened, or is no database.
+        sqlite3.Error: The file cannot be opened, or is not a database.
     """
     database = connect(path)
     try:
@@ -111,22 +116,22 @@ def _prepare(database: Database) -> None:
     database.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     _scalar(database, "PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
-    # Where fsync leaves the data in the drive's cache (macOS) SQLite can ask for more; elsewhere this changes nothing.
+    # On macOS, fsync leaves data in the drive's cache; this setting flushes it. No effect on other systems.
     database.execute("PRAGMA fullfsync = ON")
     database.execute("PRAGMA wal_autocheckpoint = 4000")
 
 
 def create_or_migrate(database: Database, path: Path, *, now_ms: int) -> None:
-    """Bring the database to ``FORMAT_VERSION`` in one transaction.
+    """Create the tables or migrate them to ``FORMAT_VERSION``, in one transaction.
 
     Args:
-        database: a prepared connection.
-        path: the file, for messages.
-        now_ms: wall clock, milliseconds since the epoch; offsets without a time are taken as committed now.
+        database: Connection from ``open_connection``.
+        path: Database file, for messages.
+        now_ms: Wall clock, milliseconds since the epoch. It becomes the commit time of offsets without one.
 
     Raises:
-        UnknownFormatError: a newer klamm wrote it, or it is no database of klamm.
-        DataDirectoryError: the file is damaged.
+        UnknownFormatError: The file was written by a newer klamm, or is not a database of klamm.
+        DataDirectoryError: The file is damaged.
     """
     try:
         version = _version(database, path)
@@ -150,7 +155,7 @@ def create_or_migrate(database: Database, path: Path, *, now_ms: int) -> None:
 
 
 def _version(database: Database, path: Path) -> int:
-    """Return the format version, 0 for an empty file."""
+    """Return the format version; 0 for an empty file."""
     version: int = _scalar(database, "PRAGMA user_version")
     is_ours = _scalar(database, "PRAGMA application_id") == APPLICATION_ID
     is_empty = _scalar(database, "SELECT count(*) FROM sqlite_master") == 0
@@ -170,7 +175,7 @@ def _scalar(database: Database, sql: str) -> Any:
 
 
 def _migrate_1_to_2(database: Database, now_ms: int) -> None:
-    """Give every committed offset the time of the migration, so that retention counts from here."""
+    """Set the commit time of every committed offset to the time of the migration; retention counts from it."""
     columns = "group_id, topic_id, partition, committed_offset, leader_epoch, metadata"
     database.execute("DROP INDEX group_offsets_of_topic")
     database.execute("ALTER TABLE group_offsets RENAME TO group_offsets_1")
@@ -184,25 +189,25 @@ def _migrate_1_to_2(database: Database, now_ms: int) -> None:
 
 
 def _migrate_2_to_3(database: Database, _now_ms: int) -> None:
-    """Make room for ACLs and SCRAM credentials; there are none yet."""
+    """Add the tables of ACLs and SCRAM credentials."""
     for statement in SECURITY:
         database.execute(statement)
 
 
 def _migrate_3_to_4(database: Database, _now_ms: int) -> None:
-    """Make room for client quotas; there are none yet."""
+    """Add the table of client quotas."""
     for statement in QUOTAS:
         database.execute(statement)
 
 
 def _migrate_4_to_5(database: Database, _now_ms: int) -> None:
-    """Make room for transactions; there are none yet."""
+    """Add the tables of transactions."""
     for statement in TRANSACTIONS:
         database.execute(statement)
 
 
 def _migrate_5_to_6(database: Database, _now_ms: int) -> None:
-    """Make room for decisions; until now they were not remembered."""
+    """Add the table of decisions."""
     for statement in DECISIONS:
         database.execute(statement)
 
@@ -214,4 +219,4 @@ MIGRATIONS: Final[Mapping[int, Callable[[Database, int], None]]] = {
     4: _migrate_4_to_5,
     5: _migrate_5_to_6,
 }
-"""From the format of the key to the next one."""
+"""Migrations by the format from which they start."""

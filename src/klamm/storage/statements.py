@@ -1,4 +1,4 @@
-"""From changes to SQL: many changes become few statements, each run once over many rows."""
+"""SQL of the metadata changes: many changes become few statements, each executed once for many rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 
 TOPIC_RESOURCE_TYPE: Final = 2
 HISTORY_STEP: Final = 1000
-"""Lines of history that one commit drops at the least, when there are too many."""
+"""Smallest number of history entries that one commit deletes if there are too many."""
 
 _UPSERT: Final[Mapping[str, str]] = {
     "settings": "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
@@ -80,16 +80,17 @@ _HISTORY: Final = (
 
 
 def entity_key(user: str | None, client_id: str | None, *, has_client_id: bool) -> str:
-    """Return the text by which a client entity is stored; a missing ``client_id`` and a default one differ."""
+    """Return the stored key of a client entity. It distinguishes a missing ``client_id`` from the default one."""
     parts = {"user": user, "client_id": client_id} if has_client_id else {"user": user}
     return json.dumps(parts, ensure_ascii=False)
 
 
 class PendingWrites:
-    """The changes of one transaction, with the last word per row.
+    """The changes of one SQLite transaction, reduced to the last value of each row.
 
-    Changes of single rows commute unless they meet on the same row, where the last one wins; so they are kept per
-    table and written by one ``executemany`` each. A change of many rows first writes out what came before it.
+    Changes of different rows can be reordered; of two changes of the same row the last one wins. So rows are collected
+    per table and written by one ``executemany`` each. A change that affects many rows (such as ``DropTopic``) first
+    flushes the rows collected before it, to keep the order.
     """
 
     def __init__(self, database: Database, *, max_history: int = 0) -> None:
@@ -99,7 +100,7 @@ class PendingWrites:
         self._history: list[Row] = []
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Take changes in order."""
+        """Add changes, in order."""
         for change in changes:
             of_transactions = APPLY_TRANSACTIONS.get(type(change))
             if of_transactions is not None:
@@ -108,7 +109,7 @@ class PendingWrites:
                 _APPLY[type(change)](self, change)
 
     def flush(self) -> None:
-        """Write everything taken so far."""
+        """Write all collected rows."""
         for table, rows in self._rows.items():
             if not rows:
                 continue
@@ -124,7 +125,7 @@ class PendingWrites:
             self._history.clear()
 
     def _forget_history(self) -> None:
-        """Drop the oldest lines beyond the limit, never so many that a commit takes long."""
+        """Delete the oldest history entries beyond the limit, but only so many that the commit stays short."""
         if self._max_history:
             most = max(HISTORY_STEP, 2 * len(self._history))
             self._database.execute(
@@ -333,7 +334,7 @@ def read_settings(database: Database) -> list[PutSetting]:
 
 
 def read_history(database: Database, *, resource: str | None, limit: int) -> list[PutHistory]:
-    """Return the newest ``limit`` lines, the newest first; of one resource, or of all when it is None."""
+    """Return the newest ``limit`` history entries, newest first; of one resource, or of all if it is None."""
     rows = database.execute(
         "SELECT at_ms, resource, name, old, new, principal, client_id FROM history"
         " WHERE ? IS NULL OR resource = ? ORDER BY sequence DESC LIMIT ?",
@@ -355,7 +356,7 @@ def read_quotas(database: Database) -> list[PutQuota]:
 
 
 def read_acls(database: Database) -> list[PutAcl]:
-    """Return all access control entries by resource."""
+    """Return all ACL entries by resource."""
     rows = database.execute(
         "SELECT resource_type, resource_name, pattern_type, principal, host, operation, permission FROM acls"
         " ORDER BY 1, 2, 3, 4, 5, 6, 7"

@@ -1,4 +1,4 @@
-"""Transactions in the metadata database: their tables, and the way from changes to rows and back."""
+"""Tables of transactions in the metadata database, and the conversion between changes and rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from klamm.storage.schema import Database
 
 DECISIONS: Final = ("CREATE TABLE decisions (number INTEGER PRIMARY KEY, payload BLOB NOT NULL)",)
-"""Came with format 6."""
+"""Added in format 6."""
 TABLES: Final = (
     "CREATE TABLE transactions (transactional_id TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE pending_offsets (producer_id INTEGER NOT NULL, group_id TEXT NOT NULL, topic_id BLOB NOT NULL,"
@@ -47,21 +47,21 @@ DELETE: Final[Mapping[str, str]] = {
 }
 
 PutRow: TypeAlias = "Callable[[str, tuple[Any, ...], tuple[Any, ...] | None], None]"
-"""Takes a table, the key of a row and the row; None removes it."""
+"""Function that takes a table, the key of a row, and the row; None removes the row."""
 
 
 def put_transaction(put: PutRow, change: PutTransaction) -> None:
-    """Store what a coordinator knows of a transactional id."""
+    """Store the state of a transactional id."""
     put("transactions", (change.transactional_id,), (change.transactional_id, change.payload))
 
 
 def drop_transaction(put: PutRow, change: DropTransaction) -> None:
-    """Forget a transactional id."""
+    """Remove a transactional id."""
     put("transactions", (change.transactional_id,), None)
 
 
 def put_pending_offset(put: PutRow, change: PutPendingOffset) -> None:
-    """Store an offset that waits for the end of a transaction."""
+    """Store a pending offset of a transaction."""
     commit = change.commit
     key = (change.producer_id, commit.group_id, commit.topic_id.bytes, commit.partition)
     put(
@@ -72,17 +72,17 @@ def put_pending_offset(put: PutRow, change: PutPendingOffset) -> None:
 
 
 def drop_pending_offset(put: PutRow, change: DropPendingOffset) -> None:
-    """Remove an offset that waited."""
+    """Remove a pending offset of a transaction."""
     put("pending_offsets", (change.producer_id, change.group_id, change.topic_id.bytes, change.partition), None)
 
 
 def put_decision(put: PutRow, change: PutDecision) -> None:
-    """Store how a transaction ended."""
+    """Store the outcome of a transaction."""
     put("decisions", (change.number,), (change.number, change.payload))
 
 
 def drop_decision(put: PutRow, change: DropDecision) -> None:
-    """Remove how a transaction ended."""
+    """Remove the outcome of a transaction."""
     put("decisions", (change.number,), None)
 
 
@@ -97,19 +97,19 @@ APPLY: Final[Mapping[type[Any], Callable[[PutRow, Any], None]]] = {
 
 
 def read_transactions(database: Database) -> list[PutTransaction]:
-    """Return what is stored of all transactional ids, by id."""
+    """Return the stored transactional ids, by id."""
     rows = database.execute("SELECT transactional_id, payload FROM transactions ORDER BY 1")
     return [PutTransaction(transactional_id=name, payload=bytes(payload)) for name, payload in rows]
 
 
 def read_decisions(database: Database) -> list[PutDecision]:
-    """Return how the transactions ended whose markers may not be durable, in the order of the decisions."""
+    """Return the decisions of transactions whose markers may not be durable, in order."""
     rows = database.execute("SELECT number, payload FROM decisions ORDER BY 1")
     return [PutDecision(number=number, payload=bytes(payload)) for number, payload in rows]
 
 
 def read_pending_offsets(database: Database) -> list[PutPendingOffset]:
-    """Return all offsets that wait for the end of their transaction."""
+    """Return all pending offsets of open transactions."""
     rows = database.execute(
         "SELECT producer_id, group_id, topic_id, partition, committed_offset, leader_epoch, metadata,"
         " commit_timestamp_ms FROM pending_offsets ORDER BY 1, 2, 3, 4"

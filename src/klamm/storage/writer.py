@@ -1,4 +1,7 @@
-"""The thread that commits metadata: takes batches from a queue, writes what is there in one transaction."""
+"""The writer thread of the metadata store, which commits all queued batches in one transaction (group commit).
+
+``metadata`` explains group commit and generations.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CHANGES_PER_COMMIT: Final = 20_000
-"""Bounds how long the first change of a commit waits for the last one."""
+"""Largest number of changes in a commit. It limits how long the first change of a commit waits for the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What was submitted within one turn of the event loop."""
+    """The changes submitted in one turn of the event loop. They are committed together."""
 
     generation: int
-    """Counts the failures that the event loop knew of when it decided these changes."""
+    """Number of failed commits that the event loop knew of when these changes were decided."""
     changes: list[Change]
     futures: list[asyncio.Future[None]]
 
 
 class CommitWriter:
-    """Group commit on a thread of its own; news reach the event loop in the order of the commits."""
+    """Group commit on a separate thread. Results reach the event loop in the order of the commits.
+
+    A failed commit also fails all queued batches of its generation and of older ones, because they were decided on
+    images that contain the failed changes. The connection is closed, and the next commit opens a new one.
+    """
 
     def __init__(
         self,
@@ -49,7 +56,7 @@ class CommitWriter:
     ) -> None:
         self._max_history = max_history
         self.commits = 0
-        """Transactions written so far."""
+        """Number of committed transactions."""
         self._connect = connect
         self._loop = loop
         self._on_committed = on_committed
@@ -61,11 +68,11 @@ class CommitWriter:
         self._thread.start()
 
     def put(self, batch: Batch) -> None:
-        """Queue a batch; never blocks."""
+        """Queue a batch. Never blocks."""
         self._queue.put(batch)
 
     def stop(self) -> None:
-        """Write what is queued, close the connection, end the thread; blocks."""
+        """Commit the queued batches, close the connection and end the thread. Blocks until then."""
         self._queue.put(None)
         self._thread.join()
 
@@ -79,7 +86,7 @@ class CommitWriter:
             self._database.close()
 
     def _next_batches(self) -> tuple[list[Batch], bool]:
-        """Wait for one batch, then take what else is there; false when the writer is to stop after them."""
+        """Wait for one batch, and take all further queued ones. False means that the writer stops after them."""
         batches: list[Batch] = []
         size = 0
         item = self._queue.get()
@@ -95,21 +102,21 @@ class CommitWriter:
         return batches, False
 
     def _commit_or_fail(self, batches: list[Batch]) -> None:
-        void = [batch for batch in batches if batch.generation <= self._failed_generation]
-        if void:
-            self._tell(self._on_failed, void, StorageError("An earlier change could not be written"))
-        batches = batches[len(void) :]
+        rejected = [batch for batch in batches if batch.generation <= self._failed_generation]
+        if rejected:
+            self._report(self._on_failed, rejected, StorageError("An earlier change could not be written"))
+        batches = batches[len(rejected) :]
         if not batches:
             return
         try:
             self._commit(batches)
-        except Exception as error:  # whatever happens, the waiters hear of it and the thread lives
+        except Exception as error:  # the thread must survive any error, and the futures must receive it
             self._failed_generation = batches[0].generation
             self._drop_connection()
             logger.exception("Metadata could not be written")
-            self._tell(self._on_failed, batches, StorageError(f"Metadata could not be written: {error}"))
+            self._report(self._on_failed, batches, StorageError(f"Metadata could not be written: {error}"))
         else:
-            self._tell(self._on_committed, batches)
+            self._report(self._on_committed, batches)
 
     def _commit(self, batches: list[Batch]) -> None:
         if not any(batch.changes for batch in batches):
@@ -133,20 +140,20 @@ class CommitWriter:
         try:
             database.execute("ROLLBACK")
         except sqlite3.Error as error:
-            # SQLite has rolled back by itself after the graver errors.
-            logger.debug("Rollback: %s", error)
+            # After severe errors, SQLite has already rolled back.
+            logger.debug("Metadata: rollback failed: %s", error)
 
     def _drop_connection(self) -> None:
-        """Close the connection; the next commit opens a new one, in case this one cannot recover."""
+        """Close the connection, in case it cannot recover from the error. The next commit opens a new one."""
         database, self._database = self._database, None
         try:
             if database is not None:
                 database.close()
         except sqlite3.Error as error:
-            logger.debug("Close: %s", error)
+            logger.debug("Metadata: closing the connection failed: %s", error)
 
-    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+    def _report(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            logger.warning("The event loop ended before the metadata store was closed")
+            logger.warning("Metadata: the event loop ended before the store was closed")

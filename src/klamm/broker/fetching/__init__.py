@@ -1,1 +1,1 @@
-"""Answers to Fetch: byte ranges of the logs, and the incremental sessions of KIP-227."""
+"""Fetch responses as byte ranges of the logs, and incremental fetch sessions (KIP-227)."""

@@ -1,4 +1,8 @@
-"""The body of a Fetch response, v4-18, in pieces: records are never copied, and read when they can be sent."""
+"""The body of a Fetch response, v4-18, as a list of pieces.
+
+Records are never copied into the body. A piece with records is a range of a log file, which is read only when the
+connection can send it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _NO_TAGS: Final = b"\x00"
 
 @dataclass(slots=True, kw_only=True)
 class PartitionRead:
-    """One partition of the answer."""
+    """One partition of a Fetch response."""
 
     topic: str
     topic_id: UUID
@@ -40,18 +44,18 @@ class PartitionRead:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: bytes | LogRange = b""
-    """Never null: librdkafka cannot read that. A range is read from disk when the connection can send it."""
+    """Never null, which librdkafka cannot parse. A range is read from disk when the connection can send it."""
     aborted: Sequence[AbortedTxn] = ()
-    """Of a reader of committed records: what it has to leave out."""
+    """Aborted transactions that a ``read_committed`` consumer has to filter out."""
     current_leader: tuple[int, int] | None = None
-    """Id and epoch of the leader when it is not the broker that was asked (KIP-951)."""
+    """Leader id and leader epoch, if another broker id leads the partition (KIP-951)."""
     diverging_epoch: tuple[int, int] | None = None
-    """Epoch and its end offset when the client's log took another way (KIP-595)."""
+    """Largest common epoch and its end offset, if the client's log has diverged from this one (KIP-595)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchedBody:
-    """The whole answer."""
+    """The body of a Fetch response."""
 
     error_code: ErrorCode = ErrorCode.NONE
     session_id: int = 0
@@ -61,19 +65,19 @@ class FetchedBody:
 
     @property
     def records_bytes(self) -> int:
-        """Size of all records."""
+        """Total size of the records."""
         return sum(len(partition.records) for partition in self.partitions)
 
     def is_flexible(self, version: int) -> bool:
-        """Tell whether the response header has tagged fields."""
+        """Return whether the response header has tagged fields."""
         return version >= FLEXIBLE_SINCE
 
     def error_codes(self) -> tuple[int, ...]:
-        """Return the error code of the whole and of each partition."""
+        """Return the error codes of the response and of each partition."""
         return (self.error_code, *(partition.error_code for partition in self.partitions))
 
     def buffers(self, version: int) -> Sequence[Piece]:
-        """Return the body in pieces."""
+        """Return the encoded body in pieces."""
         flexible = version >= FLEXIBLE_SINCE
         topics: dict[UUID | str, list[PartitionRead]] = {}
         for partition in self.partitions:
@@ -134,12 +138,12 @@ def _write_topic(out: bytearray, name: UUID | str, flexible: bool) -> None:
 
 
 def _write_partition(out: bytearray, item: PartitionRead, version: int) -> None:
-    """Write everything up to the records themselves."""
+    """Write all fields of a partition before its records, including their length."""
     out += struct.pack(">ihqq", item.partition, item.error_code, item.high_watermark, item.last_stable_offset)
     if version >= _LOG_START_OFFSET_SINCE:
         out += struct.pack(">q", item.log_start_offset)
     flexible = version >= FLEXIBLE_SINCE
-    _write_count(out, len(item.aborted), flexible)  # empty, not null
+    _write_count(out, len(item.aborted), flexible)  # empty instead of null
     for aborted in item.aborted:
         out += struct.pack(">qq", aborted.producer_id, aborted.first_offset)
         if flexible:

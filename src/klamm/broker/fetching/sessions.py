@@ -1,6 +1,15 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+"""Incremental fetch sessions (KIP-227): a consumer sends its partitions once, and later only the changes.
 
-Sessions take turns at partitions: one that gave records goes to the end, so that ``max_bytes`` starves none.
+How the epoch of a request selects the action:
+
+    session_epoch   action
+    0               closes the named session, and opens a new one if there is room; otherwise a full fetch without one
+    -1              closes the named session; a full fetch without a session
+    n > 0           incremental fetch in the session, whose epoch must be n; the next one is n + 1 (1 after 2^31 - 1)
+
+A session keeps its partitions in the order in which they are served. A partition that returned records moves to the
+end, so that ``max_bytes`` cannot starve any partition. If all slots are used, a new session evicts the least recently
+used one, provided that it is idle for ``EVICTION_MS``.
 """
 
 from __future__ import annotations
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
-"""A session that was not used for so long gives its place to a new one."""
+"""Idle time in milliseconds after which a session may be evicted for a new one."""
 TOPIC_IDS_SINCE: Final = 13
 _MAX_EPOCH: Final = 2**31 - 1
 
@@ -29,7 +38,7 @@ PartitionKey: TypeAlias = "tuple[UUID | str, int]"
 
 
 class FetchPartition:
-    """A partition that a client fetches, and what it was told last (-1: nothing yet)."""
+    """A partition that a client fetches, with the offsets last sent to it (-1: none yet)."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -37,8 +46,8 @@ class FetchPartition:
         "last_fetched_epoch",
         "max_bytes",
         "partition",
-        "told_high_watermark",
-        "told_log_start_offset",
+        "sent_high_watermark",
+        "sent_log_start_offset",
         "topic",
         "topic_id",
     )
@@ -47,8 +56,8 @@ class FetchPartition:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = wanted.partition
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
         self.fetch_offset = wanted.fetch_offset
         self.max_bytes = wanted.partition_max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
@@ -56,11 +65,11 @@ class FetchPartition:
 
     @property
     def key(self) -> PartitionKey:
-        """Topic id, or name in versions without ids, and partition."""
+        """Topic id (topic name in versions without ids) and partition."""
         return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.partition)
 
-    def take_over(self, other: FetchPartition) -> None:
-        """Take over where the client stands."""
+    def update_from(self, other: FetchPartition) -> None:
+        """Copy the fetch offset, size limit and epochs of a newer request."""
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch
@@ -69,42 +78,42 @@ class FetchPartition:
 
 @dataclass(slots=True, kw_only=True)
 class FetchSession:
-    """One client's partitions, in the order in which they get their turn. Owned by ``FetchSessions``."""
+    """One client's partitions, in the order in which they are served. Owned by ``FetchSessions``."""
 
     session_id: int
     epoch: int
-    """What the next request has to say."""
+    """Epoch that the next request must have."""
     uses_topic_ids: bool
     partitions: dict[PartitionKey, FetchPartition]
     used_ms: int
 
-    def had_its_turn(self, partition: FetchPartition) -> None:
-        """Move a partition that gave records to the end."""
+    def move_to_end(self, partition: FetchPartition) -> None:
+        """Move a partition that returned records to the end of the order."""
         if self.partitions.pop(partition.key, None) is not None:
             self.partitions[partition.key] = partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPlan:
-    """What a request turns out to ask for."""
+    """The partitions that one Fetch request reads, and its session."""
 
     error_code: ErrorCode = ErrorCode.NONE
     session: FetchSession | None = None
-    """None outside of a session."""
+    """None if the request is outside of a session."""
     is_incremental: bool = False
-    """Partitions without news are left out of the response."""
+    """Whether unchanged partitions are left out of the response."""
     partitions: Sequence[FetchPartition] = ()
 
 
 class FetchSessions:
-    """All sessions of the broker. Loop-confined."""
+    """All fetch sessions of the broker. Used on the event loop only."""
 
     def __init__(self, *, now_ms: Callable[[], int], max_sessions: int = 1000) -> None:
-        """Start without any.
+        """Start without sessions.
 
         Args:
-            now_ms: Any clock in milliseconds that does not go back.
-            max_sessions: ``max.incremental.fetch.session.cache.slots``; 0 switches sessions off.
+            now_ms: Monotonic clock in milliseconds.
+            max_sessions: ``max.incremental.fetch.session.cache.slots``; 0 disables sessions.
         """
         self._now_ms = now_ms
         self._max_sessions = max_sessions
@@ -112,16 +121,16 @@ class FetchSessions:
         self._turn = 0
 
     def __len__(self) -> int:
-        """Count the sessions."""
+        """Return the number of sessions."""
         return len(self._sessions)
 
     def plan(self, request: FetchRequest, version: int, named: Sequence[FetchPartition] | None = None) -> FetchPlan:
-        """Decide what a request asks for; a session goes on by one epoch.
+        """Return the partitions that a request reads, and advance its session by one epoch.
 
         Args:
-            request: The request.
-            version: Of the API.
-            named: What ``named_partitions`` yields of the request; None: it is looked at here.
+            request: The Fetch request.
+            version: Version of the request.
+            named: Partitions in the request, as ``named_partitions`` yields them; None reads them from the request.
         """
         named = list(named_partitions(request)) if named is None else named
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
@@ -148,7 +157,7 @@ class FetchSessions:
             )
             self._sessions[session.session_id] = session
             return FetchPlan(session=session, partitions=partitions)
-        # Without a session nobody remembers whose turn it is: begin somewhere else each time.
+        # No session keeps the order of the partitions, so each request starts at another one.
         self._turn += 1
         start = self._turn % len(partitions) if partitions else 0
         return FetchPlan(partitions=partitions[start:] + partitions[:start])
@@ -157,7 +166,7 @@ class FetchSessions:
         for partition in named:
             known = session.partitions.setdefault(partition.key, partition)
             if known is not partition:
-                known.take_over(partition)
+                known.update_from(partition)
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic_id if forgotten.topic_id != ZERO_UUID else forgotten.topic
             for index in forgotten.partitions:
@@ -167,7 +176,7 @@ class FetchSessions:
             return FetchPlan()
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         session.used_ms = self._now_ms()
-        # Least recently used first: what is looked at when room is needed.
+        # The dict is in order of use, least recently used first, for eviction.
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return FetchPlan(session=session, is_incremental=True, partitions=list(session.partitions.values()))
 
@@ -188,7 +197,7 @@ class FetchSessions:
 
 
 def named_partitions(request: FetchRequest) -> Iterable[FetchPartition]:
-    """Yield what a request names."""
+    """Yield the partitions in a Fetch request."""
     for topic in request.topics:
         for wanted in topic.partitions:
             yield FetchPartition(topic.topic, topic.topic_id, wanted)

@@ -184,7 +184,7 @@ async def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> Fe
             continue
         answers.append(answer)
         if session is not None and answer.records:
-            session.had_its_turn(wanted)
+            session.move_to_end(wanted)
     leaders = {answer.current_leader[0] for answer in answers if answer.current_leader is not None}
     return FetchedBody(
         session_id=session.session_id if session is not None else 0,
@@ -211,14 +211,14 @@ def _read_small(answer: PartitionRead, left: int) -> int:
 
 def _has_news(wanted: FetchPartition, answer: PartitionRead) -> bool:
     """Tell whether the client of a session has to hear of a partition, and remember what it hears."""
-    told = wanted.told_high_watermark, wanted.told_log_start_offset
-    wanted.told_high_watermark, wanted.told_log_start_offset = answer.high_watermark, answer.log_start_offset
+    sent = wanted.sent_high_watermark, wanted.sent_log_start_offset
+    wanted.sent_high_watermark, wanted.sent_log_start_offset = answer.high_watermark, answer.log_start_offset
     if answer.error_code:
-        wanted.told_high_watermark = -1  # told again when the error is over
+        wanted.sent_high_watermark = -1  # sent again when the error is over
         return True
     if answer.records or answer.diverging_epoch is not None:
         return True
-    return told != (answer.high_watermark, answer.log_start_offset)
+    return sent != (answer.high_watermark, answer.log_start_offset)
 
 
 ROUTE: Final = Route(api=API, request=FetchRequest, handle=handle)

@@ -1,1 +1,1 @@
-"""The topics of this broker: which there are, how new ones are decided and placed, their partition logs."""
+"""The topics of the cluster: the catalog, creation and placement of new topics, and access to partition logs."""

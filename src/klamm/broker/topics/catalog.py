@@ -1,4 +1,4 @@
-"""The topics of the cluster: the one owner of what exists."""
+"""The catalog of topics, the only owner of the list of topics and their replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from klamm.storage.metadata import MetadataStore
 
 LEADER_EPOCH: Final = 0
-"""Leaders need no epoch: the first replica leads, and all replicas are this process."""
+"""Constant: leaders never change, since the first replica leads and this process holds all replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,22 +32,22 @@ class Topic:
     topic_id: UUID
     is_internal: bool = False
     partitions: tuple[tuple[int, ...], ...]
-    """Broker ids of each partition's replicas, by partition index; the first one leads."""
+    """Broker ids of each partition's replicas, by partition index. The first replica is the leader."""
 
     def leader(self, partition: int) -> int:
         """Return the broker id that leads ``partition``."""
         return self.partitions[partition][0]
 
     def has_partition(self, partition: int) -> bool:
-        """Tell whether ``partition`` exists."""
+        """Return whether ``partition`` exists."""
         return 0 <= partition < len(self.partitions)
 
 
 class TopicCatalog:
-    """Topics by name and id, kept in memory and in the metadata store. Loop-confined, no lock.
+    """Topics by name and id, in memory and in the metadata store. Used on the event loop only, so it needs no lock.
 
-    A change is applied to memory and queued for the store without an await in between, so that decisions that
-    follow see it; callers answer only when it is on disk.
+    A change is applied in memory and submitted to the store without an await in between, so later decisions see it.
+    Callers send their response only after the change is on disk.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TopicCatalog:
         self.load()
 
     def load(self) -> None:
-        """Take the topics from the store."""
+        """Replace all topics with the stored ones."""
         self._by_name.clear()
         self._by_id.clear()
         self._by_folded_name.clear()
@@ -83,14 +83,14 @@ class TopicCatalog:
             self._remember(topic)
             self._open_logs(topic, range(len(topic.partitions)))
 
-    # -- reading
+    # -- reads
 
     def get(self, name: str) -> Topic | None:
-        """Return a topic by name."""
+        """Return a topic by name; None if it does not exist."""
         return self._by_name.get(name)
 
     def by_id(self, topic_id: UUID) -> Topic | None:
-        """Return a topic by id."""
+        """Return a topic by id; None if it does not exist."""
         return self._by_id.get(topic_id)
 
     def all(self) -> Sequence[Topic]:
@@ -98,17 +98,20 @@ class TopicCatalog:
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def __len__(self) -> int:
-        """Count the topics."""
+        """Return the number of topics."""
         return len(self._by_name)
 
     def colliding(self, name: str) -> str | None:
-        """Return a topic whose name differs only in dots and underscores (they share a metric's name), if any."""
+        """Return a topic whose name differs only in dots and underscores, if any.
+
+        Kafka rejects such a pair, because both topics would have the same metric name.
+        """
         return next((other for other in self._by_folded_name.get(_folded(name), ()) if other != name), None)
 
-    # -- changing
+    # -- changes
 
     def on_deleted(self, listener: Callable[[Topic], None]) -> None:
-        """Call ``listener`` with every topic that is deleted, at once; it is not in the catalog any more."""
+        """Call ``listener`` for every deleted topic, right after its removal from the catalog."""
         self._deletion_listeners.append(listener)
 
     async def create(
@@ -120,11 +123,11 @@ class TopicCatalog:
         is_internal: bool = False,
         author: Author = BROKER_ITSELF,
     ) -> Topic:
-        """Create a topic with its logs and configs; returns when it is durable.
+        """Create a topic with its logs and configs, and return when it is on disk.
 
         Raises:
-            TopicAlreadyExistsError: Somebody else was faster.
-            StorageError: The disk refuses.
+            TopicAlreadyExistsError: The topic exists.
+            StorageError: The change could not be written to disk.
         """
         topic, done = self.begin_create(name, partitions, configs=configs, is_internal=is_internal, author=author)
         await done
@@ -139,10 +142,10 @@ class TopicCatalog:
         is_internal: bool = False,
         author: Author = BROKER_ITSELF,
     ) -> tuple[Topic, asyncio.Future[None]]:
-        """Create a topic in memory; the future is done when it is durable and has its logs.
+        """Create a topic in memory. The future is done when the topic is on disk and its logs exist.
 
         Raises:
-            TopicAlreadyExistsError: Somebody else was faster.
+            TopicAlreadyExistsError: The topic exists.
             StorageError: The store is closed.
         """
         if name in self._by_name:
@@ -156,22 +159,22 @@ class TopicCatalog:
         self._remember(topic)
         changes = [_row(topic), *self._configs.create_topic(name, configs, author=author)]
         commit = self._store.submit(changes)
-        return topic, _followed(commit, lambda: self._open_logs(topic, range(len(topic.partitions))))
+        return topic, _after_commit(commit, lambda: self._open_logs(topic, range(len(topic.partitions))))
 
     async def delete(self, topic: Topic) -> None:
-        """Delete a topic with its data, configs and committed offsets.
+        """Delete a topic with its data, configs and committed offsets, and return when the deletion is on disk.
 
         Raises:
-            UnknownTopicOrPartitionError: It is gone already.
-            StorageError: The disk refuses.
+            UnknownTopicOrPartitionError: The topic no longer exists.
+            StorageError: The change could not be written to disk.
         """
         await self.begin_delete(topic)
 
     def begin_delete(self, topic: Topic, *, author: Author = BROKER_ITSELF) -> asyncio.Future[None]:
-        """Delete a topic in memory; the future is done when that is durable and its logs are put away.
+        """Delete a topic in memory. The future is done when that is on disk and the logs are marked for deletion.
 
         Raises:
-            UnknownTopicOrPartitionError: It is gone already.
+            UnknownTopicOrPartitionError: The topic no longer exists.
             StorageError: The store is closed.
         """
         if self._by_id.get(topic.topic_id) is None:
@@ -181,43 +184,43 @@ class TopicCatalog:
         for listener in self._deletion_listeners:
             listener(topic)
         commit = self._store.submit([*history, DropTopic(topic_id=topic.topic_id)])
-        return _followed(commit, lambda: self._logs.delete_topic(topic.topic_id))
+        return _after_commit(commit, lambda: self._logs.delete_topic(topic.topic_id))
 
     async def grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> None:
-        """Add partitions.
+        """Add partitions to a topic, and return when they are on disk.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic is gone or has changed.
-            StorageError: The disk refuses.
+            UnknownTopicOrPartitionError: The topic was deleted or changed meanwhile.
+            StorageError: The change could not be written to disk.
         """
         await self.begin_grow(topic, added)
 
     def begin_grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> asyncio.Future[None]:
-        """Add partitions in memory; the future is done when they are durable and have their logs.
+        """Add partitions in memory. The future is done when they are on disk and their logs exist.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic is gone or has changed.
+            UnknownTopicOrPartitionError: The topic was deleted or changed meanwhile.
             StorageError: The store is closed.
         """
         grown = self._change(topic, (*topic.partitions, *map(tuple, added)))
         new = range(len(topic.partitions), len(grown.partitions))
-        return _followed(self._store.submit([_row(grown)]), lambda: self._open_logs(grown, new))
+        return _after_commit(self._store.submit([_row(grown)]), lambda: self._open_logs(grown, new))
 
     def begin_reassign(self, topic: Topic, replicas: Mapping[int, Sequence[int]]) -> asyncio.Future[None]:
-        """Give partitions other replicas in memory; the future is done when that is durable.
+        """Change the replicas of partitions in memory. The future is done when the change is on disk.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic is gone or has changed.
+            UnknownTopicOrPartitionError: The topic was deleted or changed meanwhile.
             StorageError: The store is closed.
         """
         partitions = tuple(tuple(replicas.get(index, current)) for index, current in enumerate(topic.partitions))
         return self._store.submit([_row(self._change(topic, partitions))])
 
     def _change(self, topic: Topic, partitions: tuple[tuple[int, ...], ...]) -> Topic:
-        """Give a topic other partitions in memory.
+        """Replace the partitions of a topic in memory.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic is gone or has changed.
+            UnknownTopicOrPartitionError: The topic was deleted or changed meanwhile.
         """
         if self._by_id.get(topic.topic_id) is not topic:
             raise UnknownTopicOrPartitionError
@@ -242,11 +245,12 @@ class TopicCatalog:
             self._logs.create(topic.topic_id, topic.name, partition)
 
 
-def _followed(commit: asyncio.Future[None], step: Callable[[], asyncio.Task[None] | None]) -> asyncio.Future[None]:
-    """Return what is done when ``step`` is, which follows a commit also when nobody waits any more.
+def _after_commit(commit: asyncio.Future[None], step: Callable[[], asyncio.Task[None] | None]) -> asyncio.Future[None]:
+    """Return a future that is done when the commit is on disk and ``step`` has run after it.
 
-    A client that goes away in the middle must not leave a topic without logs. A step may return a task that does the
-    rest of its work; its owner keeps it.
+    The step runs even if the request is cancelled: a client that disconnects must not leave a topic without logs. A
+    step may return a task with the rest of its work, which the step's owner keeps alive; the future then also waits for
+    that task.
     """
     done: asyncio.Future[None] = commit.get_loop().create_future()
 
@@ -258,7 +262,7 @@ def _followed(commit: asyncio.Future[None], step: Callable[[], asyncio.Task[None
                 if rest is not None:
                     rest.add_done_callback(settle)
                     return
-            except Exception as failure:  # noqa: BLE001 -- told to who waits, as the commit's own error
+            except Exception as failure:  # noqa: BLE001 -- the future raises it, like an error of the commit
                 error = failure
         finish(error)
 

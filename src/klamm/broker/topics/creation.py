@@ -1,7 +1,10 @@
-"""How a topic comes into being, whoever asks: CreateTopics, a client that needs it, or the broker itself.
+"""Creation of topics: by CreateTopics, automatically for a client, or by the broker itself.
 
-The order of checks is Kafka's: name, existence, configs, partitions, replicas; the policy comes last, when all else
-is known to be right (KIP-108), behind it only the quota on partitions, and then the topic is created.
+The checks have Kafka's order: name, existence, configs, partitions, replicas. Then the policy is asked about a topic
+that is otherwise valid (KIP-108), the partition quota is charged, and the topic is created.
+
+A policy runs in another thread, and other requests are served meanwhile. So the topic is decided again after the policy
+has accepted it. If the new decision differs, the policy is asked again, until it has accepted exactly what is created.
 """
 
 from __future__ import annotations
@@ -32,39 +35,39 @@ if TYPE_CHECKING:
     from klamm.broker.quotas.mutations import MutationQuota
 
 RESERVED_NAMES: Final = INTERNAL_TOPICS | {REGISTRATIONS_TOPIC}
-"""Topics that only the broker itself creates."""
+"""Topics that only the broker itself may create."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic as it is asked for."""
+    """A requested topic."""
 
     name: str
     num_partitions: int = UNSET
     replication_factor: int = UNSET
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    """(partition, broker ids), as in the request; empty when the broker chooses."""
+    """Pairs of partition and broker ids, as in the request; empty to let the broker choose."""
     configs: Sequence[tuple[str, str | None]] = ()
     is_automatic: bool = False
-    """Whether a client only asks for the topic's metadata, and will ask again when it is refused."""
+    """Whether a client only requested the topic's metadata. Such a client retries after a rejection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatableTopic:
-    """A topic that was created, or would have been."""
+    """A topic that was created, or would be with ``validate_only``."""
 
     topic: Topic
     configs: Mapping[str, str] = field(default_factory=dict)
-    """The topic's own configs, without defaults."""
+    """Configs set on the topic, without defaults."""
     durable: asyncio.Future[None] | None = None
-    """Done when the topic is on disk; None when it is not created."""
+    """Future that is done when the topic is on disk; None with ``validate_only``."""
 
 
 async def create_topic(spec: TopicSpec, context: RequestContext) -> Topic:
-    """Decide and create for a client that needs a topic; returns when the topic is durable.
+    """Create a topic for a client that needs it, and return when the topic is on disk.
 
     Raises:
-        KafkaApiError: The name, the configs, the placement, the policy or a quota forbids it, or the disk refuses.
+        KafkaApiError: The name, configs, placement, policy or a quota rejects the topic, or the disk write failed.
     """
     created = await begin_topic(spec, context, context.mutation_quota(is_strict=True))
     if created.durable is not None:
@@ -75,10 +78,10 @@ async def create_topic(spec: TopicSpec, context: RequestContext) -> Topic:
 async def begin_topic(
     spec: TopicSpec, context: RequestContext, quota: MutationQuota, *, validate_only: bool = False
 ) -> CreatableTopic:
-    """Decide, and create in memory unless ``validate_only``; it does not wait for the disk.
+    """Check a topic and create it in memory unless ``validate_only``, without waiting for the disk.
 
     Raises:
-        KafkaApiError: The name, the configs, the placement, the policy or the quota forbids it.
+        KafkaApiError: The name, configs, placement, policy or quota rejects the topic.
     """
     policies = context.services.policies
     async with policies.turn(CREATE_TOPIC):
@@ -91,7 +94,7 @@ async def begin_topic(
             if not await _ask_policy(details, spec, context):
                 break
             judged = details
-            placement, configs = _decide(spec, context)  # others were served meanwhile
+            placement, configs = _decide(spec, context)  # again: other requests were served meanwhile
         quota.charge(len(placement.partitions))
         topics = context.services.topics
         if validate_only:
@@ -102,10 +105,10 @@ async def begin_topic(
 
 
 async def _ask_policy(details: TopicDetails, spec: TopicSpec, context: RequestContext) -> bool:
-    """Ask the policy about a topic; return whether other requests were served meanwhile.
+    """Ask the policy about a topic, and return whether other requests were served meanwhile.
 
     Raises:
-        KafkaApiError: The policy refuses. The refusal of an automatic creation is remembered for a moment.
+        KafkaApiError: The policy rejects the topic. The rejection of an automatic creation is remembered for a moment.
     """
     policies = context.services.policies
     try:
@@ -117,10 +120,10 @@ async def _ask_policy(details: TopicDetails, spec: TopicSpec, context: RequestCo
 
 
 def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:
-    """Refuse a request that asks for too many partitions, whatever else is wrong with it.
+    """Reject a request with too many partitions, before any other check.
 
     Raises:
-        PolicyViolationError: All its topics together have 10,000 or more.
+        PolicyViolationError: Its topics have 10,000 or more partitions in total.
     """
     default = _default_num_partitions(context)
     asked = (len(s.assignments) or (default if s.num_partitions == UNSET else s.num_partitions) for s in specs)

@@ -1,7 +1,7 @@
-"""Kafka's internal topics, ``__consumer_offsets`` and ``__transaction_state``: listed for clients and always empty.
+"""Kafka's internal topics ``__consumer_offsets`` and ``__transaction_state``: visible to clients, but always empty.
 
-Groups and transactions live in the metadata (ADR 4, ADR 11), and no record is ever written to these topics. They are
-created as Kafka creates them, when the first client looks for a coordinator, so that tools find what they expect.
+Groups and transactions are stored in the metadata (ADR 4, ADR 11), and no record is ever written to these topics. As in
+Kafka, they are created when the first client looks for a coordinator, so that tools find the topics they expect.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-# Kafka's CompressionType ids; offsets.topic.compression.codec is one of them, and "none" is called uncompressed here.
+# Names by Kafka's CompressionType id, the value of offsets.topic.compression.codec. Id 0 ("none") is the value
+# "uncompressed" of compression.type.
 _CODECS: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
 class _Shape(NamedTuple):
-    """The broker configs about the size of an internal topic."""
+    """Names of the broker configs for the size of an internal topic."""
 
     partitions: str
     replicas: str
@@ -51,10 +52,10 @@ _SHAPES: Final[Mapping[str, _Shape]] = MappingProxyType(
 
 
 def ensure_internal_topic(name: str, services: Services) -> Topic | None:
-    """Create an internal topic unless it exists; do not wait until it is on disk, since nothing is written to it.
+    """Create an internal topic if it does not exist, without waiting for the disk: nothing is written to it.
 
     Returns:
-        The topic; None for a name that klamm does not create, or when the metadata can no longer be written.
+        The topic; None for a name that klamm does not create, or if the metadata store is closed.
     """
     found = services.topics.get(name)
     if found is not None or name not in _SHAPES:
@@ -68,7 +69,7 @@ def ensure_internal_topic(name: str, services: Services) -> Topic | None:
             name, partitions, configs=_configs(name, services), is_internal=True
         )
     except StorageError as error:
-        logger.error("Topic %s cannot be created: %s", name, error)  # noqa: TRY400 -- the message has all there is
+        logger.error("Topic %s cannot be created: %s", name, error)  # noqa: TRY400 -- the message is complete
         return None
     durable.add_done_callback(_report)
     return topic
@@ -95,4 +96,4 @@ def _configs(name: str, services: Services) -> Mapping[str, str]:
 
 def _report(durable: asyncio.Future[None]) -> None:
     if not durable.cancelled() and (error := durable.exception()) is not None:
-        logger.error("An internal topic could not be stored and is created again later: %s", error)
+        logger.error("An internal topic could not be stored and will be created again later: %s", error)

@@ -1,4 +1,4 @@
-"""From what a client calls a partition to its log: who leads it, and whether the client's epoch is right."""
+"""Lookup of topics and partition logs for a request, with the checks of permission, leader and leader epoch."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ ANY_EPOCH: Final = -1
 def find_topic(
     context: RequestContext, operation: AclOperation, *, name: str | None, topic_id: UUID = ZERO_UUID
 ) -> Topic:
-    """Return a topic by id if one is given, else by name, to somebody who may do ``operation`` to it.
+    """Return a topic by id, or by name if no id is given, after checking the principal's permission.
 
     Raises:
-        TopicAuthorizationError: The principal may not; of a name this is said whether the topic exists or not.
-        UnknownTopicIdError: No such id.
-        UnknownTopicOrPartitionError: No such name.
+        TopicAuthorizationError: The principal lacks the permission. For a name, this does not depend on whether the
+            topic exists, so a denied principal cannot find that out.
+        UnknownTopicIdError: No topic has this id.
+        UnknownTopicOrPartitionError: No topic has this name.
     """
     topics = context.services.topics
     if topic_id != ZERO_UUID or not name:
@@ -53,13 +54,13 @@ def find_topic(
 def leader_log(
     context: RequestContext, topic: Topic, partition: int, *, current_leader_epoch: int = ANY_EPOCH
 ) -> PartitionLog:
-    """Return the log of a partition that the asked broker id leads.
+    """Return the log of a partition whose leader is the requested broker id.
 
     Raises:
-        UnknownTopicOrPartitionError: No such partition.
+        UnknownTopicOrPartitionError: The partition does not exist.
         NotLeaderOrFollowerError: Another broker id leads it.
-        FencedLeaderEpochError: The client's epoch is older.
-        UnknownLeaderEpochError: The client's epoch is newer.
+        FencedLeaderEpochError: The client's leader epoch is older than the current one.
+        UnknownLeaderEpochError: The client's leader epoch is newer than the current one.
         StorageError: The log cannot be opened.
     """
     if not topic.has_partition(partition):
@@ -70,7 +71,7 @@ def leader_log(
         log = context.services.logs.get(topic.topic_id, partition)
     except OSError as error:
         raise StorageError(f"Cannot open {topic.name}-{partition}: {error}") from error
-    if log is None:  # the topic is just being created or deleted
+    if log is None:  # the topic is being created or deleted
         raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
     if current_leader_epoch not in (ANY_EPOCH, log.leader_epoch):
         if current_leader_epoch < log.leader_epoch:

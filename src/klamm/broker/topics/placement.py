@@ -1,4 +1,4 @@
-"""Which partitions and replicas a new topic gets: pure decisions with Kafka's checks and messages."""
+"""Placement of partitions and replicas on broker ids: pure decisions with Kafka's checks and messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 UNSET: Final = -1
-"""Wire value of a number that the broker's default stands for."""
+"""Wire value that selects the broker's default."""
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 
 
@@ -27,19 +27,19 @@ class Placement:
 
     partitions: tuple[tuple[int, ...], ...]
     is_manual: bool
-    """True when the request named the brokers."""
+    """Whether the request assigned the broker ids."""
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the first partition."""
+        """Number of replicas of the first partition."""
         return len(self.partitions[0])
 
 
 def check_request_size(partitions: int) -> None:
-    """Refuse what would make too many partitions at once.
+    """Reject a request that would create too many partitions.
 
     Raises:
-        PolicyViolationError: It is 10,000 or more, in all topics of a request together.
+        PolicyViolationError: The request's topics have 10,000 or more partitions in total.
     """
     if partitions >= MAX_PARTITIONS_PER_REQUEST:
         raise PolicyViolationError("Excessively large number of partitions per request.")
@@ -58,19 +58,19 @@ def place_new_topic(
     """Decide the replicas of a new topic.
 
     Args:
-        num_partitions: Partitions asked for, -1 for the default.
-        replication_factor: Replicas asked for, -1 for the default.
-        assignments: Broker ids by partition when the request names them; None when it does not.
+        num_partitions: Requested number of partitions, -1 for the default.
+        replication_factor: Requested number of replicas, -1 for the default.
+        assignments: Requested broker ids by partition; None to let the broker choose.
         default_num_partitions: ``num.partitions``.
         default_replication_factor: ``default.replication.factor``.
-        node_ids: Brokers there are.
-        first: Where in ``node_ids`` the first partition goes.
+        node_ids: All broker ids.
+        first: Index in ``node_ids`` of the first partition's leader.
 
     Raises:
-        InvalidRequestError: Numbers and assignments together.
+        InvalidRequestError: Both numbers and assignments are given.
         InvalidPartitionsError: The number of partitions is out of range.
         InvalidReplicationFactorError: More replicas than brokers, or fewer than one.
-        InvalidReplicaAssignmentError: The assignment is not consistent.
+        InvalidReplicaAssignmentError: The assignment is inconsistent.
         PolicyViolationError: More partitions than one request may create.
     """
     if assignments is not None:
@@ -91,7 +91,7 @@ def place_new_topic(
 
 
 def place(count: int, replicas: int, *, node_ids: Sequence[int], first: int) -> tuple[tuple[int, ...], ...]:
-    """Deal ``count`` partitions over the brokers in turn, each with ``replicas`` brokers in a row."""
+    """Assign ``count`` partitions to the brokers round-robin, each to ``replicas`` consecutive brokers."""
     brokers = len(node_ids)
     return tuple(
         tuple(node_ids[(first + partition + replica) % brokers] for replica in range(replicas))
@@ -107,11 +107,11 @@ def place_added_partitions(
     assignments: Sequence[Sequence[int]] | None,
     node_ids: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """Decide the replicas of partitions that are added so that the topic has ``count``.
+    """Decide the replicas of new partitions that bring a topic to ``count`` partitions.
 
     Raises:
-        InvalidPartitionsError: ``count`` is no increase.
-        InvalidReplicaAssignmentError: The assignment is not consistent.
+        InvalidPartitionsError: ``count`` is not larger than the current number.
+        InvalidReplicaAssignmentError: The assignment is inconsistent.
     """
     if count == len(current):
         raise InvalidPartitionsError(f"Topic already has {count} partition(s).")
@@ -154,10 +154,10 @@ def _place_manually(
 
 
 def check_assignment(brokers: Sequence[int], node_ids: Sequence[int], replicas: int | None = None) -> None:
-    """Check the replicas that a request names for one partition; ``replicas`` is how many there have to be.
+    """Check the requested replicas of one partition. ``replicas`` is the required number of them; None accepts any.
 
     Raises:
-        InvalidReplicaAssignmentError: None, a broker that does not exist or stands twice, or another number of them.
+        InvalidReplicaAssignmentError: No replica, an unknown or repeated broker id, or a wrong number of replicas.
     """
     if not brokers:
         raise InvalidReplicaAssignmentError("The manual partition assignment includes an empty replica list.")

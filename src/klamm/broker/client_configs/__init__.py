@@ -1,1 +1,1 @@
-"""Dynamic client configs (KIP-649) in the broker: changes, who is connected, what clients registered."""
+"""Dynamic client configs (KIP-649) in the broker: changes, connected clients and their registrations."""

@@ -1,4 +1,4 @@
-"""The registrations of clients: an internal topic that only grows by what is new, and its image in memory."""
+"""Registrations of clients (KIP-649): an internal topic that grows only by new facts, and its image in memory."""
 
 from __future__ import annotations
 
@@ -27,27 +27,36 @@ MAX_ENTITIES: Final = 100_000
 MAX_VERSIONS_PER_ENTITY: Final = 100
 MAX_LISTS_PER_VERSION: Final = 16
 MAX_BYTES: Final = 128 * 1024 * 1024
-"""Of keys and values of all records together: names of clients and of configs may be long."""
+"""Maximum total size of all records' keys and values, in bytes. Names of clients and of configs may be long."""
 
 
 class RegistrationRecords(Protocol):
-    """Where the records are kept."""
+    """Storage of the registration records."""
 
     def read_all(self) -> Iterable[tuple[bytes | None, bytes | None]]:
-        """Return key and value of every record, oldest first; nothing when the topic does not exist yet."""
+        """Return key and value of every record, oldest first; nothing when the topic does not exist."""
         ...
 
     async def append(self, key: bytes, value: bytes) -> None:
-        """Append a record, after making the topic if need be. It need not be on disk when this returns."""
+        """Append a record, and create the topic when it does not exist. Durability is not awaited."""
         ...
 
 
 class RegistrationLog:
-    """What is registered. Loop-confined.
+    """All registrations. Used on the event loop only.
 
-    A software version of an entity may register several lists (an application has a producer and a consumer under one
-    client id): it supports their union. Only a list that is new becomes a record, so a client that restarts a
-    thousand times leaves one. The bounds keep a broken client from filling memory and disk.
+    One software version of an entity may register several lists of keys, for example a producer and a consumer with the
+    same client id. The version then supports their union. Only a new list is written as a record, so a client that
+    restarts a thousand times leaves one record. The limits keep a faulty client from filling memory and disk.
+
+    ==================  ==========================================================================================
+    Event               Effect
+    ==================  ==========================================================================================
+    register            The image is updated first, so that a second client with the same list writes no record.
+    append fails        The registration is removed from the image, so that the next attempt writes it.
+    topic deleted       ``replay`` empties the image. A registration whose append was in progress is added again.
+    limit reached       The registration is dropped. This is logged once.
+    ==================  ==========================================================================================
     """
 
     def __init__(
@@ -62,17 +71,17 @@ class RegistrationLog:
         self._image: dict[ClientConfigEntity, dict[str, tuple[str, ...]]] = {}
         self._is_full = False
         self._appending = asyncio.Lock()
-        """One append at a time: the first one makes the topic."""
+        """Serializes appends, because the first one creates the topic."""
 
     @property
     def image(self) -> Mapping[ClientConfigEntity, Compatibility]:
-        """The supported keys by client information, per ``<user, client-id>``."""
+        """Supported keys by client information, for each ``<user, client-id>``."""
         return self._image
 
     def replay(self) -> None:
-        """Take the image from the records; a record that cannot be read is passed over and logged.
+        """Rebuild the image from the records. Unreadable records are skipped and logged.
 
-        At start, and when the topic was deleted: whoever does that wants to see who registers from now on.
+        This happens at start, and after the topic was deleted. An operator deletes it to see who registers from now on.
         """
         self._lists.clear()
         self._image.clear()
@@ -88,13 +97,13 @@ class RegistrationLog:
                 else:
                     self._learn(decode_value(entity, value))
             except RegistrationFormatError as error:
-                logger.warning("A registration record was passed over: %s", error)
+                logger.warning("A registration record was skipped: %s", error)
 
     async def register(self, registered: Registration) -> None:
-        """Remember a registration; what is known already, or beyond the bounds, writes nothing.
+        """Record a registration. One that is known already, or exceeds a limit, writes nothing.
 
         Raises:
-            StorageError: The disk refuses; the client may register again.
+            StorageError: The record cannot be written. The client may register again.
         """
         if not self._learn(registered):
             return
@@ -104,10 +113,10 @@ class RegistrationLog:
         except BaseException:
             self._forget(registered)
             raise
-        self._learn(registered)  # the topic may have been deleted while this one waited for it
+        self._learn(registered)  # the topic may have been deleted while the append waited
 
     def _learn(self, registered: Registration) -> bool:
-        """Take a registration into the image; returns whether it was new."""
+        """Add a registration to the image; return whether it was new."""
         entity, information = registered.entity, registered.client_information
         versions = self._lists.get(entity, {})
         lists = versions.get(information, set())
@@ -121,7 +130,7 @@ class RegistrationLog:
             or len(lists) >= MAX_LISTS_PER_VERSION
             or self._bytes_total + size > self._max_bytes
         ):
-            self._say_it_is_full(registered)
+            self._log_once_that_it_is_full(registered)
             return False
         self._lists.setdefault(entity, {}).setdefault(information, set()).add(keys)
         self._count(entity, size)
@@ -133,15 +142,17 @@ class RegistrationLog:
         self._bytes[entity] = self._bytes.get(entity, 0) + size
         self._bytes_total += size
 
-    def _say_it_is_full(self, registered: Registration) -> None:
+    def _log_once_that_it_is_full(self, registered: Registration) -> None:
         if not self._is_full:
             self._is_full = True
             logger.warning(
-                "No room to register %s under %s; this is said once", registered.client_information, registered.entity
+                "No room to register %s under %s: a limit is reached; further ones are not logged",
+                registered.client_information,
+                registered.entity,
             )
 
     def _forget(self, registered: Registration) -> None:
-        """Take back one registration that could not be written, so that the next attempt writes it."""
+        """Remove a registration whose append failed, so that the next attempt writes it."""
         lists = self._lists.get(registered.entity, {}).get(registered.client_information, set())
         keys = frozenset(registered.supported_configs)
         if keys not in lists:  # the topic was deleted meanwhile
@@ -162,5 +173,5 @@ class RegistrationLog:
 
 
 def record_size(registered: Registration) -> int:
-    """Return how many bytes of key and value the record of a registration has."""
+    """Return the size of a registration's key and value in bytes."""
     return len(encode_key(registered.entity)) + len(encode_value(registered))

@@ -1,7 +1,8 @@
-"""Who is connected, and who was: also clients that know nothing of KIP-649. In memory only, and bounded.
+"""Connected and recently disconnected clients, with or without support for KIP-649. Kept in memory and bounded.
 
-A record in the registration topic would claim that such a client had registered; a write per connection would make a
-reconnecting fleet expensive. So nothing of this outlives the process, and nothing of it is on the wire.
+Clients without KIP-649 are not written to the registration topic: a record there would claim that they registered, and
+one write per connection would make reconnects of many clients expensive. So this list is lost with the process. It is
+not served by any Kafka API, only by the page ``/clients.json``.
 """
 
 from __future__ import annotations
@@ -21,33 +22,33 @@ if TYPE_CHECKING:
 MAX_GONE: Final = 10_000
 
 ClientKey: TypeAlias = tuple[str, str, str, str, str]
-"""Principal, client id, software name, software version, host."""
+"""Principal, client id, software name, software version and host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenClient:
-    """The connections of one application from one address: same principal, client id and software."""
+    """All connections of one application from one host: same principal, client id and software."""
 
     principal: str
-    """``Type:name``"""
+    """``Type:name``."""
     client_id: str
-    """Empty when the client sends none."""
+    """Client id; empty when the client sends none."""
     software_name: str
     software_version: str
     host: str
     connections: int
-    """Open ones; 0: it is gone."""
+    """Number of open connections; 0 when the client has disconnected."""
     last_seen_ms: int
-    """Of its latest request, milliseconds since the epoch."""
+    """Time of the latest request, in milliseconds since the epoch."""
     fetched: tuple[tuple[str, str], ...] | None = None
-    """Key and value of the dynamic configs that it was told last, by key; None: it never asked."""
+    """Dynamic configs that were last sent to the client, by key; None when it never requested them."""
     fetched_at_ms: int = 0
     kinds: frozenset[ClientKind] = frozenset()
-    """The kinds of client that its requests reveal; empty until it has sent one that only one kind sends."""
+    """Kinds of client that its requests reveal; empty before a request specific to one kind."""
 
     @property
     def key(self) -> ClientKey:
-        """What tells it from the others."""
+        """Key that identifies this entry."""
         return (self.principal, self.client_id, self.software_name, self.software_version, self.host)
 
     @property
@@ -56,7 +57,7 @@ class SeenClient:
         return (self.principal, self.client_id, self.host)
 
     def joined_with(self, other: SeenClient) -> SeenClient:
-        """Return both sightings as one."""
+        """Return one entry that merges both."""
         latest = max(self, other, key=lambda one: one.fetched_at_ms)
         return replace(
             self,
@@ -69,11 +70,11 @@ class SeenClient:
 
 
 class ClientRoster:
-    """Keeps the sessions of open connections, and the latest of those that ended. Loop-confined.
+    """Owner of the list of clients: open connections and closed ones. Used on the event loop only.
 
     Args:
-        now_ms: Wall clock, milliseconds since the epoch.
-        max_gone: How many applications that left are remembered; who left first is forgotten first.
+        now_ms: Wall clock, in milliseconds since the epoch.
+        max_gone: Maximum number of disconnected clients. The one that disconnected first is dropped first.
     """
 
     def __init__(self, *, now_ms: Callable[[], int], max_gone: int = MAX_GONE) -> None:
@@ -83,7 +84,7 @@ class ClientRoster:
         self._gone: OrderedDict[ClientKey, SeenClient] = OrderedDict()
 
     def seen(self, session: Session, client_id: str | None, api_key: int) -> None:
-        """Record a request of a client that is logged in, or does not have to be."""
+        """Record a request of a client that is logged in, or need not log in."""
         name = client_id or ""
         if session.client_id not in {None, name}:
             self._remember(_sighting(session, connections=0))
@@ -96,12 +97,12 @@ class ClientRoster:
         self._open[session.connection_id] = session
 
     def left(self, session: Session) -> None:
-        """Note that a connection ended."""
+        """Record the end of a connection."""
         if self._open.pop(session.connection_id, None) is not None:
             self._remember(_sighting(session, connections=0))
 
     def clients(self) -> tuple[SeenClient, ...]:
-        """Return everybody known, by principal, client id, software and host."""
+        """Return all clients, sorted by principal, client id, software and host."""
         found = dict(self._gone)
         for session in self._open.values():
             one = _sighting(session, connections=1)

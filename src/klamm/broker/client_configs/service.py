@@ -1,4 +1,4 @@
-"""Client configs (KIP-649) as the broker keeps them: decide purely, apply, record, then answer."""
+"""Service for client configs (KIP-649): decide, apply in memory, write, then respond."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class ClientConfigService:
-    """Configs of users and of their client ids, kept in memory and in the metadata store. Loop-confined, no lock.
+    """Owner of the configs of users and client ids, in memory and in the metadata store. Used on the event loop only.
 
     Args:
-        store: The metadata store.
-        registrations: What clients have registered.
-        limits: The broker's current bounds for values.
-        now_ms: Wall clock, milliseconds since the epoch.
+        store: Metadata store.
+        registrations: Registrations of clients.
+        limits: Function that returns the broker's current limits for values.
+        now_ms: Wall clock, in milliseconds since the epoch.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ClientConfigService:
         self.load()
 
     def load(self) -> None:
-        """Take the configs from the store: at start, and when a commit has failed."""
+        """Load the configs from the metadata store: at start, and after a failed commit."""
         self._times_changed += 1
         self._configs.clear()
         for row in self._store.load_client_configs():
@@ -68,27 +68,27 @@ class ClientConfigService:
 
     @property
     def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
-        """The configs of every entity that has any."""
+        """Configs of every entity that has any."""
         return self._configs
 
     def describe(self, entity_filter: EntityFilter) -> tuple[DescribedEntity, ...]:
-        """Return what an operator asked to see."""
+        """Return the entities that match a filter, with their configs and registrations."""
         return describe(entity_filter, self._configs, self._registrations.image)
 
     def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
-        """Return what applies to the application ``<user, client-id>``."""
+        """Return the configs that apply to the application ``<user, client-id>``."""
         return resolve(self._configs, entity)
 
     @property
     def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
-        """The supported keys by client information, per ``<user, client-id>``."""
+        """Supported keys by client information, for each ``<user, client-id>``."""
         return self._registrations.image
 
     async def register(self, registered: Registration) -> None:
-        """Remember which configs an application can take.
+        """Record which configs an application supports.
 
         Raises:
-            StorageError: The disk refuses.
+            StorageError: The record cannot be written.
         """
         await self._registrations.register(registered)
 
@@ -101,19 +101,20 @@ class ClientConfigService:
         client_id: str | None,
         time_slice: TimeSlice | None = None,
     ) -> tuple[EntryPlan, ...]:
-        """Change what each entry asks for, all or nothing per entry; returns when it is durable.
+        """Apply each entry completely or not at all; return when the changes are durable.
 
-        Others are served while many entries are planned; they are applied at once.
+        Other requests may run while many entries are planned. If one of them changed the configs, all entries are
+        planned again without a pause. The plans are applied in one step.
 
         Args:
-            entries: As they came.
-            validate_only: Plan and change nothing.
-            principal: Who asks, for the history.
-            client_id: The client that asks, for the history.
-            time_slice: Of the request.
+            entries: Entries of the request, in its order.
+            validate_only: Whether to plan without applying.
+            principal: Requesting principal, for the change history.
+            client_id: Requesting client id, for the change history.
+            time_slice: Time slice of the request; None creates one.
 
         Raises:
-            StorageError: The disk refuses; nothing was changed.
+            StorageError: The metadata cannot be written. Nothing was changed.
         """
         slices = TimeSlice() if time_slice is None else time_slice
         seen, limits = self._times_changed, self._limits()
@@ -124,7 +125,7 @@ class ClientConfigService:
             plan_entry(entry, entity, appearances, self._configs, limits) for entry, entity in both
         )
         rows = await slices.listed(self._rows(plans, principal, client_id))
-        if seen != self._times_changed:  # while others were served
+        if seen != self._times_changed:  # another request changed the configs during a pause
             plans = plan_alter(entries, self._configs, limits)
             rows = list(self._rows(plans, principal, client_id))
         if rows and not validate_only:

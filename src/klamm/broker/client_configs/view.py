@@ -1,7 +1,7 @@
-"""Who is connected, what each can take, what applies to it and what it was told: the facts joined, no I/O.
+"""View of all clients for operators: connections, registrations and configs joined. No I/O.
 
-Three states that must not be mixed up: a client that *registered* some keys, one that registered *none* (it says that
-it supports nothing), and one that never registered, of which nothing is known but what its connection tells.
+Three cases must be kept apart: a client that registered some keys, a client that registered none (it declares that it
+supports no key), and a client that never registered. Of the last one only the facts of its connection are known.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ CLIENTS_PAGE: Final = "/clients.json"
 
 
 class Standing(StrEnum):
-    """How a client stands to what is set for it."""
+    """Relation of a client to the configs set for it."""
 
     NOTHING_SET = "nothing set"
     IN_LINE = "in line"
-    """It was told the values in force, and supports each of them."""
+    """The client received the values in force and supports each of their keys."""
     PENDING = "pending"
-    """It follows, but has not asked since the values changed."""
+    """The client supports dynamic configs, but has not requested them since the values changed."""
     IGNORES = "ignores"
-    """A key that concerns its kind is set, and it did not register that key, or never registered."""
+    """A key for its kind of client is set, and the client did not register that key, or never registered."""
     NOT_CONCERNED = "not concerned"
-    """Every key that is set is for other kinds of clients: ``acks`` for a consumer, any key for an admin client."""
+    """All keys that are set are for other kinds of clients: ``acks`` for a consumer, any key for an admin client."""
     UNKNOWN = "unknown"
-    """It never registered and has neither produced nor consumed, so nothing shows which keys concern it."""
+    """The client never registered and has neither produced nor consumed, so it is unknown which keys apply to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientView:
-    """One application as operators see it."""
+    """Application as shown to operators."""
 
     client: SeenClient
     registered: tuple[str, ...] | None
-    """Keys that it registered; None: it never registered, so nothing is known of what it supports."""
+    """Registered keys; None when the client never registered, so its support is unknown."""
     effective: Mapping[str, str]
-    """What is set for it, merged."""
+    """Merged configs that apply to the client."""
 
     @property
     def kinds(self) -> frozenset[ClientKind]:
-        """Its kinds, by the requests it sends and by the keys it registered; empty: unknown so far."""
+        """Kinds of the client, by its requests and by its registered keys; empty when unknown."""
         return self.client.kinds | kinds_of_configs(self.registered or ())
 
     @property
     def concerning(self) -> frozenset[str]:
-        """Keys that are set and concern its kinds."""
+        """Keys that are set and apply to the client's kinds."""
         if not self.kinds and self.registered is None:
             return frozenset()
         return frozenset(key for key in self.effective if concerns(key, self.kinds))
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Keys that concern it and that it did not register, sorted."""
+        """Keys that apply to the client and that it did not register, sorted."""
         return tuple(sorted(self.concerning - set(self.registered or ())))
 
     @property
     def standing(self) -> Standing:
-        """How it stands to what is set for it."""
+        """Relation of the client to the configs set for it."""
         if self.registered and self.client.fetched is not None and dict(self.client.fetched) != dict(self.effective):
             return Standing.PENDING
         if not self.effective:
@@ -83,7 +83,7 @@ class ClientView:
         return Standing.IGNORES if self.ignored else Standing.IN_LINE
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the view as a JSON object."""
         seen = self.client
         return {
             "principal": seen.principal,
@@ -108,15 +108,16 @@ def view_clients(
     registered: Mapping[ClientConfigEntity, Compatibility],
     resolve: Callable[[ClientConfigEntity], Mapping[str, str]],
 ) -> tuple[ClientView, ...]:
-    """Join who was seen with what was registered and with what applies.
+    """Join clients with their registrations and the configs that apply to them.
 
-    Some libraries do not tell their software; where the very same application (principal, client id, host) is known
-    by name, because a connection of klamm asks on its behalf, it is one client and not two.
+    Some libraries do not send their software name. When the same application (principal, client id, host) also has a
+    connection with a known name, because a connection of klamm fetches configs on its behalf, both are shown as one
+    client.
 
     Args:
-        seen: The connections, in the order wanted.
-        registered: What registrations tell, per ``<user, client-id>``.
-        resolve: Tells what applies to a ``<user, client-id>``.
+        seen: Clients in the order of the result.
+        registered: Supported keys by client information, for each ``<user, client-id>``.
+        resolve: Function that returns the configs of a ``<user, client-id>``.
     """
     views = []
     for client in _with_their_unnamed(tuple(seen)):
@@ -147,11 +148,11 @@ def _with_their_unnamed(seen: tuple[SeenClient, ...]) -> tuple[SeenClient, ...]:
 
 
 def clients_page(roster: ClientRoster, service: ClientConfigService, at_ms: int) -> tuple[str, str]:
-    """Return content type and text of what tells the clients."""
+    """Return content type and text of the page ``/clients.json``."""
     views = view_clients(roster.clients(), service.registered, service.resolve)
     return "application/json", json.dumps(clients_document(views, at_ms=at_ms), ensure_ascii=False)
 
 
 def clients_document(views: Iterable[ClientView], *, at_ms: int) -> dict[str, Any]:
-    """Return what ``GET /clients.json`` answers."""
+    """Return the document of ``GET /clients.json``."""
     return {"version": 0, "at_ms": at_ms, "clients": [view.document() for view in views]}

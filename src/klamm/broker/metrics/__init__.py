@@ -1,4 +1,4 @@
-"""What a broker tells Prometheus: only imported when it is asked for (``metrics.listen``)."""
+"""Prometheus metrics of a broker. This package is imported only when ``metrics.listen`` is set."""
 
 from klamm.broker.metrics.service import Metrics
 

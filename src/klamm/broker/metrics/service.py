@@ -1,4 +1,4 @@
-"""What is measured, and the page that tells it."""
+"""Metrics of a broker and the page that exports them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     from klamm.broker.services import Services
 
 MAX_STRUCTS: Final = 1000
-"""Parts of a response that are looked into for error codes."""
+"""Maximum number of structs of a response that are searched for error codes."""
 
 
 class Metrics:
-    """Counts requests by wrapping their handlers, and asks the rest when the page is wanted. Loop-confined.
+    """Metrics of a broker. Used on the event loop only.
+
+    Requests are counted by wrapping their handlers. All other figures are read when the page is requested.
 
     Args:
-        routes: The handlers to be measured.
+        routes: Handlers to measure, by API key.
     """
 
     def __init__(self, routes: Mapping[int, Route]) -> None:
         self.routes = {key: self._measured(route) for key, route in routes.items()}
-        """The handlers, measured."""
+        """Measured handlers, by API key."""
         self._requests: dict[str, Histogram] = {route.api.key.name: Histogram() for route in routes.values()}
         self._errors: Counter[tuple[str, str]] = Counter()
         self._config_changes: Counter[str] = Counter()
@@ -47,24 +49,24 @@ class Metrics:
         self._http = HttpListener(self._pages)
 
     def watch(self, services: Services, *, traffic: Traffic, connections: Callable[[], int]) -> None:
-        """Say where to find what is not counted here."""
+        """Set the sources of the figures that are read when the page is requested."""
         self._services, self._traffic, self._connections = services, traffic, connections
         services.configs.subscribe(self._count_change)
 
     def add_page(self, path: str, page: Callable[[], tuple[str, str]]) -> None:
-        """Serve one more page: it returns content type and text."""
+        """Serve a further page. ``page`` returns its content type and text."""
         self._pages[path] = page
 
     async def listen(self, sock: socket.socket) -> None:
-        """Serve the page on a bound socket."""
+        """Serve the pages on a bound socket."""
         await self._http.listen(sock)
 
     async def close(self) -> None:
-        """Stop serving."""
+        """Stop serving the pages."""
         await self._http.close()
 
     def page(self) -> str:
-        """Return everything as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format."""
         page = Page()
         asked = {name: histogram for name, histogram in self._requests.items() if histogram.count}
         page.family(
@@ -142,7 +144,7 @@ def _state(page: Page, services: Services) -> None:
 
 
 def _error_codes(message: Struct) -> Iterator[int]:
-    """Yield the error codes other than 0 in a message and its parts, the outer ones first."""
+    """Yield the non-zero error codes of a response and its nested structs, outer structs first."""
     waiting: list[Any] = [message]
     for _ in range(MAX_STRUCTS):
         if not waiting:

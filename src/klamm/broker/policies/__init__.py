@@ -1,4 +1,4 @@
-"""Policies while they serve: on threads of their own, with a time limit, replaced when their source changes."""
+"""Runtime of policies: each runs in its own thread, with a time limit, and is reloaded when its source changes."""
 
 from klamm.broker.policies.reloader import PolicyReloader
 from klamm.broker.policies.service import Policies

@@ -1,4 +1,29 @@
-"""One policy class while it serves: whose turn it is, how long a call may take, which instance is asked."""
+"""Runtime of one policy class: order of its calls, time limit, and replacement of an instance that hangs.
+
+How a call runs:
+
+===================  ==============================================
+==================================================== Policy               Where it runs
+Other requests meanwhile ===================  ==============================================
+==================================================== only computes        on the event loop (``_ask_here``)
+not served. A call of 10 ms or more moves the policy to its thread until it is reloaded. all others, was      in its
+thread; the event loop blocks for up     not served, unless the call takes longer than 1 ms quick last time      to
+``PATIENCE_S`` all others           in its thread                                   served ===================
+==============================================  ====================================================
+
+What happens when a call exceeds ``policy.timeout.ms``:
+
+1. ``_finish`` creates a new instance, with the same limit for its creation.
+2. The new instance replaces the old one. The old thread is a straggler: SystemExit is raised inside it, which ends a
+   loop in Python code, but not a blocking system call.
+3. The resource fails with PolicyTimeoutError and nothing is changed.
+
+If no new instance can be created, or ``MAX_STRAGGLERS`` threads hang, the old instance stays. ``_unfinished`` keeps
+its call, so the next request waits for that call first and fails with PolicyTimeoutError as long as it hangs.
+
+``_unfinished`` is also set when a client disconnects during a call: the task that waited is cancelled, the call runs
+on in its thread, and the next request waits for its end.
+"""
 
 from __future__ import annotations
 
@@ -21,35 +46,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_STRAGGLERS: Final = 4
-"""Calls beyond the time limit that still run, before no further instance is made."""
+"""Number of threads hanging beyond the time limit from which no further instance is created."""
 INLINE_LIMIT_S: Final = 0.01
-"""How long a policy that only computes may take before it is asked on its thread: others waited for it, and longer than
-for any slice of a request."""
+"""Seconds that a policy that only computes may hold the event loop.
+
+If a call takes longer, the policy runs in its thread
+from then on. The limit is longer than any slice of a request.
+"""
 
 
 class Instance:
-    """A policy and its thread: it is made, asked and closed there."""
+    """Policy object and its thread. The object is created, called and closed in that thread."""
 
     def __init__(self, worker: PolicyWorker, loaded: LoadedPolicy) -> None:
         self.worker = worker
         self.loaded = loaded
 
     def retire(self, spec: PolicySpec, *, interrupt: bool = False) -> None:
-        """Close the policy behind whatever runs, and end the thread."""
+        """Close the policy after the call in progress, and end its thread. ``interrupt`` ends the call as well."""
         self.worker.stop(lambda: _close(self.loaded, spec), interrupt=interrupt)
 
 
 class PolicyGuard:
-    """Asks one policy, in order and one thing at a time. Loop-confined.
+    """Serializer of the calls to one policy; see the module for time limits. Used on the event loop only.
 
-    Who wants to ask takes the turn, decides, asks, and applies what was decided before the turn passes on; so every
-    call sees what the calls before it led to (K108-07), and no two run at the same time (K108-25).
+    A request holds ``turn`` while it decides on a change, asks the policy and applies the change. So each call sees the
+    effect of all earlier calls (K108-07), and two calls never overlap (K108-25).
 
     Args:
-        spec: Which policy.
-        properties: The broker's.
-        timeout_s: How long a call may take.
-        instance: The one that serves first.
+        spec: Policy class and the kinds of requests it checks.
+        properties: Properties of the broker.
+        timeout_s: Time limit of a call, in seconds.
+        instance: First instance.
     """
 
     def __init__(
@@ -61,17 +89,20 @@ class PolicyGuard:
         self._timeout_s = timeout_s
         self._instance = instance
         self._unfinished: tuple[asyncio.Future[PolicyOutcome], float] | None = None
-        """A call that nobody waits for any more, since its client is gone, and when it began."""
+        """Call in progress without a waiting request, and its start by the event loop's clock.
+
+        None when there is none.
+        """
         self._stragglers: list[PolicyWorker] = []
         self._is_inline = instance.loaded.only_computes
-        """Whether the event loop calls the policy itself."""
+        """Whether the event loop itself calls the policy."""
 
     @classmethod
     async def load(cls, spec: PolicySpec, *, properties: Mapping[str, str], timeout_s: float) -> PolicyGuard:
-        """Make the policy; there is no time limit before the broker serves.
+        """Create the policy. No time limit applies, because the broker does not serve clients yet.
 
         Raises:
-            PolicyLoadError: It cannot be had.
+            PolicyLoadError: The policy cannot be created.
         """
         instance = await make_instance(spec, properties)
         return cls(spec, properties=properties, timeout_s=timeout_s, instance=instance)
@@ -82,16 +113,18 @@ class PolicyGuard:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What the policy was made of."""
+        """Source files of the policy."""
         return self._instance.loaded.files
 
     async def ask(self, kind: PolicyKind, details: Details) -> tuple[BaseException | None, bool]:
-        """Return what the policy raises, None when it allows; to be called by who has the turn.
+        """Ask the policy. The caller must hold ``turn``.
 
-        Also returns whether others were served meanwhile: not when the policy was quick.
+        Returns:
+            The error that the policy raised, None when it allows the change; and whether other requests were served
+            meanwhile.
 
         Raises:
-            PolicyTimeoutError: It took too long.
+            PolicyTimeoutError: The policy exceeded its time limit.
         """
         if self._is_inline and self._unfinished is None:
             return await self._ask_here(kind, details), False
@@ -112,7 +145,7 @@ class PolicyGuard:
         return outcome.error, has_waited
 
     async def _ask_here(self, kind: PolicyKind, details: Details) -> BaseException | None:
-        """Call a policy that only computes; one that takes long all the same is asked on its thread from then on."""
+        """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""
         began = time.perf_counter()
         error = _raised_by(self._instance.loaded.questions[kind], details)
         seconds = time.perf_counter() - began
@@ -120,8 +153,8 @@ class PolicyGuard:
             return error
         self._is_inline = False
         logger.warning(
-            "%s: says that it only computes, and held the event loop for %.0f ms; it is asked on its thread until it is"
-            " loaded anew",
+            "%s: declares that it only computes, but held the event loop for %.0f ms; it runs in its own thread"
+            " until it is reloaded",
             self.spec.origin,
             seconds * 1000,
         )
@@ -131,7 +164,7 @@ class PolicyGuard:
         return error
 
     async def _finish(self, unfinished: tuple[asyncio.Future[PolicyOutcome], float]) -> PolicyOutcome:
-        """Wait for the call that runs; when it exceeds its time, another instance takes its place."""
+        """Wait for the call in progress; replace the instance when it exceeds the time limit."""
         rest, began = unfinished
         remaining_s = began + self._timeout_s - asyncio.get_running_loop().time()
         if not rest.done():
@@ -147,32 +180,38 @@ class PolicyGuard:
         return PolicyTimeoutError(f"The policy {self.spec.name} did not decide {limit}; nothing was changed.")
 
     async def _replace(self, *, is_running: bool = True) -> None:
-        """Let a new instance serve, and leave a thread that hangs to itself."""
+        """Replace the instance by a new one, and abandon the old thread if it hangs."""
         self._stragglers = [worker for worker in self._stragglers if worker.is_alive]
         if len(self._stragglers) >= MAX_STRAGGLERS:
-            logger.error("%s: %d calls hang; no further instance is made", self.spec.origin, len(self._stragglers))
+            logger.error(
+                "%s: %d calls hang; no further instance of the policy is created",
+                self.spec.origin,
+                len(self._stragglers),
+            )
             return
         try:
             async with asyncio.timeout(self._timeout_s):
                 instance = await make_instance(self.spec, self._properties)
         except (PolicyLoadError, TimeoutError) as error:
-            logger.error("%s: no new instance in place of one that hangs: %s", self.spec.origin, error)  # noqa: TRY400
+            logger.error("%s: a call hangs and no new instance can be created: %s", self.spec.origin, error)  # noqa: TRY400
             return
-        logger.warning("%s: a call exceeded policy.timeout.ms; a new instance serves", self.spec.origin)
+        logger.warning(
+            "%s: a call exceeded policy.timeout.ms; a new instance of the policy replaces it", self.spec.origin
+        )
         if is_running:
             self._stragglers.append(self._instance.worker)
         self._instance.retire(self.spec, interrupt=is_running)
         self._instance, self._unfinished = instance, None
 
     async def swap(self, instance: Instance) -> None:
-        """Let another instance serve from the next turn on."""
+        """Replace the instance after the current turn."""
         async with self.turn:
             old, self._instance, self._unfinished = self._instance, instance, None
             self._is_inline = instance.loaded.only_computes
         old.retire(self.spec)
 
     async def close(self) -> None:
-        """Close the policy; one that hangs is left."""
+        """Close the policy. A thread that hangs is abandoned after the time limit."""
         async with self.turn:
             instance = self._instance
         instance.retire(self.spec)
@@ -182,10 +221,10 @@ class PolicyGuard:
 async def make_instance(
     spec: PolicySpec, properties: Mapping[str, str], *, fresh: FreshModules | None = None
 ) -> Instance:
-    """Make a policy on a thread of its own.
+    """Create a policy in its own thread.
 
     Raises:
-        PolicyLoadError: It cannot be had.
+        PolicyLoadError: The policy cannot be created.
     """
     worker = PolicyWorker(f"klamm-policy-{spec.class_name}")
     try:
@@ -215,5 +254,5 @@ def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModule
 def _close(loaded: LoadedPolicy, spec: PolicySpec) -> Any:
     try:
         loaded.close()
-    except (Exception, SystemExit):  # it has served; the broker goes on
+    except (Exception, SystemExit):  # a policy that fails to close must not affect the broker
         logger.exception("%s: the policy failed to close", spec.origin)

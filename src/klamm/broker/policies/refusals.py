@@ -1,4 +1,4 @@
-"""Refusals by policies: a log that repeats itself rarely, and a short memory of topics that clients ask for again."""
+"""Denials by policies: a rate limit for their log lines, and a cache of denied automatic topic creations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from klamm.protocol.errors import ErrorCode
 
 LOG_WINDOW_S: Final = 60.0
-"""The same refusal is logged once in this time."""
+"""Seconds in which an equal denial is logged once."""
 MAX_LOGGED: Final = 100
-"""Log lines about refusals within ``LOG_WINDOW_S``, all together: a client can make up any number of names."""
+"""Maximum number of denials logged within ``LOG_WINDOW_S``. A client can invent any number of names."""
 MEMORY_S: Final = 5.0
-"""The time for which a refused automatic creation is refused again without asking the policy."""
+"""Seconds for which a denied automatic creation is denied again without asking the policy."""
 MAX_REMEMBERED: Final = 10_000
 
 
 class LogLimit:
-    """Decides which refusals are logged.
+    """Rate limit for log lines about denials.
 
     Args:
-        now: A clock, in seconds.
+        now: Monotonic clock, in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -35,10 +35,10 @@ class LogLimit:
         self._left_out = 0
 
     def admit(self, key: Hashable) -> int | None:
-        """Return None when a refusal is not to be logged now, else how many were left out since the last line.
+        """Return the number of denials left out since the last line, or None when this one is not logged.
 
         Args:
-            key: What makes two refusals the same.
+            key: Value that is equal for equal denials.
         """
         now = self._now()
         while self._logged and self._logged[0][0] <= now - LOG_WINDOW_S:
@@ -58,12 +58,12 @@ class _Remembered(NamedTuple):
 
 
 class RefusedCreations:
-    """Topics whose automatic creation a policy refused a moment ago. Loop-confined.
+    """Cache of topics whose automatic creation a policy denied a moment ago. Used on the event loop only.
 
-    A client that waits for a topic sends Metadata several times a second. The policy is not asked each time.
+    A client that waits for a topic sends Metadata several times a second. The cache avoids one policy call for each.
 
     Args:
-        now: A clock, in seconds.
+        now: Monotonic clock, in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -71,13 +71,13 @@ class RefusedCreations:
         self._known: dict[tuple[str, Author], _Remembered] = {}
 
     def remember(self, topic: str, author: Author, error_code: ErrorCode) -> None:
-        """Remember a refusal for ``MEMORY_S``."""
+        """Cache a denial for ``MEMORY_S`` seconds."""
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         self._known[topic, author] = _Remembered(self._now() + MEMORY_S, error_code)
 
     def recall(self, topic: str, author: Author) -> ErrorCode | None:
-        """Return the code of a refusal that still counts for a topic and a client; None when there is none."""
+        """Return the error code of a cached denial for a topic and a client; None when there is none."""
         found = self._known.get((topic, author))
         if found is None:
             return None
@@ -87,5 +87,5 @@ class RefusedCreations:
         return found.error_code
 
     def clear(self) -> None:
-        """Forget everything: the policies have changed."""
+        """Clear the cache, because the policies have changed."""
         self._known.clear()

@@ -1,4 +1,4 @@
-"""New versions of policies take over while the broker runs: when their files change, and on SIGHUP."""
+"""Reload of policies while the broker runs: when their files change, and on SIGHUP."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOAD_LIMIT_S: Final = 60.0
-"""How long a new version may take to be made before the one that serves is kept."""
+"""Seconds within which new instances must be ready; otherwise the old ones stay in use."""
 
 Signature: TypeAlias = "tuple[tuple[Path, int, int], ...]"
 
 
 class PolicyReloader:
-    """Watches the files of the policies. Loop-confined.
+    """Watcher of the policies' files. Used on the event loop only.
 
-    All policies are made anew together, in threads of their own; only when all of them are ready do they take over,
-    each between two calls. If one cannot be made, all stay as they are.
+    All policies are created again together, each in its own thread. When all are ready, each replaces its predecessor
+    between two calls. If one cannot be created, all old instances stay in use.
+
+    A changed file is loaded only after it stayed the same for one interval, so a file that is still being written is
+    not loaded.
 
     Args:
-        policies: The ones that serve.
-        properties: The broker's.
+        policies: Policies in use.
+        properties: Properties of the broker.
 
     Raises:
-        PolicyLoadError: The interval is no number.
+        PolicyLoadError: ``policy.reload.interval.ms`` is not a number.
     """
 
     def __init__(self, policies: Policies, properties: Mapping[str, str]) -> None:
@@ -53,7 +56,7 @@ class PolicyReloader:
         self._swaps: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to watch; nothing happens without policies."""
+        """Start watching. Without policies this does nothing."""
         if not self._policies.guards:
             return
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -61,7 +64,7 @@ class PolicyReloader:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
 
     async def stop(self) -> None:
-        """End watching."""
+        """Stop watching, after replacements in progress are complete."""
         if self._swaps:
             await asyncio.wait(self._swaps)
         if self._task is None:
@@ -84,13 +87,13 @@ class PolicyReloader:
             await self.reload()
 
     def _has_changed(self) -> bool:
-        """Tell whether the files are others than those that serve, and have been so for one interval: written fully."""
+        """Return whether the files differ from the loaded ones and stayed the same for one interval."""
         signature = self._signature()
         is_stable, self._seen = signature == self._seen, signature
         return is_stable and signature != self._loaded
 
     async def reload(self) -> bool:
-        """Replace all policies by new instances; return False when that fails and the old ones keep serving."""
+        """Replace all policies by new instances; return False when that fails and the old instances stay in use."""
         self._loaded = self._signature()
         try:
             made = await self.prepare(self._properties)
@@ -101,10 +104,10 @@ class PolicyReloader:
         return True
 
     async def prepare(self, properties: Mapping[str, str]) -> Sequence[Instance]:
-        """Make a new instance of every policy with these properties; the old ones keep serving.
+        """Create a new instance of every policy with these properties. The old instances stay in use.
 
         Raises:
-            PolicyLoadError: One of them cannot be made, or takes longer than ``LOAD_LIMIT_S``.
+            PolicyLoadError: A policy cannot be created, or takes longer than ``LOAD_LIMIT_S``.
         """
         fresh, made = FreshModules(), list[Instance]()
         try:
@@ -120,7 +123,7 @@ class PolicyReloader:
         return made
 
     def discard(self, made: Sequence[Instance]) -> None:
-        """Close instances that never served."""
+        """Close instances that were created but never used."""
         for guard, instance in zip(self._policies.guards, made, strict=False):
             instance.retire(guard.spec)
 
@@ -128,8 +131,8 @@ class PolicyReloader:
         """Use changed properties from now on.
 
         Args:
-            properties: The properties file with what was set at run time.
-            made: The instances that ``prepare`` made with them; None lets them be made in the background.
+            properties: Properties file with dynamic configs applied.
+            made: Instances that ``prepare`` created with these properties; None creates them in the background.
         """
         self._properties = properties
         if not self._policies.guards:

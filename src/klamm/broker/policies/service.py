@@ -1,4 +1,4 @@
-"""The policies of a broker, and what their verdicts mean to a client."""
+"""All policies of a broker, and the responses to clients that follow from their decisions."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAST: Final = {"refuse": "refused", "fail": "failed on", "timeout": "did not decide in time on"}
-"""What an enforced policy did, by the action that decisions are counted by."""
+"""Text of the log line for each action of an enforced policy."""
 
 
 class Decided(NamedTuple):
-    """What decisions are counted by."""
+    """Labels of the counter of decisions."""
 
     policy: str
-    """The stem of the kind: ``create.topic``."""
+    """Stem of the policy kind, for example ``create.topic``."""
     mode: str
     action: str
-    """``allow``, ``refuse``, ``fail`` (it raised something else) or ``timeout``."""
+    """``allow``, ``refuse``, ``fail`` (the policy raised another error) or ``timeout``."""
 
 
 class Policies:
-    """The policies that the properties name. Loop-confined.
+    """Policies named by the broker's properties. Used on the event loop only.
 
     Args:
-        guards: One for each class.
-        modes: By kind; what is missing is enforced.
+        guards: One guard for each policy class.
+        modes: Mode of each kind; a kind that is missing is enforced.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class Policies:
         self._by_kind = {kind: guard for guard in guards for kind in guard.spec.keys}
         self._modes = dict(modes or {})
         self.decisions: Counter[Decided] = Counter()
-        """How many decisions there were since the broker started."""
+        """Number of decisions since the broker started."""
         self.refused_creations: Final = RefusedCreations()
-        """Topics that clients ask for again and again."""
+        """Cache of denied automatic topic creations."""
         self._log_limit = LogLimit()
 
     @classmethod
     async def load(cls, properties: Mapping[str, str]) -> Policies:
-        """Make the policies that a broker's properties name.
+        """Create the policies that a broker's properties name.
 
         Raises:
-            PolicyLoadError: One cannot be had; the broker must not start.
+            PolicyLoadError: A policy cannot be created. The broker must not start.
         """
         modes, specs = read_modes(properties), read_specs(properties)
         timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
@@ -76,10 +76,10 @@ class Policies:
         return cls(guards, modes)
 
     def follow(self, properties: Mapping[str, str]) -> None:
-        """Apply the modes and the time limit of changed properties; the instances of the policies stay.
+        """Apply changed modes and a changed time limit. The instances of the policies stay in use.
 
         Raises:
-            PolicyLoadError: A value is not allowed. The config table checks values before this is called.
+            PolicyLoadError: A value is not allowed. The config definitions check values before this is called.
         """
         self._modes = read_modes(properties)
         self.refused_creations.clear()
@@ -89,32 +89,32 @@ class Policies:
 
     @property
     def guards(self) -> tuple[PolicyGuard, ...]:
-        """One for each class."""
+        """One guard for each policy class."""
         return self._guards
 
     def guards_kind(self, kind: PolicyKind) -> bool:
-        """Tell whether there is a policy on a kind of request."""
+        """Return whether a policy checks a kind of request."""
         return kind in self._by_kind
 
     def turn(self, kind: PolicyKind) -> AbstractAsyncContextManager[object]:
-        """Return what is held from before the decision that a policy is asked about until it is applied.
+        """Return the context manager to hold from the decision on a change until the change is applied.
 
-        Without a policy nothing is held and nothing is waited for.
+        Without a policy of this kind it is a null context.
         """
         guard = self._by_kind.get(kind)
         return contextlib.nullcontext() if guard is None else guard.turn
 
     async def check(self, kind: PolicyKind, details: Details) -> bool:
-        """Ask the policy about something that has passed every other check; by who has the turn.
+        """Ask the policy about a change that has passed all other checks. The caller must hold ``turn(kind)``.
 
         Returns:
-            Whether others were served meanwhile. Then what was decided before may be void: deletions do not take turns
-            with creations.
+            Whether other requests were served meanwhile. If so, the caller must decide again, because deletions do not
+            wait for the turn of creations.
 
         Raises:
-            KafkaApiError: The policy refuses; code and message are those of what it raised.
-            PolicyFailedError: The policy broke. Only this resource fails.
-            PolicyTimeoutError: The policy did not decide in time. Only this resource fails.
+            KafkaApiError: The policy denies the change. Code and message are those of the error it raised.
+            PolicyFailedError: The policy raised another error. Only this resource fails.
+            PolicyTimeoutError: The policy exceeded its time limit. Only this resource fails.
         """
         guard = self._by_kind.get(kind)
         if guard is None:
@@ -150,12 +150,12 @@ class Policies:
         text = refusal.error_message if failure is None else f"it raised {type(failure).__name__}"
         self._log(kind, details, action, text, failure)
         if mode is PolicyMode.ENFORCE:
-            raise refusal.with_traceback(None)  # a policy may raise one object again and again
+            raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly
 
     def _log(
         self, kind: PolicyKind, details: Details, action: str, text: str | None, failure: BaseException | None
     ) -> None:
-        """Log a refusal, unless the same one was logged a moment ago."""
+        """Log a denial, unless an equal one was logged a moment ago."""
         is_enforced = self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
         subject, principal, client_id = _subject(details), details.principal, details.client_id
         left_out = self._log_limit.admit((kind, is_enforced, action, subject, principal, client_id, text))
@@ -176,19 +176,22 @@ class Policies:
         )
 
     async def close(self) -> None:
-        """Close the policies; one that fails is reported and left."""
+        """Close all policies. One that fails to close is logged."""
         for guard in self._guards:
             await guard.close()
 
 
 def _readable(refusal: KafkaApiError) -> KafkaApiError:
-    """Make a message that can be told of whatever a policy has put into it; a subclass may even have left it out."""
+    """Return a denial whose message can be sent to a client.
+
+    A policy may set any object as message, and a subclass may not set one at all.
+    """
     try:
         message = refusal.error_message
     except AttributeError:
         message = " ".join(str(part) for part in refusal.args) or None
     if message is not None:
-        # Half a character pair, as a lenient reader of files may leave it, goes over no wire.
+        # A lone surrogate, which lenient file readers produce, cannot be encoded as UTF-8.
         message = str(message).encode(errors="backslashreplace").decode()
     refusal.error_message = message
     return refusal

@@ -1,6 +1,6 @@
-"""The policy settings that change while the broker runs: modes, the time limit and the rules file.
+"""Policy settings that change while the broker runs: modes, time limit and rules file.
 
-A rules file is read before the change is accepted, so a wrong one is rejected and the rules in force stay.
+A rules file is loaded before the change is accepted, so a malformed file is rejected and the rules in force stay.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ if TYPE_CHECKING:
 
 
 class PolicySettings:
-    """Keeps the policies up with the dynamic configs about them. Loop-confined; also a guard on config changes.
+    """Keeper of the policy settings; also a guard on config changes. Used on the event loop only.
+
+    A change of the rules file passes two steps: ``check`` creates instances with the new file and keeps them in
+    ``_tried``. ``follow`` runs after the change was applied and puts these instances into use.
 
     Args:
-        policies: The policies.
-        static: The properties file.
-        dynamic: The dynamic configs at the start, by broker resource; those of the first broker id outrank the default.
-        node_id: The first broker id; the process takes its settings from it.
+        policies: Policies in use.
+        static: Settings of the properties file.
+        dynamic: Dynamic configs at start, by broker resource. Those of the first broker id outrank the cluster default.
+        node_id: First broker id. Settings of the whole process are read from its configs.
 
     Raises:
         PolicyLoadError: ``policy.reload.interval.ms`` is not allowed.
@@ -63,10 +66,10 @@ class PolicySettings:
 
     @classmethod
     async def load(cls, static: Mapping[str, str], stored: Iterable[PutConfig], *, node_id: int) -> PolicySettings:
-        """Make the policies that the properties file and the stored dynamic configs name.
+        """Create the policies that the properties file and the stored dynamic configs name.
 
         Raises:
-            PolicyLoadError: A policy cannot be made; the broker must not start.
+            PolicyLoadError: A policy cannot be created. The broker must not start.
         """
         dynamic: dict[str, dict[str, str]] = {}
         for row in stored:
@@ -83,14 +86,14 @@ class PolicySettings:
         return cls(policies, static=static, dynamic=dynamic, node_id=node_id)
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return what is held from the decision until it is applied."""
+        """Return the context manager that is held from the decision on a change until the change is applied."""
         return contextlib.nullcontext() if self._policy is None else self._policy.turn()
 
     async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         """Reject a rules file that the policies cannot use; return whether other requests were served meanwhile.
 
         Raises:
-            KafkaApiError: The file is refused, or the policy on config changes refuses.
+            KafkaApiError: The rules file is rejected, or the policy on config changes denies the change.
         """
         has_waited = False
         if self._policy is not None:
@@ -112,7 +115,7 @@ class PolicySettings:
         return True
 
     def follow(self, change: ConfigsChanged, values: Mapping[str, str]) -> None:
-        """Apply the configs that were set on a broker or as the cluster default."""
+        """Apply configs that were set on a broker or as the cluster default."""
         if change.resource_type is not ResourceType.BROKER or change.resource_name not in self._resources:
             return
         before = self._in_force()
@@ -127,14 +130,15 @@ class PolicySettings:
         self._tried = None
         if tried is not None and tried[0] == after:
             self.reloader.follow(after, tried[1])
-        else:  # a change that was taken back since it could not be stored
+        else:  # a change that was reverted because it could not be stored
             if tried is not None:
                 self.reloader.discard(tried[1])
             self.reloader.follow(after, None)
 
     async def _prepare(self, properties: Mapping[str, str]) -> Sequence[Instance]:
         if not self.policies.guards and properties.get(POLICY_RULES_FILE, "").strip():
-            # The file counts from the start that names a policy class; it must not keep the broker from starting then.
+            # Without policy classes the file is unused until a restart. It is checked now, so that it cannot prevent
+            # that start.
             await asyncio.to_thread(RulesPolicy().configure, properties)
         return await self.reloader.prepare(properties)
 
@@ -144,7 +148,7 @@ class PolicySettings:
             self._tried = None
 
     def _in_force(self, name: str | None = None, values: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Return the properties in force, with ``values`` in place of what is set on the broker resource ``name``."""
+        """Return the properties in force, with ``values`` as the dynamic configs of the broker resource ``name``."""
         layers = {**self._dynamic, **({} if name is None or values is None else {name: values})}
         own = [layers[resource] for resource in self._resources if resource in layers]
         return with_dynamic_values(self._static, own)

@@ -1,4 +1,23 @@
-"""The thread on which one policy lives."""
+"""Thread that runs one policy.
+
+Two raw locks pass calls to the thread and results back. They take half the time of a queue and a future.
+
+===========  =========================================================================================================
+Lock         Released when
+===========  =========================================================================================================
+``_go``      the event loop has set ``_work`` (``begin``) or wants the thread to end (``stop``)
+``_done``    the thread has set ``_outcome``
+===========  =========================================================================================================
+
+A call in order:
+
+1. ``begin`` sets ``_work`` and releases ``_go``. If the last call took less than ``PATIENCE_S``, the event loop blocks
+   on ``_done`` for that long, and a quick call needs no switch to the event loop at all.
+2. Otherwise the caller waits for the future of ``rest``. ``rest`` publishes the future first and then tests
+   ``_done``. The thread releases ``_done`` first and then looks for a future. So at least one side sees the other.
+3. The thread schedules ``_wake`` on the event loop. If ``rest`` took the result already, or the future belongs to a
+   later call, ``_done`` is locked or the future is another one, and ``_wake`` does nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +32,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S: Final = 0.001
-"""How long the event loop itself waits for a policy that was quick the last time, instead of serving others."""
+"""Seconds that the event loop blocks for a policy whose last call was this quick, instead of serving others."""
 
 
 _end_of_process = os._exit
 
 
 class PolicyOutcome(NamedTuple):
-    """What a piece of work led to."""
+    """Result of a call: a value or an error."""
 
     value: Any
     error: BaseException | None
 
 
 class PolicyWorker:
-    """Runs one piece of work at a time on a thread of its own.
+    """Thread that runs one call at a time; see the module for the hand-over.
 
-    Two locks pass the work to and fro, since that costs half of what queues and futures do. All methods are for the
-    event loop's thread; nothing may be begun before the outcome of the last piece was taken.
+    All methods are for the event loop's thread. The result of a call must be taken before the next call begins.
 
     Args:
-        name: The thread's name.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,15 +71,15 @@ class PolicyWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread still runs."""
+        """Return whether the thread is running."""
         return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread; blocks."""
+        """Wait for the end of the thread. This blocks the caller."""
         self._thread.join(timeout_s)
 
     def begin(self, work: Callable[[], Any]) -> PolicyOutcome | None:
-        """Hand work over; returns its outcome when it is quick, and None when there is one to wait for."""
+        """Start a call; return its result when it is quick, None when ``rest`` must be awaited."""
         patience_s = PATIENCE_S if self._seconds < PATIENCE_S else 0
         self._work = work
         self._waiter = None
@@ -71,18 +89,19 @@ class PolicyWorker:
         return None
 
     def rest(self) -> asyncio.Future[PolicyOutcome]:
-        """Return what is done when the work is; to be called once, after ``begin`` returned None."""
+        """Return the future of the call's result. Call this once, after ``begin`` returned None."""
         waiter = self._waiter = self._loop.create_future()
         if self._done.acquire(blocking=False):
             waiter.set_result(self._outcome)
         return waiter
 
     def stop(self, last_work: Callable[[], Any], *, interrupt: bool = False) -> None:
-        """Let the thread do one thing more, and end.
+        """Let the thread run one last call and end.
 
         Args:
-            last_work: What it does last; whatever that raises is lost.
-            interrupt: Raise SystemExit inside what runs now: it ends a loop of Python, not a wait of the system.
+            last_work: Last call. Its errors are dropped.
+            interrupt: Whether to raise SystemExit inside the call in progress. That ends a loop in Python code, but not
+                a blocking system call.
         """
         if self._is_stopping:
             return
@@ -112,20 +131,20 @@ class PolicyWorker:
                 self._done.release()
                 waiter = self._waiter
                 if waiter is not None:
-                    self._loop.call_soon_threadsafe(self._tell, waiter)
+                    self._loop.call_soon_threadsafe(self._wake, waiter)
             if self._last_work is not None:
                 self._last_work()
         except BaseException:  # noqa: BLE001, S110 -- interrupted, or the event loop is gone
             pass
 
-    def _tell(self, waiter: asyncio.Future[PolicyOutcome]) -> None:
-        # The news may be old: then the waiter waits for something else, which is not done.
+    def _wake(self, waiter: asyncio.Future[PolicyOutcome]) -> None:
+        # The notification may be outdated. Then the future belongs to a later call, which is not done.
         if not waiter.done() and waiter is self._waiter and self._done.acquire(blocking=False):
             waiter.set_result(self._outcome)
 
 
 class _PolicyThread(threading.Thread):
-    """A thread on which a policy lives, in the process that made it: one that was forked may end."""
+    """Thread of a policy. It records the process that started it, because a forked child may exit normally."""
 
     process_id = 0
 
@@ -135,7 +154,7 @@ class _PolicyThread(threading.Thread):
 
 
 def _keep_the_process() -> None:
-    """Let ``os._exit`` end a policy's call and not the broker, as ``sys.exit`` does by itself on a thread."""
+    """Make ``os._exit`` end a policy's thread instead of the broker, as ``sys.exit`` does by itself in a thread."""
     os._exit = _exit_unless_policy
 
 

@@ -1,1 +1,1 @@
-"""Client quotas in force: who has had more than its share waits."""
+"""Enforcement of client quotas: clients and connections that exceed a quota are delayed."""

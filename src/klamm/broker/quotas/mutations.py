@@ -1,4 +1,4 @@
-"""How many partitions a client may create and delete (KIP-599), after Kafka's ControllerMutationQuotaManager."""
+"""Quotas on the partitions a client creates and deletes (KIP-599), after Kafka's ControllerMutationQuotaManager."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from klamm.broker.session import Session
 
 BURST_S: Final = SAMPLES * SAMPLE_S
-"""As many seconds' worth may come at once."""
+"""Size of a bucket, in seconds of its rate. So much may be used at once."""
 
 
 class TokenBucket:
-    """What is left of a rate: filled all the time, up to a burst (Kafka's TokenBucket)."""
+    """Token bucket: filled at a constant rate up to a burst size (Kafka's TokenBucket)."""
 
     __slots__ = ("_at_s", "_full_at_s", "_tokens")
 
@@ -30,18 +30,21 @@ class TokenBucket:
         self._at_s = self._full_at_s = 0.0
 
     def wait_s(self, rate: float, now_s: float) -> float:
-        """Return how long it takes, at ``rate`` tokens a second, until none is owed; 0.0 when none is."""
+        """Return the seconds until the bucket is no longer negative; 0.0 when it is not.
+
+        ``rate`` is in tokens per second.
+        """
         self._fill(rate, now_s)
         return max(0.0, -self._tokens / rate)
 
     def take(self, tokens: float, rate: float, now_s: float) -> None:
-        """Take tokens, also more than there are."""
+        """Take tokens. The bucket may become negative."""
         self._fill(rate, now_s)
         self._tokens -= tokens
         self._full_at_s = now_s + BURST_S - self._tokens / rate
 
     def is_idle(self, now_s: float) -> bool:
-        """Tell whether it is full again."""
+        """Return whether the bucket is full, so it may be dropped."""
         return now_s >= self._full_at_s
 
     def _fill(self, rate: float, now_s: float) -> None:
@@ -50,7 +53,7 @@ class TokenBucket:
 
 
 class MutationQuota:
-    """What one request may do; without a limit, anything."""
+    """Quota on partition mutations of one request."""
 
     __slots__ = ("_bucket", "_free_at_s", "_is_strict", "_now_s", "_rate")
 
@@ -63,17 +66,23 @@ class MutationQuota:
 
     @property
     def throttle_time_ms(self) -> int:
-        """How long the client is to wait from now on, as it is told."""
+        """Remaining wait of the client in milliseconds, for the response."""
         return 0 if self._free_at_s == 0.0 else max(0, round((self._free_at_s - self._now_s()) * 1000))
 
     def charge(self, partitions: int) -> None:
-        """Count partitions that are about to be created or deleted, or would be.
+        """Charge partitions that are about to be created or deleted.
 
-        A strict quota refuses them while something is owed and lets any number pass when nothing is. The other one
-        lets everything pass, and the client wait.
+        A request with ``validate_only`` is charged as well.
+
+        ==========  ================================  =====================================================
+        Quota       Bucket is negative                Bucket is not negative
+        ==========  ================================  =====================================================
+        strict      reject, charge nothing            accept any number of partitions
+        permissive  accept, the client is throttled   accept any number; throttle if negative afterwards
+        ==========  ================================  =====================================================
 
         Raises:
-            ThrottlingQuotaExceededError: They are too many, and nothing is counted.
+            ThrottlingQuotaExceededError: A strict quota is exceeded. Nothing is charged.
         """
         bucket = self._bucket
         if bucket is None:
@@ -88,11 +97,11 @@ class MutationQuota:
 
 
 class MutationQuotas:
-    """The quotas on partitions of all clients. Loop-confined.
+    """Quotas on partition mutations of all clients. Used on the event loop only.
 
     Args:
-        quotas: What is set for users and client ids.
-        now_s: A clock that never goes back.
+        quotas: Quotas of users and client ids.
+        now_s: Monotonic clock, in seconds.
     """
 
     def __init__(self, quotas: QuotaService, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -101,12 +110,13 @@ class MutationQuotas:
         self._buckets = Remembered(TokenBucket)
 
     def of(self, session: Session, client_id: str | None, *, is_strict: bool) -> MutationQuota:
-        """Return what a request may do.
+        """Return the quota of a request.
 
         Args:
-            session: Whose request it is.
-            client_id: From its header.
-            is_strict: Whether its version knows THROTTLING_QUOTA_EXCEEDED; older ones are only made to wait.
+            session: Connection of the request.
+            client_id: Client id of the request header.
+            is_strict: Whether the request's version has THROTTLING_QUOTA_EXCEEDED. Clients with older versions are only
+                throttled.
         """
         if self._quotas.is_empty:
             return UNLIMITED
@@ -118,4 +128,4 @@ class MutationQuotas:
 
 
 UNLIMITED: Final = MutationQuota(None, 0.0, is_strict=False, now_s=time.monotonic)
-"""Loop-confined like all others, and never changed."""
+"""Quota without a limit. It has no state, so all requests share it."""

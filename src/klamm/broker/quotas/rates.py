@@ -1,4 +1,4 @@
-"""How much there was in the latest eleven seconds, as Kafka's Rate counts it."""
+"""Rate over the latest eleven seconds, counted as Kafka's Rate does."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import deque
 from typing import Final
 
 SAMPLE_S: Final = 1.0
-"""``quota.window.size.seconds`` by default."""
+"""Length of a sample in seconds: Kafka's default of ``quota.window.size.seconds``."""
 SAMPLES: Final = 11
-"""``quota.window.num`` by default."""
+"""Number of samples: Kafka's default of ``quota.window.num``."""
 
 
 class RateWindow:
-    """Amounts by the second in which they came."""
+    """Sliding window of amounts, in samples of one second."""
 
     __slots__ = ("_samples", "_total")
 
@@ -21,7 +21,7 @@ class RateWindow:
         self._total = 0.0
 
     def add(self, amount: float, now_s: float) -> None:
-        """Count; a negative amount takes back what was counted just now."""
+        """Add an amount. A negative amount reverts one that was added just before."""
         self._forget(now_s)
         if not self._samples or now_s - self._samples[-1][0] >= SAMPLE_S:
             self._samples.append([now_s, 0.0])
@@ -29,10 +29,10 @@ class RateWindow:
         self._total += amount
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return how long nothing may come until the rate is down to ``limit`` a second; 0.0 when it is.
+        """Return the seconds without further amounts until the rate falls to ``limit`` per second.
 
-        A new window counts as ten seconds in which nothing came: so much may come at once (Kafka's Rate.windowSize,
-        QuotaUtils.throttleTime).
+        A new window counts as ten seconds without amounts, so a burst of ten seconds' worth is allowed (Kafka's
+        Rate.windowSize, QuotaUtils.throttleTime).
         """
         self._forget(now_s)
         if not self._samples:
@@ -42,7 +42,7 @@ class RateWindow:
         return max(0.0, self._total / limit - elapsed_s)
 
     def is_idle(self, now_s: float) -> bool:
-        """Tell whether nothing is remembered any more."""
+        """Return whether the window is empty, so it may be dropped."""
         self._forget(now_s)
         return not self._samples
 

@@ -1,4 +1,4 @@
-"""What is counted for each client, forgotten when it says nothing any more."""
+"""Counters per client, dropped once the client is idle."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Counted = TypeVar("Counted", bound=_Counted)
 
 
 class Remembered(Generic[Counted]):
-    """One count for each key. Loop-confined.
+    """One counter for each key. Used on the event loop only.
 
     Args:
-        new: Makes the count of who comes first.
+        new: Function that creates the counter of a new key.
     """
 
     def __init__(self, new: Callable[[], Counted]) -> None:
@@ -29,11 +29,11 @@ class Remembered(Generic[Counted]):
         self._counts: dict[Hashable, Counted] = {}
 
     def __len__(self) -> int:
-        """Return how many are kept."""
+        """Return the number of counters."""
         return len(self._counts)
 
     def of(self, key: Hashable, now_s: float) -> Counted:
-        """Return the count of a key; when there are many, those that are as good as new are let go."""
+        """Return the counter of a key. From 1,000 counters on, drop idle ones before a new one is created."""
         count = self._counts.get(key)
         if count is None:
             if len(self._counts) >= _MANY:

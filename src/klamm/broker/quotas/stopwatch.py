@@ -1,4 +1,4 @@
-"""How long a request keeps the broker busy: not how long it waits."""
+"""Measurement of the time a request keeps the broker busy. Time spent waiting is not counted."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Adds up what is spent on one request of a client that has a limit for that."""
+    """Busy time of one request of a client with a ``request_percentage`` quota."""
 
     __slots__ = ("limit", "seconds")
 
     def __init__(self, limit: QuotaLimit) -> None:
         self.limit = limit
         self.seconds = 0.0
-        """Spent since it was read out last."""
+        """Seconds since the last ``read_out``."""
 
     def read_out(self) -> float:
-        """Return the seconds so far, and begin at 0 again."""
+        """Return the seconds so far and restart at 0."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
     def call(self, step: Callable[..., T], *args: Any) -> T:
-        """Measure a call, in whatever thread: nothing else of the request runs meanwhile."""
+        """Call a function and measure it.
+
+        Any thread may do this, because no other part of the request runs meanwhile.
+        """
         began = time.perf_counter()
         try:
             return step(*args)
@@ -38,12 +41,12 @@ class Stopwatch:
 
 
 def timed(work: Awaitable[T], stopwatch: Stopwatch | None) -> Awaitable[T]:
-    """Return what is to be awaited instead of ``work``; without a stopwatch that is the work itself."""
+    """Return an awaitable that measures ``work``; without a stopwatch, ``work`` itself."""
     return work if stopwatch is None else _Timed(work, stopwatch)
 
 
 class _Timed(Generic[T]):
-    """A coroutine of which only the steps are measured that it runs by itself, not what it waits for."""
+    """Awaitable that measures the steps a coroutine runs, but not the time it waits between them."""
 
     __slots__ = ("_stopwatch", "_work")
 
@@ -60,9 +63,9 @@ class _Timed(Generic[T]):
             try:
                 waited_for = steps.send(sent) if thrown is None else steps.throw(thrown)
             except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]  # StopIteration does not tell its type
+                return done.value  # type: ignore[no-any-return]  # StopIteration is not generic
             finally:
-                thrown = None  # an error that knows this frame would keep itself otherwise
+                thrown = None  # avoids a reference cycle: the error's traceback refers to this frame
                 self._stopwatch.seconds += time.perf_counter() - began
             try:
                 sent = yield waited_for

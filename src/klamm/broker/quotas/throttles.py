@@ -1,4 +1,15 @@
-"""Who waits, and how long: clients by their bytes and by the time they take, connections by their number."""
+"""Throttling of clients by bytes and busy time (KIP-124), and of connections by their rate (KIP-612).
+
+====================================  ======================  ==========================================================
+Quota                                 Charged with            Effect when exceeded
+====================================  ======================  ==========================================================
+``producer_byte_rate``                size of the request     the connection is muted, ``throttle_time_ms`` is set
+``consumer_byte_rate``                size of the records     the same
+``request_percentage``                busy seconds x 100      the same, for at most 1 s
+``connection_creation_rate`` (IP)     1 per connection        the connection is closed after at most 1 s
+``max.connection.creation.rate``      1 per connection        the connection is accepted later
+====================================  ======================  ==========================================================
+"""
 
 from __future__ import annotations
 
@@ -28,32 +39,32 @@ MAX_CONNECTION_CREATION_RATE: Final = "max.connection.creation.rate"
 _NO_LIMIT: Final = 2**31 - 1
 _INT_MAX: Final = 2**31 - 1
 _LONGEST_PAUSE_S: Final = 1.0
-"""How long ``request_percentage`` holds a connection up at most: a window, as in Kafka's ClientRequestQuotaManager."""
+"""Maximum delay of ``request_percentage`` in seconds: one window, as in Kafka's ClientRequestQuotaManager."""
 _EXEMPT: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
-"""Logging in, and what brokers ask of each other."""
+"""APIs without a quota on busy time: SASL login, and requests between brokers."""
 _LONGEST_REFUSAL_S: Final = 1.0
-"""How long a connection that is refused is left waiting at most, as in Kafka."""
+"""Maximum delay in seconds before a rejected connection is closed, as in Kafka."""
 
 
 class Welcome(NamedTuple):
-    """What a new connection gets."""
+    """Decision on a new connection."""
 
     delay_s: float
-    """How long it waits before its first request is looked at."""
+    """Seconds before its first request is processed."""
     is_refused: bool
-    """Closed then."""
+    """Whether the connection is closed after the delay."""
 
 
 _AT_ONCE: Final = Welcome(0.0, is_refused=False)
 
 
 class Throttles:
-    """Measures what is limited, and nothing else. Loop-confined.
+    """Quota enforcement. Only clients with a quota are measured. Used on the event loop only.
 
     Args:
-        quotas: What is set for users, client ids and addresses.
-        configs: ``max.connection.creation.rate`` and its form for a listener.
-        now_s: A clock that never goes back.
+        quotas: Quotas of users, client ids and addresses.
+        configs: Source of ``max.connection.creation.rate``, for the broker and for a listener.
+        now_s: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -65,7 +76,7 @@ class Throttles:
         self._windows = Remembered(RateWindow)
 
     def stopwatch(self, api_key: int, session: Session, client_id: str | None) -> Stopwatch | None:
-        """Return what a request is to be measured with; None when its time is not limited."""
+        """Return a stopwatch for a request; None when its client has no quota on busy time."""
         if self._quotas.is_empty or api_key in _EXEMPT or not (session.login is None or session.login.is_open):
             return None
         found = self._quotas.limit(REQUEST_PERCENTAGE, session.principal_name, client_id or "")
@@ -81,10 +92,9 @@ class Throttles:
         response: Any,
         stopwatch: Stopwatch | None = None,
     ) -> float:
-        """Charge an answered request; returns how many seconds its connection is not read from.
+        """Charge a processed request; return the seconds for which its connection is muted.
 
-        The answer says so as well (``throttle_time_ms``). Produce is charged with the request, Fetch with the records,
-        any request with the time that it took; what a handler has put into its answer counts, too.
+        The delay is set as ``throttle_time_ms`` of the response. A delay that the handler has set there counts as well.
         """
         if self._quotas.is_empty:
             return 0.0
@@ -100,7 +110,7 @@ class Throttles:
         return wait_s
 
     def after_writing(self, stopwatch: Stopwatch) -> None:
-        """Charge the rest of what a request has taken; it counts for the next one."""
+        """Charge the busy time of encoding and sending. It delays the next request."""
         now_s = self._now_s()
         self._window((REQUEST_PERCENTAGE, stopwatch.limit.shared_by), now_s).add(stopwatch.read_out() * 100, now_s)
 
@@ -109,7 +119,7 @@ class Throttles:
         return 0.0 if found is None else self._wait_for(name, amount, found)
 
     def _charge_time(self, stopwatch: Stopwatch) -> float:
-        """Count seconds as percents of one that is used by nobody else."""
+        """Charge the busy time. A quota of 100 is the whole time of one thread."""
         return min(self._wait_for(REQUEST_PERCENTAGE, stopwatch.read_out() * 100, stopwatch.limit), _LONGEST_PAUSE_S)
 
     def _wait_for(self, name: str, amount: float, limit: QuotaLimit) -> float:
@@ -119,7 +129,10 @@ class Throttles:
         return window.wait_s(limit.value, now_s)
 
     def welcome(self, session: Session) -> Welcome:
-        """Count a new connection; one from an address that makes too many is refused, others wait their turn."""
+        """Charge a new connection.
+
+        It is rejected when its address exceeds its rate, and delayed when the broker's is exceeded.
+        """
         now_s = self._now_s()
         limit = self._quotas.limit_of_address(session.client_host)
         if limit is not None:
@@ -127,7 +140,7 @@ class Throttles:
             window.add(1, now_s)
             wait_s = window.wait_s(limit, now_s)
             if wait_s > 0:
-                window.add(-1, now_s)  # what is refused does not keep the next one out
+                window.add(-1, now_s)  # rejected connections do not count towards the rate
                 return Welcome(min(wait_s, _LONGEST_REFUSAL_S), is_refused=True)
         listener = f"listener.name.{session.listener.lower()}.{MAX_CONNECTION_CREATION_RATE}"
         waits = [self._wait_s(key, now_s) for key in (MAX_CONNECTION_CREATION_RATE, listener)]

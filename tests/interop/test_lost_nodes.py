@@ -184,7 +184,7 @@ def test_a_partition_below_min_insync_replicas_is_named_by_itself_and_by_those_t
         # when
         run_until(copier, lambda: "NOT_ENOUGH_REPLICAS" in by_topic()["sick"].reason)
         produce(address, "sound", [(0, record) for record in records])
-        told = "S.sick-0: the target refuses records: NOT_ENOUGH_REPLICAS"
+        told = "S.sick-0: the target rejected records: NOT_ENOUGH_REPLICAS"
         run_until(copier, lambda: all(told in row.reason for row in copier.progress()))
         # then
         assert "Other partitions of transactional id S-mm2-klamm-S-1-0 that had to wait: 1" in caplog.text

@@ -76,7 +76,10 @@ def test_a_topic_that_was_created_again_while_the_mirror_was_away_is_noticed(
     # then
     assert stopped.state is CopyState.STOPPED
     assert "away was deleted and created again on the source" in stopped.reason
-    assert "klamm.on.source.loss=continue mirrors it from its beginning, behind what A.away holds" in stopped.reason
+    assert (
+        "klamm.on.source.loss=continue mirrors it from its beginning, after the records that A.away holds"
+        in stopped.reason
+    )
     assert read(address, "A.away", {0: 20}) == {0: numbered(0, 20)}
     # when
     with caplog.at_level(logging.WARNING):
@@ -125,13 +128,13 @@ def test_purged_records_are_named_and_left_behind_if_the_file_says_so(
     rows = copy_all(settings, *partitions)
     # then
     assert [row.state for row in rows] == [CopyState.COPYING, CopyState.STOPPED]
-    assert "offset 10 is not there any more: the source holds 15 to 20" in rows[1].reason
-    assert "klamm.on.source.loss=continue goes on at 15" in rows[1].reason
+    assert "offset 10 is no longer available: the source holds 15 to 20" in rows[1].reason
+    assert "klamm.on.source.loss=continue resumes at 15" in rows[1].reason
     # when
     with caplog.at_level(logging.WARNING):
         copy_all(going_on(settings), *partitions)
     # then
-    assert "lost-1: offsets 10 to 14 were purged on the source before they were mirrored; going on at 15" in caplog.text
+    assert "lost-1: offsets 10 to 14 were purged on the source before they were mirrored; resuming at 15" in caplog.text
     arrived = read(address, "A.lost", {0: 20, 1: 15})
     assert arrived == {0: numbered(0, 20), 1: numbered(0, 10) + numbered(15, 5)}
 
@@ -157,13 +160,13 @@ def test_a_log_that_ends_before_the_position_is_a_loss_and_mirrored_from_where_i
     (stopped,) = copy_all(settings, *partitions)
     # then
     assert stopped.state is CopyState.STOPPED
-    assert "its log parts at offset 20 from what was read up to offset 50 of leader epoch 0" in stopped.reason
-    assert f"klamm.on.source.loss=continue goes on at 20, behind what A.{topic} holds" in stopped.reason
+    assert "its log diverges at offset 20 from what was read up to offset 50 of leader epoch 0" in stopped.reason
+    assert f"klamm.on.source.loss=continue resumes at 20, after the records that A.{topic} holds" in stopped.reason
     # when
     with caplog.at_level(logging.WARNING):
         copier = Copier(going_on(settings), partitions)
         try:
-            run_until(copier, lambda: "going on at 20" in caplog.text)
+            run_until(copier, lambda: "resuming at 20" in caplog.text)
             write(address, topic, numbered(20, 5))
             run_until(copier, lambda: sum(row.records for row in copier.progress()) == 5)
         finally:

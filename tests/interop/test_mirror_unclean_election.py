@@ -89,8 +89,10 @@ def test_records_that_an_unclean_election_replaced_are_told_and_the_new_ones_are
         for alias in ("Once", "Least"):
             (stopped,) = copy_all(flows[alias], partition[alias])
             assert stopped.state is CopyState.STOPPED
-            assert "its log parts at offset 100 from what was read up to offset 150 of leader epoch" in stopped.reason
-            assert "klamm.on.source.loss=continue goes on at 100" in stopped.reason
+            assert (
+                "its log diverges at offset 100 from what was read up to offset 150 of leader epoch" in stopped.reason
+            )
+            assert "klamm.on.source.loss=continue resumes at 100" in stopped.reason
             copy_all(replace(flows[alias], continue_after_loss=True), partition[alias])
         running.result(150)
     for alias in flows:

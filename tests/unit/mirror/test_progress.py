@@ -170,11 +170,11 @@ def test_a_partition_that_waits_while_others_are_copied_is_part_of_the_line() ->
 @pytest.mark.parametrize(
     ("reason", "is_blocked"),
     [
-        ("the target refuses records: TOPIC_AUTHORIZATION_FAILED", True),
+        ("the target rejected records: TOPIC_AUTHORIZATION_FAILED", True),
         ("INVALID_REPLICATION_FACTOR: mm2-offsets.A.internal could not be created", True),
         ("Login as alice by PLAIN failed: Authentication failed", True),
         ("certificate verify failed: certificate has expired", True),
-        ("the target refuses records: NOT_ENOUGH_REPLICAS", False),
+        ("the target rejected records: NOT_ENOUGH_REPLICAS", False),
         ("No broker of b:1 answers: Connection refused", False),
     ],
 )

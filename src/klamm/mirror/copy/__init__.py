@@ -1,1 +1,1 @@
-"""The copying of partitions: what is fetched, where it stands, what is produced, which positions are written."""
+"""Data path of the mirror: fetches source partitions, produces to the target and commits source offsets."""

@@ -1,4 +1,15 @@
-"""Batches on their way to the target: what a fetch brought, joined where it is small, halved where it is too large."""
+"""Record batches on their way to the target: built from fetch responses, joined when small, split when too large.
+
+Each batch of a fetch response gets one treatment (``klamm.client.batches.Treatment``):
+
+- COPY: the bytes are sent as they are, except for the header (producer id, epoch, sequence; ``Outgoing.stamp``).
+  Adjacent small COPY batches are joined into one batch of up to ``batch.size`` bytes. The records have no offset gaps.
+- REBUILD: the records are decoded and encoded as a new batch. Needed for an old record format (magic 0 and 1), for a
+  batch with offset gaps (compaction), for one that begins before the fetch offset, and for LogAppendTime (each record
+  then carries that timestamp itself). ``Outgoing.offsets`` keeps the source offset of each record.
+- DROP: no record reaches the target: a control batch, an empty batch or a batch of an aborted transaction. The batch
+  becomes a ``LeftOut``, which only advances the source offset.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +29,41 @@ if TYPE_CHECKING:
     from klamm.protocol.types import AbortedTransaction
 
 MAX_IN_FLIGHT: Final = 5
-"""A broker remembers the last five batches of a producer in a partition; with more a retry could be taken twice."""
+"""Most batches of one partition in flight. A broker remembers the last five batches of a producer per partition: with
+more in flight it could append a retried batch twice.
+"""
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A batch on its way to the target."""
+    """Record batch that is queued for or in flight to the target."""
 
     view: memoryview
     record_count: int
     next_offset: int
-    """The source offset that is reached when this batch is acknowledged."""
+    """Source offset that the partition reaches once this batch is acknowledged.
+
+    More than ``last_offset`` + 1 if dropped batches follow.
+    """
     max_timestamp: int
     memory: FrameBuffer | None
-    """Where ``view`` lies, None for a batch that was made anew."""
+    """Frame buffer that holds ``view``. None: ``view`` has its own memory (a joined, rebuilt or split batch)."""
     last_offset: int = -1
-    """The source offset of the last record, or one between it and the next batch; -1: not known."""
+    """Source offset of the last record, or any offset between it and the next batch. -1: unknown."""
     is_dense: bool = False
-    """The source has no gaps between the records."""
+    """Whether the source offsets of the records have no gaps."""
     first_timestamp: int = -1
-    """Of its first record; -1: not known."""
+    """Timestamp of the first record in milliseconds since the epoch. -1: unknown."""
     base_sequence: int = -1
     producer: ProducerStamp | None = None
-    """None until it is stamped."""
+    """Producer id and epoch written into the header. None: not stamped yet."""
     offsets: Sequence[int] = ()
-    """Source offsets of the records of a batch that was rebuilt; empty: they end with ``last_offset``, without gaps."""
+    """Source offset of each record of a rebuilt batch. Empty: the offsets have no gaps and end with ``last_offset``."""
     leader_epoch: int = -1
-    """Leader epoch of the source's batch; -1 when it has none."""
+    """Leader epoch in the source batch. -1: the batch has none."""
 
     def stamp(self, producer: ProducerStamp, base_sequence: int) -> None:
-        """Make the batch one of a producer's, in place."""
+        """Write a producer id, epoch and base sequence into the batch header, in place."""
         self.producer, self.base_sequence = producer, base_sequence
         batches.stamp(
             self.view,
@@ -58,9 +74,9 @@ class Outgoing:
         )
 
     def halves(self) -> tuple[Outgoing, Outgoing] | None:
-        """Return two batches of half of the records each; None when there is one record only.
+        """Return two batches with half of the records each. None: the batch holds a single record.
 
-        They take the sequence numbers of the whole, so that the batches behind keep theirs.
+        The halves use the sequence numbers of the whole batch, so the batches behind it keep theirs.
         """
         halves = batches.split(self.view)
         if halves is None:
@@ -83,14 +99,14 @@ class Outgoing:
         return first, second
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Release the frame buffer."""
         if self.memory is not None:
             self.memory.release()
             self.memory = None
 
 
 class LeftOut(NamedTuple):
-    """A batch of which nothing goes to the target."""
+    """Source batch of which no record is sent to the target. It only advances the source offset."""
 
     next_offset: int
     leader_epoch: int
@@ -105,18 +121,19 @@ def outgoing_of(
     join_up_to: int,
     is_far: bool = False,
 ) -> Iterator[Outgoing | LeftOut]:
-    """Yield what a fetch brought, in its order.
+    """Yield the batches of a fetch response in offset order.
 
     Args:
-        records: what the fetch answered.
-        memory: where it lies; retained for each batch that stays there.
-        fetch_offset: the first offset wanted.
-        aborted: see ``batches.walk``.
-        join_up_to: bytes of the largest batch that is made of several, before it is compressed.
-        is_far: answers of the target take so long that it counts how much is on its way at once.
+        records: Record batches of one partition in the fetch response.
+        memory: Frame buffer that holds them. Retained once for each yielded batch that still points into it.
+        fetch_offset: First source offset to copy. Earlier records of the first batch are left out.
+        aborted: Aborted transactions of the response, see ``batches.walk``.
+        join_up_to: Largest size in bytes of a joined batch, before compression. 0: no batches are joined.
+        is_far: Whether the round trip to the target is so long that the bytes in flight limit the throughput.
+            Compressed batches are joined only then.
 
     Raises:
-        CorruptBatchError: the source's bytes are damaged; what stands before them was yielded.
+        CorruptBatchError: A batch of the source is damaged. All batches before it were yielded.
     """
     at_once = MAX_IN_FLIGHT if is_far else sys.maxsize
     for group in in_groups(batches.walk(records, fetch_offset, aborted), join_up_to=join_up_to):

@@ -1,4 +1,30 @@
-"""Copies partitions of one flow: fetch, stamp, produce, write positions. One thread, one loop."""
+"""Loop that copies some partitions of one flow: fetch, stamp, produce, commit source offsets. One thread.
+
+One iteration (``Copier._turn``) runs these steps in this order:
+
+1. Advance the shard transaction (exactly once only). First, so that a complete transaction is committed even while the
+   source cluster is unavailable.
+2. Start partitions that have no copy yet (``Start``), then send fetches. Both are left out while the copier drains.
+3. Send queued batches.
+4. Wait for socket events for at most 0.1 s and process the responses.
+5. Requeue what was in flight on broken or silent connections (``sweep``).
+6. Collect the source offsets that the writer thread has committed. Queue the next ones when they are due.
+
+Errors and their effect:
+
+=====================================================  =================================================================
+Error                                                  Effect =====================================================
+================================================================= one partition fails (no leader, retriable error code)
+That partition waits with a backoff of 0.2 to 1 s. Others continue. ConnectionLostError of one broker
+Its partitions wait and their metadata are refreshed. ConnectionLostError, ApiMissingError or                All
+partitions wait; steps 1 to 3 are skipped for 0.1 to 5 s. ProtocolError of a whole iteration TransactionLostError
+Everything since the last commit is discarded. The copier connects again, fences the shard and resumes at the committed
+offsets. =====================================================
+=================================================================
+
+To end, the copier stops fetching and waits up to 20 s until nothing is in flight and no transaction is open. Then it
+commits the source offsets a last time.
+"""
 
 from __future__ import annotations
 
@@ -40,46 +66,48 @@ _START_EVERY_S: Final = 0.5
 _START_AT_LEAST_EVERY_S: Final = 2.0
 
 _FAR_S: Final = 0.005
-"""With an answer in such a time, five batches of 16 KiB on their way are 16 MB/s of a partition."""
+"""Round trip from which on the target counts as far, in seconds. At this round trip, five batches of 16 KiB in flight
+limit a partition to 16 MB/s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """How far the copying of a partition is."""
+    """Progress of one partition, as reported to the driver."""
 
     flow: str
     topic: str
     partition: int
     remote_topic: str
     next_offset: int
-    """Everything before it is on the target; -1: not started."""
+    """Source offset before which all records are on the target (exactly once: committed). -1: not started."""
     end_offset: int
-    """-1: not known yet."""
+    """End offset of the source partition. -1: not known yet."""
     records: int
-    """Copied by this copier, as ``bytes``."""
+    """Number of records copied by this copier. ``bytes`` counts the same records."""
     bytes: int
     last_timestamp: int
-    """Newest record timestamp copied, milliseconds since the epoch; -1: none."""
+    """Newest record timestamp copied, in milliseconds since the epoch. -1: none."""
     state: CopyState
     reason: str
     record_age: Ages | None = None
-    """How old records were when they were fetched, of late."""
+    """Age of recent records when they were fetched."""
     replication_latency: Ages | None = None
-    """How old records were when the target had them, of late."""
+    """Age of recent records when the target acknowledged them."""
 
 
-class _Told(NamedTuple):
-    """A row of progress, and when it is still true."""
+class _CachedRow(NamedTuple):
+    """Cached progress of a partition, with the time until which it is valid."""
 
     made_of: object
     row: PartitionProgress
     made_ms: float
     until_ms: float
-    """Ages of records change by themselves then, if what the row is made of does not before."""
+    """Wall clock in milliseconds at which the record ages change even if nothing else does."""
 
 
 class Copier:
-    """The copying of some partitions of one flow. Thread-confined; may be run again after it came back."""
+    """Copier of some partitions of one flow. Confined to one thread. ``run`` may be called again after it returned."""
 
     def __init__(
         self,
@@ -93,26 +121,28 @@ class Copier:
         self._pool = BufferPool(max_free_bytes=settings.buffer_bytes)
         self._unstarted = dict.fromkeys(partitions, "starting")
         self._before: dict[PartitionId, PartitionProgress] = {}
-        """How far partitions were that begin again."""
+        """Last progress of partitions that are being restarted, so that their counters continue."""
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._active: dict[tuple[str, int], PartitionCopy] = {}
-        """Those that have something to send or to be answered; the others cost nothing in a turn of the loop."""
-        self._told: dict[tuple[str, int], _Told] = {}
-        """What was told last of each partition."""
+        """Partitions with batches to send or requests in flight. Idle partitions are left out, so they cost nothing per
+        loop iteration.
+        """
+        self._cached: dict[tuple[str, int], _CachedRow] = {}
+        """Last reported progress of each partition."""
         self._small = BufferPool(max_free_bytes=0)
-        """Of connections for positions and syncs, which are served in another thread."""
+        """Buffers of the connections for source offsets and offset syncs, which belong to the writer thread."""
         self._syncs = None if settings.syncs is None else SyncWriter(settings.syncs, self._small, flow=settings.flow)
         self._backoff_s = self._lost_backoff_s = _FIRST_BACKOFF_S
         self._not_before = 0.0
         self._positions_due = 0.0
         self._held_up_by = ""
-        """Why the last transaction was lost, if that was because of some of its partitions."""
+        """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
         self._start_due = 0.0
         self._start_backoff_s = _START_EVERY_S
         self._connect()
 
     def _connect(self) -> None:
-        """Make everything that is not to outlive a lost transaction."""
+        """Create the connections and everything else that is replaced after a lost transaction."""
         settings = self._settings
         self._source = Cluster(settings.source, self._pool)
         self._target = Cluster(settings.target, self._pool)
@@ -149,11 +179,11 @@ class Copier:
         )
 
     def run(self, should_end: Callable[[], bool], report: Callable[[], None] = lambda: None) -> None:
-        """Copy until ``should_end``; then wait for what is in flight and write the positions.
+        """Copy until ``should_end`` returns True. Then drain requests in flight and commit the source offsets.
 
         Args:
-            should_end: asked in every turn of the loop, at least ten times a second.
-            report: called in every turn, for progress.
+            should_end: Called once per loop iteration, at least ten times per second.
+            report: Called once per loop iteration to publish progress.
         """
         deadline: float | None = None
         while True:
@@ -175,7 +205,7 @@ class Copier:
     def _turn(self, now: float, *, ending: bool) -> None:
         try:
             if now >= self._not_before:
-                # First, so that what is complete is committed even while the source is away.
+                # First, so that a complete transaction is committed even while the source is unavailable.
                 self._drive_transactions(now, ending=ending)
             if now >= self._not_before and not ending:
                 self._start_more(now)
@@ -201,7 +231,8 @@ class Copier:
 
     def _back_off(self, now: float, reason: str) -> None:
         if self._held_up_by:
-            # The target can not end that transaction before these partitions take its markers, and refuses all others.
+            # The target cannot end that transaction before these partitions accept its markers. Until then it rejects
+            # InitProducerId (CONCURRENT_TRANSACTIONS), so the message names the cause.
             reason = f"{reason}. Before that, {self._held_up_by}"
         logger.info("%s waits: %s", self._settings.flow, reason)
         self._fetcher.sweep(now)
@@ -215,7 +246,7 @@ class Copier:
         self._backoff_s = min(self._backoff_s * 2, _LAST_BACKOFF_S)
 
     def _begin_again(self, now: float, reason: str) -> None:
-        """Forget all since the last commit, and start as a new task would: what is on the target decides."""
+        """Discard everything since the last commit and restart from the source offsets on the target."""
         logger.warning("%s: a transaction is lost and its records are copied again: %s", self._settings.flow, reason)
         self._before |= {copy.partition_id: row for copy, row in zip(self._copies.values(), self._rows(), strict=True)}
         self._unstarted |= dict.fromkeys((copy.partition_id for copy in self._copies.values()), reason)
@@ -227,7 +258,11 @@ class Copier:
         self._lost_backoff_s = min(self._lost_backoff_s * 2, _LAST_BACKOFF_S)
 
     def _recreated(self, topic: str) -> None:
-        """Begin the partitions of a topic again: what is remembered on the target tells that it is another one."""
+        """Restart the partitions of a topic whose topic id changed on the source.
+
+        ``Start`` compares the id with the one stored on the target and decides whether to stop or to copy from the
+        beginning.
+        """
         for key, copy in list(self._copies.items()):
             if key[0] == topic and copy.state is not CopyState.STOPPED:
                 reason = f"{topic} was deleted and created again on the source"
@@ -254,7 +289,7 @@ class Copier:
         if self._transactions is not None and not self._transactions.is_idle:
             return
         if self._positions.is_busy:
-            return  # a position of a topic that was created again must not come after those of the new one
+            return  # an offset of the deleted topic must not be written after those of the new one
         self._start_due = now + self._start_backoff_s
         start = Start(self._settings, self._source, self._target, self._store, self._transactions)
         waiting = dict(self._unstarted)
@@ -297,7 +332,10 @@ class Copier:
             self._syncs.acknowledged(partition_id, outgoing, base_offset)
 
     def _begin_positions(self) -> None:
-        """Have the positions written that moved, and what offset syncs are due; ``_note_positions`` tells what is."""
+        """Queue changed source offsets and due offset syncs for the writer thread.
+
+        ``_note_positions`` collects the result.
+        """
         self._positions_due = self._clock() + self._settings.positions_interval_s
         moved = self._copies.items() if self._transactions is None else ()
         self._positions.begin({key: copy.position for key, copy in moved if copy.acked_offset > copy.committed_offset})
@@ -308,7 +346,7 @@ class Copier:
                 copy.committed_offset = position.next_offset
 
     def progress(self) -> Sequence[PartitionProgress]:
-        """Return how far each partition is; the same object as before where nothing is new."""
+        """Return the progress of each partition. Rows that did not change are the same objects as in the last call."""
         return [
             *self._rows(),
             *(self._unstarted_row(partition_id, reason) for partition_id, reason in self._unstarted.items()),
@@ -320,12 +358,12 @@ class Copier:
 
     def _row(self, key: tuple[str, int], copy: PartitionCopy, now_ms: float) -> PartitionProgress:
         made_of = copy.figures
-        told = self._told.get(key)
-        if told is None or told.made_of != made_of or not told.made_ms <= now_ms < told.until_ms:
+        cached = self._cached.get(key)
+        if cached is None or cached.made_of != made_of or not cached.made_ms <= now_ms < cached.until_ms:
             row = self._progress(copy, now_ms)
             until_ms = min(copy.record_ages.holds_until_ms, copy.replication_ages.holds_until_ms)
-            told = self._told[key] = _Told(made_of, row, now_ms, until_ms)
-        return told.row
+            cached = self._cached[key] = _CachedRow(made_of, row, now_ms, until_ms)
+        return cached.row
 
     def _progress(self, copy: PartitionCopy, now_ms: float) -> PartitionProgress:
         return PartitionProgress(
@@ -346,10 +384,12 @@ class Copier:
 
     def _unstarted_row(self, partition_id: PartitionId, reason: str) -> PartitionProgress:
         key, made_of = partition_id[:2], (reason, self._before.get(partition_id))
-        told = self._told.get(key)
-        if told is None or told.made_of != made_of:
-            told = self._told[key] = _Told(made_of, self._not_started(partition_id, *made_of), -math.inf, math.inf)
-        return told.row
+        cached = self._cached.get(key)
+        if cached is None or cached.made_of != made_of:
+            cached = self._cached[key] = _CachedRow(
+                made_of, self._not_started(partition_id, *made_of), -math.inf, math.inf
+            )
+        return cached.row
 
     def _not_started(
         self, partition_id: PartitionId, reason: str, before: PartitionProgress | None
@@ -371,7 +411,7 @@ class Copier:
         )
 
     def close(self) -> None:
-        """Close all connections; what is in flight is sent again by whoever takes over."""
+        """Close all connections. The next copier sends batches in flight again."""
         self._disconnect()
         if self._syncs is not None:
             self._syncs.close()

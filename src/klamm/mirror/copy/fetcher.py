@@ -1,9 +1,28 @@
-"""The fetching half of a copier: answers are queued per partition.
+"""Fetching half of a copier: sends fetch requests and queues the responses per partition.
 
-Each leader is asked on three lanes, since it answers what comes on one connection in order. What is caught up waits for
-new records on one: else a partition that is behind would stand still as long as a fetch waits for one that is at its
-end, and a quiet one would wait for the megabytes of a busy one. What is behind is fetched on two others: while the
-answer of one is worked off, that of the other is on its way.
+A broker answers the requests of one connection in order, so each leader gets three connections ("lanes"):
+
+==================  =================================================================================================
+Lane                Fetches
+==================  =================================================================================================
+CAUGHT_UP           Partitions read to their end, in one incremental fetch session (KIP-227). The broker holds the
+                    request until records arrive (``fetch.max.wait.ms``). On a shared lane, a partition that lags
+                    would wait for this long poll.
+BEHIND_EVEN, _ODD   Partitions that lag, by parity of the partition number, without a session and with a wait of at
+                    most 20 ms. While the response of one lane is processed, the other's is on its way. A quiet
+                    partition does not wait behind the megabytes of a busy one.
+==================  =================================================================================================
+
+A partition is in exactly one place: in ``_behind`` or in the session of one leader. A new partition starts in
+``_behind``. It joins the session once it is caught up and the session has no request in flight. It returns to
+``_behind`` when new records arrive faster than it is drained, its leader changes, its session is lost or it fails.
+
+Answers that need a decision:
+
+- OFFSET_OUT_OF_RANGE: below the log start, records were purged before they were mirrored; above the end, the source
+  lost records that were already mirrored.
+- A diverging epoch (KIP-595): the source lost records in an unclean leader election.
+- Both stop the partition, unless ``klamm.on.source.loss=continue``.
 """
 
 from __future__ import annotations
@@ -44,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 _LATE_S: Final = 40.0
 _SHORT_WAIT_MS: Final = 20
-"""How long a lane of what is behind may be taken by a fetch that finds nothing."""
+"""Longest wait of a fetch on a BEHIND lane that finds no records."""
 _SESSION_LOST: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -53,11 +72,11 @@ _SESSION_LOST: Final = frozenset(
     }
 )
 ON_LOSS_KEY: Final = "klamm.on.source.loss"
-"""The key that says whether to go on where records of the source are gone for good."""
+"""Property that decides whether to continue when source records are lost for good."""
 
 
 class _Lane(IntEnum):
-    """One of the connections to a leader."""
+    """Index of a connection to a leader."""
 
     CAUGHT_UP = 0
     BEHIND_EVEN = 1
@@ -65,24 +84,24 @@ class _Lane(IntEnum):
 
     @classmethod
     def of_behind(cls, partition: int) -> _Lane:
-        """Return where a partition that is behind is fetched."""
+        """Return the lane on which a partition that lags is fetched."""
         return cls.BEHIND_ODD if partition % 2 else cls.BEHIND_EVEN
 
 
 class _Sent(NamedTuple):
-    """A fetch in flight."""
+    """Fetch request in flight."""
 
     connection: Connection
     at: float
     keys: frozenset[Key] = frozenset()
-    """Empty for a session."""
+    """Partitions in the request. Empty for a fetch session."""
 
 
 class Fetcher:
-    """Keeps the partitions of a copier supplied. Thread-confined to it.
+    """Fetcher of the partitions of a copier. Confined to the copier's thread.
 
-    What it costs to send goes by the partitions that are behind, and by the answers that come, not by the partitions
-    that are caught up: of those a broker is told once, in a session.
+    The cost of a send depends on the partitions that lag and on the responses, not on the number of partitions that are
+    caught up: a fetch session names each of those to the broker only once.
     """
 
     def __init__(
@@ -96,16 +115,17 @@ class Fetcher:
         on_recreated: Callable[[str], None],
         target_is_far: Callable[[], bool],
     ) -> None:
-        """Make one.
+        """Create a fetcher without partitions.
 
         Args:
-            settings: of the flow.
-            source: where to fetch from.
-            copies: the partitions, by topic and number.
-            active: those of them that have something to send or to be answered; what is fetched is added.
-            clock: seconds that never go back.
-            on_recreated: called with a topic of the source that was deleted and created again.
-            target_is_far: tells whether compressed batches are worth joining.
+            settings: Settings of the flow.
+            source: Cluster to fetch from.
+            copies: Partitions by source topic and partition number. Owned by the copier.
+            active: Partitions with batches to send or in flight. Shared with the producer; the fetcher adds partitions
+                that got records.
+            clock: Monotonic clock in seconds.
+            on_recreated: Called with a source topic that was deleted and created again.
+            target_is_far: Returns whether the round trip to the target is so long that joining compressed batches pays.
         """
         self._settings = settings
         self._on_recreated = on_recreated
@@ -116,17 +136,17 @@ class Fetcher:
         self._clock = clock
         self._in_flight: dict[tuple[int, _Lane], _Sent] = {}
         self._behind: dict[Key, None] = {}
-        """All partitions that are in no session."""
+        """Partitions outside fetch sessions, as an ordered set."""
         self._sessions: dict[int, FetchSessionHandler] = {}
-        """What is caught up, by leader."""
+        """Fetch session with the caught-up partitions of each leader, by node id."""
         self._turn = 0
         self._nearest: dict[Key, int] = {}
-        """Replicas that leaders have named as nearer than themselves. Empty without ``client.rack``."""
+        """Node id of the preferred read replica that the leader named (KIP-392). Empty without ``client.rack``."""
         self._topic_ids: dict[str, UUID] = {}
         self._refreshes = TopicRefreshes()
 
     def add(self, key: Key, topic_id: UUID) -> None:
-        """Fetch a partition from now on, and only while its topic has this id."""
+        """Start to fetch a partition, for as long as its topic keeps this topic id."""
         for session in self._sessions.values():
             session.forget(key)
         self._behind[key] = None
@@ -134,7 +154,7 @@ class Fetcher:
             self._topic_ids[key[0]] = topic_id
 
     def ask_for_all(self) -> None:
-        """Hear of every partition again, not only of those where something changes."""
+        """End all fetch sessions, so that the next responses cover every partition, not only changed ones."""
         for leader in list(self._sessions):
             self._end_session(leader)
 
@@ -143,10 +163,10 @@ class Fetcher:
             self._behind |= dict.fromkeys(session)
 
     def send(self, now: float) -> None:
-        """Send a fetch on each free lane to a leader of partitions that have room.
+        """Send one fetch on each free lane, for the partitions with room in their queue.
 
         Raises:
-            ConnectionLostError: the source is away.
+            ConnectionLostError: The source cluster is unavailable.
         """
         if not self._copies:
             return
@@ -166,14 +186,14 @@ class Fetcher:
                     self._lose(leader, list(session), error, now)
 
     def _lose(self, leader: int, keys: Collection[Key], error: ConnectionLostError, now: float) -> None:
-        """Only what is fetched from a node waits for it; its partitions may have new leaders soon."""
+        """Let the partitions that are fetched from a node wait. Refresh their metadata: their leader may have moved."""
         self._end_session(leader)
         self._forget_nearest(leader)
         for key in keys:
             self._failed(key, f"source: {error}", now)
 
     def _failed(self, key: Key, reason: str, now: float) -> None:
-        """Let a partition wait, and ask for its topic's metadata by then."""
+        """Let a partition wait, and refresh the metadata of its topic before the retry."""
         if (copy := self._copies.get(key)) is not None:
             self._refreshes.want(key[0], copy.source_failed(reason, now))
 
@@ -183,7 +203,7 @@ class Fetcher:
             return
         self._source.refresh(topics)
         self._refreshes.done(topics, now)
-        # A nearer replica may have come, or be gone.
+        # The preferred read replica may have changed.
         self._nearest = {key: node for key, node in self._nearest.items() if key[0] not in topics}
         for topic in topics:
             topic_id = self._source.topic_id(topic)
@@ -201,11 +221,12 @@ class Fetcher:
         logger.error("%s: %s-%d stops: %s", self._settings.flow, partition.topic, partition.partition, reason)
 
     def _wanted(self, now: float) -> dict[tuple[int, _Lane], list[WantedRecords]]:
-        """Return what is behind and may be asked for, by leader and lane; what has caught up joins the sessions."""
+        """Return the lagging partitions to fetch, by leader and lane. Move caught-up ones to the sessions."""
         out: dict[tuple[int, _Lane], list[WantedRecords]] = {}
         keys = list(self._behind)
         asked = frozenset[Key]().union(*(sent.keys for sent in self._in_flight.values()))
-        # Brokers fill an answer in the order asked for: everybody comes first in turn.
+        # A broker fills the response in the order of the request: rotate it, so that each partition comes first in
+        # turn.
         self._turn += 1
         for at in range(len(keys)):
             key = keys[(self._turn + at) % len(keys)]
@@ -223,7 +244,7 @@ class Fetcher:
                 self._sessions.setdefault(leader, FetchSessionHandler()).want(wanted)
                 del self._behind[key]
             elif (leader, lane := _Lane.of_behind(key[1])) not in self._in_flight:
-                # What has just caught up goes with the others until a session can take it.
+                # A caught-up partition is fetched with the lagging ones until the session can accept it.
                 out.setdefault((leader, lane), []).append(wanted)
         return out
 
@@ -232,8 +253,9 @@ class Fetcher:
         last_epoch = copy.last_fetched_epoch
         leader_epoch = self._source.leader_epoch(topic, partition)
         if leader_epoch >= 0:
-            # A broker with old metadata may have named a leader that is none any more. What was read of its successor
-            # tells so: it answers UNKNOWN_LEADER_EPOCH then, and not that these records never were.
+            # A broker with stale metadata may have named a former leader. Sending the newer epoch of the records that
+            # were read makes that leader answer UNKNOWN_LEADER_EPOCH. With its own epoch, it would report these records
+            # as diverging.
             leader_epoch = max(leader_epoch, last_epoch)
         topic_id = self._topic_ids.get(topic, ZERO_UUID)
         return WantedRecords(topic, topic_id, partition, copy.fetch_offset, leader_epoch, last_epoch)
@@ -245,11 +267,11 @@ class Fetcher:
         return leader
 
     def _fetch_from(self, key: Key) -> int | None:
-        """Return the node to fetch from: the leader, unless it has named a replica that is nearer (KIP-392)."""
+        """Return the preferred read replica if the leader named one (KIP-392), else the leader."""
         return self._nearest.get(key, self._source.leader(*key))
 
     def _forget_nearest(self, node: int) -> None:
-        """Ask the leaders again that had named a replica."""
+        """Fetch from the leader again where it had named this node as preferred read replica."""
         self._nearest = {key: nearest for key, nearest in self._nearest.items() if nearest != node}
 
     def _has_room(self, copy: PartitionCopy, now: float) -> bool:
@@ -289,7 +311,7 @@ class Fetcher:
         self._submit((leader, _Lane.CAUGHT_UP), request, session.names, on_response, now)
 
     def _settle(self, session: FetchSessionHandler, leader: int, key: Key) -> None:
-        """Decide whether a partition that the session told something of stays in it."""
+        """Keep a partition in its session after a response, or move it back to the lagging ones."""
         copy = self._copies.get(key)
         goes_on = copy is not None and copy.state is not CopyState.STOPPED and self._fetch_from(key) == leader
         if copy is not None and goes_on and copy.is_caught_up and self._has_room(copy, self._clock()):
@@ -331,15 +353,18 @@ class Fetcher:
         )
 
     def _is_refused(self, response: FetchResponse, keys: Iterable[Key]) -> bool:
-        """Tell whether a whole fetch was refused; only the loss of a session is nothing to wait for."""
+        """Return whether the broker rejected the whole fetch, and let its partitions wait.
+
+        After the loss of a fetch session they do not wait: the next request opens a new one.
+        """
         if response.error_code == ErrorCode.NONE:
             return False
         name = error_name(response.error_code)
-        logger.info("%s: a fetch was refused: %s", self._settings.flow, name)
+        logger.info("%s: the source rejected a fetch: %s", self._settings.flow, name)
         if response.error_code not in _SESSION_LOST:
             now = self._clock()
             for key in keys:
-                self._failed(key, f"the source refuses a fetch: {name}", now)
+                self._failed(key, f"the source rejected a fetch: {name}", now)
             self.ask_for_all()
         return True
 
@@ -347,7 +372,7 @@ class Fetcher:
         key = (fetched.topic, fetched.partition)
         copy = self._copies.get(key)
         if copy is None or copy.state is CopyState.STOPPED or copy.fetch_offset != asked:
-            return  # it begins elsewhere by now
+            return  # the partition was restarted at another offset meanwhile
         if fetched.preferred_read_replica >= 0:
             self._nearest[key] = fetched.preferred_read_replica
             return
@@ -371,34 +396,35 @@ class Fetcher:
             is_far = self._target_is_far()
             copy.take(fetched.records, memory, fetched.aborted, join_up_to=self._settings.join_up_to, is_far=is_far)
         except CorruptBatchError as error:
-            self._stop(copy, f"the source's bytes are damaged: {error}")
+            self._stop(copy, f"a batch of the source is damaged: {error}")
 
     def _refused(self, copy: PartitionCopy, error_code: int, now: float) -> None:
         if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(copy, now)
             return
-        self._failed(copy.partition_id[:2], f"the source refuses a fetch: {error_name(error_code)}", now)
+        self._failed(copy.partition_id[:2], f"the source rejected a fetch: {error_name(error_code)}", now)
 
     def _out_of_range(self, copy: PartitionCopy, now: float) -> None:
         key = (copy.partition_id.topic, copy.partition_id.partition)
         first = self._source.list_offsets([key], clusters.EARLIEST).get(key)
         end = self._source.list_offsets([key], clusters.LATEST).get(key)
         if first is None or end is None:
-            self._failed(key, "the source does not tell which offsets it holds", now)
+            self._failed(key, "the source did not report its log start and end offsets", now)
         elif copy.fetch_offset < first and self._settings.continue_after_loss:
             logger.warning(
-                "%s: %s-%d: offsets %d to %d were purged on the source before they were mirrored; going on at %d",
+                "%s: %s-%d: offsets %d to %d were purged on the source before they were mirrored; resuming at %d",
                 self._settings.flow, *key, copy.fetch_offset, first - 1, first,
             )  # fmt: skip
             copy.skip_to(first)
         elif copy.fetch_offset < first:
             self._stop(
                 copy,
-                f"offset {copy.fetch_offset} is not there any more: the source holds {first} to {end}. Records were "
-                f"purged before they were mirrored. {ON_LOSS_KEY}=continue goes on at {first}",
+                f"offset {copy.fetch_offset} is no longer available: the source holds {first} to {end}. Records were "
+                f"purged before they were mirrored. {ON_LOSS_KEY}=continue resumes at {first}",
             )
         else:
-            # A log does not refuse an offset up to its end. It was shorter when it was asked, and grew since.
+            # A broker does not reject an offset up to its log end. The log was shorter when it answered and has grown
+            # since.
             what = (
                 f"the source lost records that were mirrored: it refused offset {copy.fetch_offset} as out of range, "
                 f"and holds {first} to {end} now"
@@ -406,35 +432,38 @@ class Fetcher:
             self._lost(copy, what, SourceOffset(first), now)
 
     def _diverged(self, copy: PartitionCopy, leader: EpochEnd, now: float) -> None:
-        """Treat a log that has other records than were read before, as after an unclean leader election."""
+        """Handle a log that diverges from the records that were read, as after an unclean leader election."""
         offset = min(leader.end_offset, copy.fetch_offset)
         what = (
-            f"the source lost records that were mirrored, as after an unclean leader election: its log parts at offset "
-            f"{offset} from what was read up to offset {copy.fetch_offset} of leader epoch {copy.last_fetched_epoch}"
+            f"the source lost records that were mirrored, as after an unclean leader election: its log diverges at "
+            f"offset {offset} from what was read up to offset {copy.fetch_offset} of leader epoch "
+            f"{copy.last_fetched_epoch}"
         )
         self._lost(copy, what, SourceOffset(offset, leader.leader_epoch), now)
 
     def _lost(self, copy: PartitionCopy, what: str, go_on_at: SourceOffset, now: float) -> None:
-        """Stop, or go on at an earlier position if the file says so.
+        """Stop the partition, or resume at an earlier offset if ``klamm.on.source.loss=continue``.
 
-        Both wait until all records that were fetched before are on the target with their position, so that none of
-        them is copied again. Until then the fetch is repeated, and answered in the same way.
+        Both wait until all fetched records are on the target and their source offset is committed, so that none of them
+        is copied twice. Until then the fetch is repeated and gets the same answer.
         """
         topic, partition, remote_topic = copy.partition_id
         if not copy.is_settled:
             copy.source_failed(what, now)
         elif self._settings.continue_after_loss:
             logger.warning(
-                "%s: %s-%d: %s; going on at %d, behind what %s holds",
+                "%s: %s-%d: %s; resuming at %d, after the records that %s holds",
                 self._settings.flow, topic, partition, what, go_on_at.next_offset, remote_topic,
             )  # fmt: skip
             copy.rewind(go_on_at)
         else:
             at = go_on_at.next_offset
-            self._stop(copy, f"{what}. {ON_LOSS_KEY}=continue goes on at {at}, behind what {remote_topic} holds")
+            self._stop(
+                copy, f"{what}. {ON_LOSS_KEY}=continue resumes at {at}, after the records that {remote_topic} holds"
+            )
 
     def sweep(self, now: float) -> None:
-        """Forget fetches whose connection broke or which were never answered."""
+        """Drop fetches whose connection broke, and close connections that have not answered for 40 s."""
         for (leader, lane), sent in list(self._in_flight.items()):
             if now - sent.at > _LATE_S:
                 sent.connection.close()
@@ -452,9 +481,9 @@ class Fetcher:
 
 
 def _is_final(fetched: FetchedPartition, asked: int) -> bool:
-    """Return whether the leader would answer as a follower did.
+    """Return whether the leader would give the same answer as this follower.
 
-    A follower that lags behind refuses an offset that the leader has, or takes the end of its own log for a divergence.
+    A follower that lags rejects offsets that the leader has, or reports the end of its own log as a divergence.
     """
     lags_behind = fetched.end_offset < asked
     return fetched.error_code == ErrorCode.NONE and not (fetched.diverging is not None and lags_behind)

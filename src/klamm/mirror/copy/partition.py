@@ -1,4 +1,4 @@
-"""One partition on its way: what was fetched, what is in flight, what is acknowledged. No I/O."""
+"""State of one mirrored partition: fetched, in-flight and acknowledged batches. No I/O."""
 
 from __future__ import annotations
 
@@ -25,21 +25,38 @@ if TYPE_CHECKING:
 _NEVER: Final = float("-inf")
 _SMOOTHING: Final = 8
 _KNOWN_FOR_MS: Final = 600_000
-"""Brokers forget a producer after a day without a batch (``producer.id.expiration.ms``), or what they are set to."""
+"""Time in milliseconds after an acknowledgement during which the target surely knows the producer.
+
+Brokers expire idle producers after ``producer.id.expiration.ms`` (one day by default, but it can be set lower).
+"""
 
 
 class CopyState(StrEnum):
-    """Where the copying of a partition stands."""
+    """State of the copying of a partition.
+
+    =========  =========  ==========================================================================================
+    From       To         On
+    =========  =========  ==========================================================================================
+    (start)    COPYING    The start offset is known.
+    COPYING    WAITING    A cluster is unavailable, the partition has no leader, or a fetch or a batch failed with a
+                          retriable error. ``reason`` says which; nothing is tried before ``retry_at``.
+    WAITING    COPYING    A fetch succeeds or the target acknowledges a batch, and no failed batch is left to resend.
+    any        STOPPED    Continuing would lose or duplicate records: source records were purged or truncated, a batch
+                          is damaged, the target rejects records for good, the topic was recreated on the source, or
+                          the remote topic holds records of unknown origin.
+    STOPPED    (start)    Only with a new copier: after a restart or in a new lease.
+    =========  =========  ==========================================================================================
+    """
 
     COPYING = "COPYING"
     WAITING = "WAITING"
-    """Something is away; tried again until it is back."""
+    """Something is unavailable. The copier retries until it is back."""
     STOPPED = "STOPPED"
-    """Going on would lose or double records; needs somebody."""
+    """Continuing would lose or duplicate records. An operator has to act."""
 
 
 class PartitionId(NamedTuple):
-    """A partition of the source, and the topic on the target that gets its records."""
+    """Source partition and its remote topic on the target."""
 
     topic: str
     partition: int
@@ -47,7 +64,23 @@ class PartitionId(NamedTuple):
 
 
 class PartitionCopy:
-    """The state of one partition. Thread-confined to its copier."""
+    """Copy of one partition. Confined to the copier's thread.
+
+    Offsets of the source, in this order: ``committed_offset`` <= ``acked_offset`` <= ``fetch_offset`` (<=
+    ``end_offset``).
+
+    A batch passes through these places:
+
+    1. ``take`` appends it to ``pending`` and advances ``fetch_offset``. 2. ``next_batch`` stamps it with producer id,
+    epoch and sequence and moves it to ``in_flight`` (at most five; one while the target may not know the producer). 3.
+    ``acknowledge`` removes it and advances ``acked_offset``; ``put_back`` returns it to the front of ``pending``.
+
+    Retries keep order and sequence numbers. After one batch fails, ``retrying`` blocks all sends until every batch in
+    flight is answered. Failed batches return to the front of ``pending`` in their old order (``_put_back_count`` of
+    them) and keep their stamp, so that a broker that did append one recognizes the duplicate. A batch behind a failed
+    one may be acknowledged first; its offset is kept in ``_ahead_offset`` and becomes ``acked_offset`` when the gap is
+    closed.
+    """
 
     __slots__ = (
         "_ahead_offset",
@@ -86,60 +119,62 @@ class PartitionCopy:
     def __init__(
         self, partition_id: PartitionId, *, start_offset: int, committed: bool, leader_epoch: int = -1
     ) -> None:
-        """Begin at an offset.
+        """Start at a source offset.
 
         Args:
-            partition_id: which partition.
-            start_offset: the first source offset to copy.
-            committed: whether the positions topic says so already.
-            leader_epoch: of the source's batch before ``start_offset``; -1: not known.
+            partition_id: Source partition and remote topic.
+            start_offset: First source offset to copy.
+            committed: Whether the offsets topic holds ``start_offset`` already.
+            leader_epoch: Leader epoch of the source batch before ``start_offset``. -1: unknown.
         """
         self.partition_id = partition_id
         self._epochs = FetchedEpochs(leader_epoch)
         self.fetch_offset = start_offset
         self.acked_offset = start_offset
-        """Everything before it is on the target."""
+        """Source offset before which all records are on the target."""
         self.committed_offset = start_offset if committed else -1
-        """What the positions topic says."""
+        """Source offset that is committed to the offsets topic. -1: none."""
         self.end_offset = -1
-        """The source's high watermark (last stable offset under read_committed); -1: not known yet."""
+        """High watermark of the source (last stable offset under read_committed). -1: not known yet."""
         self.pending: deque[Outgoing] = deque()
         self.in_flight: deque[Outgoing] = deque()
         self.lane = 0
-        """On which of the connections to its leader it is written to."""
+        """Index of the producing connection to the leader."""
         self.batch_bytes = 0
-        """Of the last batches on the average; 0: there was none."""
+        """Moving average of the batch size in bytes. 0: no batch was sent yet."""
         self.pending_bytes = 0
         self.producer: ProducerStamp | None = None
         self.sequence = 0
         self._proven_at_ms = _NEVER
-        """When the target last acknowledged a batch of this producer: it knows then which sequence is due."""
+        """Wall clock in milliseconds when the target last acknowledged a batch of this producer. Since then the broker
+        knows which sequence comes next.
+        """
         self.retrying = False
-        """A batch failed: nothing new goes out until all in flight are answered, so that the order stays."""
+        """Whether a batch failed. To keep the order, nothing is sent until all batches in flight are answered."""
         self.retry_at = 0.0
         self._source_failures = self._target_failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self.producer_lost = False
-        """The target forgot our producer: a new one is needed once nothing is in flight."""
+        """Whether the target lost the producer's state. A new producer id is used once nothing is in flight."""
         self.too_large = False
-        """The first batch is to be split once nothing is in flight."""
+        """Whether the first pending batch has to be split once nothing is in flight."""
         self._put_back_count = 0
-        """How many at the front of ``pending`` were in flight before."""
+        """Number of batches at the front of ``pending`` that were in flight before."""
         self._ahead_offset = -1
-        """What a batch reached that was acknowledged although one before it was put back."""
+        """Source offset after the furthest acknowledged batch, even if an earlier batch has to be resent."""
         self._largest_joined = sys.maxsize
-        """Less once the target has called a batch too large: what is halved again had better not be joined."""
+        """Largest size in bytes of a joined batch. Lowered after a split: a larger one would be rejected again."""
         self.next_base_offset = 0
-        """The target's offset after what it acknowledged; only followed in transactions."""
+        """Target offset after the last acknowledged batch. Maintained in transactions only."""
         self.state = CopyState.COPYING
         self.reason = ""
         self.records_copied = 0
         self.bytes_copied = 0
         self.last_timestamp = -1
         self.record_ages = RecentAges()
-        """How old records are when they are fetched."""
+        """Ages of records when they are fetched."""
         self.replication_ages = RecentAges()
-        """How old records are when the target has them."""
+        """Ages of records when the target acknowledges them."""
 
     def take(
         self,
@@ -150,12 +185,17 @@ class PartitionCopy:
         join_up_to: int = 0,
         is_far: bool = False,
     ) -> None:
-        """Queue what a fetch brought; small batches are joined to larger ones of up to so many bytes.
+        """Queue the batches of a fetch response.
 
-        Compressed ones are only if the target is far.
+        Args:
+            records: Record batches of this partition in the response.
+            memory: Frame buffer that holds them.
+            aborted: Aborted transactions of the response. None under read_uncommitted.
+            join_up_to: Largest size in bytes to which small batches are joined. 0: no batches are joined.
+            is_far: Whether the round trip to the target is so long that compressed batches are joined too.
 
         Raises:
-            CorruptBatchError: the source's bytes are damaged; what stands before them is queued.
+            CorruptBatchError: A batch of the source is damaged. All batches before it are queued.
         """
         now_ms = _now_ms()
         join_up_to = min(join_up_to, self._largest_joined)
@@ -174,7 +214,7 @@ class PartitionCopy:
         self.pending_bytes += len(outgoing.view)
 
     def _skip_to(self, next_offset: int) -> None:
-        """Count a batch that is left out as done as soon as everything before it is."""
+        """Count a dropped batch as copied as soon as everything before it is."""
         if self.pending:
             self.pending[-1].next_offset = next_offset
         elif self.in_flight:
@@ -183,34 +223,38 @@ class PartitionCopy:
             self.acked_offset = next_offset
 
     def skip_to(self, offset: int) -> None:
-        """Go on at a later offset, as if all before it were mirrored once what was fetched is."""
+        """Continue at a later offset. The offsets in between count as copied once all queued batches are."""
         self._skip_to(offset)
         self.fetch_offset = offset
         self._epochs.begin(offset - 1, -1)
 
     def rewind(self, position: SourceOffset) -> None:
-        """Go on at an earlier offset, which becomes the position. Only for a copy that ``is_settled``."""
+        """Resume at an earlier source offset. Only allowed while ``is_settled``."""
         self.fetch_offset = self.acked_offset = position.next_offset
         self.committed_offset = self.end_offset = self._ahead_offset = -1
         self._epochs = FetchedEpochs(position.leader_epoch)
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether all that was fetched is on the target, and the positions topic says so."""
+        """Whether all fetched records are on the target and their source offset is committed."""
         return not (self.pending or self.in_flight) and self.committed_offset == self.acked_offset
 
     @property
     def position(self) -> SourceOffset:
-        """What the positions topic is to say."""
+        """Source offset and leader epoch to commit to the offsets topic."""
         return SourceOffset(self.acked_offset, self._epochs.before(self.acked_offset))
 
     @property
     def last_fetched_epoch(self) -> int:
-        """Leader epoch of the source's batch before ``fetch_offset``; -1: not known."""
+        """Leader epoch of the source batch before ``fetch_offset``. -1: unknown."""
         return self._epochs.before(self.fetch_offset)
 
     def fetched(self, *, end_offset: int) -> None:
-        """Note an answer of the source without an error."""
+        """Record a fetch response without an error.
+
+        Args:
+            end_offset: High watermark of the source (last stable offset under read_committed).
+        """
         self.end_offset = end_offset
         self._source_failures = 0
         if self.state is CopyState.WAITING and not self.retrying:
@@ -218,11 +262,15 @@ class PartitionCopy:
 
     @property
     def is_caught_up(self) -> bool:
-        """Tell whether everything that the source was known to hold is fetched."""
+        """Whether everything up to the last known end offset is fetched."""
         return 0 <= self.end_offset <= self.fetch_offset
 
     def can_send(self, now: float) -> bool:
-        """Tell whether the next batch may go out."""
+        """Return whether the next batch may be sent.
+
+        Args:
+            now: Time of the copier's clock in seconds.
+        """
         return (
             bool(self.pending)
             and len(self.in_flight) < self._max_in_flight()
@@ -232,18 +280,18 @@ class PartitionCopy:
         )
 
     def _max_in_flight(self) -> int:
-        """Send one batch alone while the target may not know the producer.
+        """Return how many batches may be in flight: one while the target may not know the producer.
 
-        A broker takes any sequence of a producer that it does not know. Were the first batch refused because the
-        broker does not lead the partition yet, it could take the second, and the first after it.
+        A broker accepts any first sequence of an unknown producer. If it rejected the first batch because it was not
+        the leader yet, it could accept the second batch and then the retried first one after it, out of order.
         """
         return MAX_IN_FLIGHT if _now_ms() - self._proven_at_ms < _KNOWN_FOR_MS else 1
 
     def next_batch(self, fresh: ProducerStamp) -> Outgoing:
-        """Return the next batch, stamped and counted as in flight.
+        """Stamp the next pending batch, move it to ``in_flight`` and return it.
 
         Args:
-            fresh: the producer for a partition that has none.
+            fresh: Producer id and epoch to use if the partition has none.
         """
         if self.producer is None:
             self.producer, self.sequence = fresh, 0
@@ -261,7 +309,7 @@ class PartitionCopy:
         return outgoing
 
     def acknowledge(self, outgoing: Outgoing) -> None:
-        """Count a batch as done."""
+        """Record that the target has a batch, and advance ``acked_offset`` unless an earlier batch has to be resent."""
         self.in_flight.remove(outgoing)
         self._target_failures = 0
         if outgoing.producer == self.producer:
@@ -279,9 +327,9 @@ class PartitionCopy:
             self.state, self.reason = CopyState.COPYING, ""
 
     def put_back(self, outgoing: Outgoing, reason: str, *, retry_at: float) -> None:
-        """Queue a batch again that was refused or whose fate is not known; its place and its sequence stay.
+        """Requeue a batch that failed or whose outcome is unknown. It keeps its place and its sequence.
 
-        Called in the order of sending when several come back.
+        If several batches failed, call this in the order in which they were sent.
         """
         self.in_flight.remove(outgoing)
         self.pending.insert(self._put_back_count, outgoing)
@@ -291,25 +339,30 @@ class PartitionCopy:
         self.wait(reason, retry_at=retry_at)
 
     def wait(self, reason: str, *, retry_at: float) -> None:
-        """Say what is missing, and until when nothing is tried."""
+        """Change the state to WAITING.
+
+        Args:
+            reason: Cause, shown in the status.
+            retry_at: Time of the copier's clock in seconds before which nothing is sent or fetched.
+        """
         if self.state is not CopyState.STOPPED:
             self.state, self.reason = CopyState.WAITING, reason
             self.retry_at = max(self.retry_at, retry_at)
 
     def source_failed(self, reason: str, now: float) -> float:
-        """Wait for the source, longer after each failure in a row; returns when to try again."""
+        """Wait for the source, with a backoff that grows with each failure in a row. Return the time of the retry."""
         self._source_failures += 1
         retry_at = now + backoff_s(self._source_failures)
         self.wait(reason, retry_at=retry_at)
         return retry_at
 
     def target_failed(self, reason: str, now: float, *outgoing: Outgoing) -> float:
-        """Wait for the target, longer after each failure in a row; returns when to try again.
+        """Wait for the target, with a backoff that grows with each failure in a row. Return the time of the retry.
 
         Args:
-            reason: What went wrong.
-            now: By the clock of the copier.
-            outgoing: A batch that failed, which is queued again. Those behind it that fail with it count once.
+            reason: Cause, shown in the status.
+            now: Time of the copier's clock in seconds.
+            outgoing: Failed batch to requeue. Batches behind it that fail for the same cause count as one failure.
         """
         if not self.retrying:
             self._target_failures += 1
@@ -320,12 +373,12 @@ class PartitionCopy:
         return retry_at
 
     def stop(self, reason: str) -> None:
-        """End the copying of this partition, loudly."""
+        """Change the state to STOPPED and drop all pending batches."""
         self.state, self.reason = CopyState.STOPPED, reason
         self.drop_pending()
 
     def drop_pending(self) -> None:
-        """Forget what was fetched but not sent; a later fetch brings it again."""
+        """Discard batches that were fetched but not sent. They are fetched again."""
         while self.pending:
             self.pending.popleft().release()
         self.pending_bytes = self._put_back_count = 0
@@ -335,11 +388,11 @@ class PartitionCopy:
             self.fetch_offset = self.acked_offset
 
     def renew_producer(self) -> None:
-        """Forget the producer: its state is lost on the target. Called when nothing is in flight."""
+        """Discard the producer id, because the target lost its state. Call it only with nothing in flight."""
         self.producer = None
 
     def split_first(self) -> bool:
-        """Halve the first batch, which the target calls too large; False when it holds one record only."""
+        """Split the first pending batch, which the target rejects as too large. Return False for a single record."""
         first = self.pending[0]
         halves = first.halves()
         if halves is None:
@@ -353,7 +406,7 @@ class PartitionCopy:
 
     @property
     def figures(self) -> tuple[object, ...]:
-        """All that progress is made of, to be compared: while it is the same, ages apart, there is nothing new."""
+        """Values on which the reported progress depends, record ages excepted. Equal values mean unchanged progress."""
         return (
             self.acked_offset,
             self.committed_offset,
@@ -366,12 +419,12 @@ class PartitionCopy:
 
     @property
     def is_undecided(self) -> bool:
-        """Tell whether something was sent of which is not known whether the target has it."""
+        """Whether a sent batch has an unknown outcome: the target may or may not have it."""
         return bool(self._put_back_count)
 
     @property
     def lag(self) -> int | None:
-        """Offsets between what is on the target and the source's end; None: not known yet."""
+        """Number of offsets between ``acked_offset`` and the end of the source. None: the end is not known yet."""
         return None if self.end_offset < 0 else max(0, self.end_offset - self.acked_offset)
 
 

@@ -1,4 +1,4 @@
-"""From a flow's settings and its topics to what the data path has to know."""
+"""Conversion of a flow's settings and topic assignment to the settings of its copiers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MAX_WAIT_MS: Final = 250
 
 
 def copy_settings(flow: FlowSettings) -> CopySettings:
-    """Return what copiers of a flow have to know.
+    """Return the settings for the copiers of a flow.
 
     Raises:
-        SettingsError: a client property that the data connections can not honour.
+        SettingsError: A client property is not supported by the data connections.
     """
     consumer, producer = flow.clients["source.consumer"], flow.clients["target.producer"]
     return CopySettings(
@@ -86,7 +86,7 @@ def _fetch_limits(consumer: ClientProperties) -> FetchLimits:
 
 
 def partitions_of(assignment: Assignment) -> tuple[PartitionId, ...]:
-    """Return the partitions that an assignment names."""
+    """Return the source partitions of an assignment."""
     return tuple(
         PartitionId(topic, partition, remote_topic)
         for topic, remote_topic, count in assignment

@@ -1,12 +1,36 @@
-"""The producing half of a copier: many requests in flight, one batch per partition in each.
+"""Producing half of a copier: sends queued batches, many requests in flight, one batch per partition in each request.
 
-Each leader is written to on two lanes, since it reads a request of a connection only when the one before is done: what
-comes on the one is read while what came on the other is appended. Small batches go on one lane together: a request
-costs more than they do. A partition stays on its lane while something is in flight, so its order stays.
+**Lanes.** A broker processes the requests of one connection one after the other. With two connections ("lanes") to each
+leader, it receives the request of one lane while it appends that of the other.
 
-In a transaction the first batch of a partition goes on the first lane, whatever its size: the leader asks the
-coordinator whether the partition was added (KIP-890), has one such question on its way for each transactional id, and
-refuses what waits for it when the other lane brings the next. We would come back later, for each transaction anew.
+======================================  ==============================================================================
+Partition                               Lane
+======================================  ==============================================================================
+average batch of 64 KiB or more         partition number modulo 2
+smaller batches                         0: one request for many of them costs less than two requests
+first batch in a transaction            0, whatever its size (see below)
+any batch is in flight                  unchanged: changing lanes could reorder the batches
+======================================  ==============================================================================
+
+For the first batch of a partition in a transaction, the leader asks the transaction coordinator whether the partition
+was added (KIP-890). It has one such request in flight per transactional id. If the other lane brought a second
+unverified partition, the leader would reject the batch that waits and each transaction would lose time to a retry.
+
+**Answers per partition.**
+
+==========================================  ==========================================================================
+Answer                                      Effect
+==========================================  ==========================================================================
+NONE, DUPLICATE_SEQUENCE_NUMBER             The batch is acknowledged.
+MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE    The batch is split once nothing is in flight. A single record that is too
+                                            large stops the partition.
+retriable code, no answer, broken           The batch is resent with the same sequence after a backoff. If the leader
+connection                                  may have moved, the metadata are refreshed first.
+any error behind a failed batch             As above: the error is a consequence of the first failure.
+producer state lost or fenced               At least once: resent with a new producer id once nothing is in flight.
+                                            Exactly once: ``TransactionLostError``.
+any other error                             The partition stops.
+==========================================  ==========================================================================
 """
 
 from __future__ import annotations
@@ -44,11 +68,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LANES: Final = 2
-"""More of them leave fewer batches to a request, and cost more than they give."""
+"""Connections per leader. With more, each request holds fewer batches, which costs more than it gains."""
 _SPREAD_FROM: Final = 64 * 1024
-"""Bytes of batches of which a few are worth a request."""
+"""Average batch size in bytes from which on a few batches are worth a request."""
 _MAX_REQUESTS: Final = 8
-"""On a lane."""
+"""Most requests in flight on one lane."""
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _LATE_S: Final = 40.0
 _LAST_VERSION: Final = 32767
@@ -84,7 +108,7 @@ _MOVED: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Answers that say that the metadata are old (Kafka's ``InvalidMetadataException``)."""
+"""Error codes that mean stale metadata (Kafka's ``InvalidMetadataException``)."""
 _PRODUCER_LOST: Final = frozenset(
     {
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -99,14 +123,14 @@ _PRODUCER_LOST: Final = frozenset(
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 _Lane = tuple[int, int]
-"""A leader, and which of the connections to it."""
+"""Node id of a leader and index of a connection to it."""
 _Key = tuple[str | bytes, int]
 _Sent = dict[_Key, tuple[PartitionCopy, "Outgoing"]]
-"""What a request held, by topic (name or id, as the answer tells it) and partition."""
+"""Batches of one request, by topic (name or id, as in the response) and partition number."""
 
 
 class CopyProducer:
-    """Sends what the partitions of a copier have queued. Thread-confined to it."""
+    """Sender of the batches that a copier has queued. Confined to the copier's thread."""
 
     def __init__(
         self,
@@ -119,16 +143,18 @@ class CopyProducer:
         on_acknowledged: Callable[[PartitionId, Outgoing, int], None],
         transactions: ShardTransactions | None = None,
     ) -> None:
-        """Make one.
+        """Create a producer without requests in flight.
 
         Args:
-            settings: of the flow.
-            target: where to send.
-            copies: the partitions, by source topic and number.
-            active: those of them that have something to send or to be answered; who has neither is taken out.
-            clock: seconds that never go back.
-            on_acknowledged: called for each batch with the offset that its first record got; -1: not told.
-            transactions: in which batches are sent, and which hear of them instead; None: in none.
+            settings: Settings of the flow.
+            target: Cluster to produce to.
+            copies: Partitions by source topic and partition number. Owned by the copier.
+            active: Partitions with batches to send or in flight. Shared with the fetcher; the producer removes idle
+                partitions.
+            clock: Monotonic clock in seconds.
+            on_acknowledged: Called for each acknowledged batch with the target offset of its first record. -1: unknown.
+                Not used in transactions.
+            transactions: Transactions of the shard, which are notified instead. None: at least once.
         """
         self._transactions = transactions
         self._settings = settings
@@ -144,14 +170,14 @@ class CopyProducer:
 
     @property
     def busy(self) -> bool:
-        """Tell whether anything is not answered yet."""
+        """Whether any request is in flight."""
         return any(requests for _, requests in self._in_flight.values())
 
     def send(self, now: float) -> None:
-        """Send what may be sent.
+        """Send the pending batches of all partitions that may send.
 
         Raises:
-            ConnectionLostError: the target is away.
+            ConnectionLostError: The target cluster is unavailable.
         """
         for key in [key for key, copy in self._active.items() if not copy.pending and not copy.in_flight]:
             del self._active[key]
@@ -170,19 +196,19 @@ class CopyProducer:
             try:
                 self._send_on(lane, copies, now)
             except ConnectionLostError as error:
-                # Only what this lane carries waits; its partitions may have new leaders soon.
+                # Only the partitions of this lane wait. Their leaders may have moved.
                 for copy in copies:
                     self._refreshes.want(copy.partition_id.remote_topic, copy.target_failed(f"target: {error}", now))
 
     def _can_send(self, copy: PartitionCopy, now: float) -> bool:
         if self._transactions is None or not copy.can_send(now):
             return copy.can_send(now)
-        # One that is on its way to another lane comes there when nothing is in flight.
+        # A partition that should change lanes does so once nothing is in flight.
         may_follow = not copy.in_flight or copy.lane == _wanted_lane(copy) or self._transactions.has_begun(copy)
         return may_follow and self._transactions.admits(copy)
 
     def _lane(self, copy: PartitionCopy) -> int:
-        """Return on which connection to its leader a partition is written to."""
+        """Return the lane of a partition, after moving it to the wanted one if nothing is in flight."""
         if not copy.in_flight:
             is_verified = self._transactions is None or self._transactions.has_begun(copy)
             copy.lane = _wanted_lane(copy) if is_verified else 0
@@ -197,7 +223,7 @@ class CopyProducer:
         connection = self._target.connection(*lane)
         used, requests = self._in_flight.setdefault(lane, (connection, deque()))
         if used is not connection:
-            return  # what was in flight on the broken one has to be queued again first
+            return  # requests in flight on the broken connection have to be requeued first (``sweep``)
         while len(requests) < _MAX_REQUESTS and (ready := [copy for copy in copies if self._can_send(copy, now)]):
             self._turn += 1
             self._send_one(connection, requests, ready)
@@ -280,8 +306,8 @@ class CopyProducer:
     ) -> None:
         code = answer.error_code
         first = not copy.retrying
-        told = f": {answer.error_message}" if answer.error_message else ""
-        reason = f"the target refuses records: {error_name(code)}{told}"
+        detail = f": {answer.error_message}" if answer.error_message else ""
+        reason = f"the target rejected records: {error_name(code)}{detail}"
         if copy.state is CopyState.STOPPED:
             copy.in_flight.remove(outgoing)
             outgoing.release()
@@ -302,7 +328,7 @@ class CopyProducer:
             self._mend(copy)
 
     def _mend(self, copy: PartitionCopy) -> None:
-        """Put right what a refusal asks for, now that nothing of the partition is in flight."""
+        """Renew the producer id or split the first batch if a rejection requires it. Nothing is in flight."""
         if copy.producer_lost:
             copy.producer_lost = False
             self._fresh = None
@@ -314,14 +340,14 @@ class CopyProducer:
                 self._stop(copy, f"the record at offset {offset} is larger than the target's max.message.bytes")
 
     def _retry(self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float, *, moved: bool) -> None:
-        """Queue a batch again.
+        """Requeue a failed batch.
 
         Args:
-            copy: The partition.
-            outgoing: The batch.
-            reason: What went wrong.
-            now: By the clock of the copier.
-            moved: Whether the partition may have another leader by now, so that its metadata are asked for.
+            copy: Partition of the batch.
+            outgoing: Failed batch.
+            reason: Cause, shown in the status.
+            now: Time of the copier's clock in seconds.
+            moved: Whether the leader may have moved, so that the metadata are refreshed before the retry.
         """
         retry_at = copy.target_failed(reason, now, outgoing)
         if moved:
@@ -333,7 +359,7 @@ class CopyProducer:
         logger.error("%s: %s-%d stops: %s", self._settings.flow, partition.topic, partition.partition, reason)
 
     def sweep(self, now: float) -> None:
-        """Queue again what was in flight on connections that broke or do not answer."""
+        """Requeue the requests of broken connections, and close connections that have not answered for 40 s."""
         for lane, (connection, requests) in list(self._in_flight.items()):
             if connection.oldest_wait_s(now) > _LATE_S:
                 connection.close()
@@ -348,6 +374,6 @@ class CopyProducer:
 
 
 def _wanted_lane(copy: PartitionCopy) -> int:
-    """Return the lane for batches of this size."""
+    """Return the lane that suits the batch size of a partition."""
     batch_bytes = copy.batch_bytes or len(copy.pending[0].view)
     return copy.partition_id.partition % _LANES if batch_bytes >= _SPREAD_FROM else 0

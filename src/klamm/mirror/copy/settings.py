@@ -1,4 +1,4 @@
-"""What the copiers of a flow have to know."""
+"""Settings of the copiers of a flow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySettings:
-    """What a copier has to know of its flow. Travels to Spark's tasks."""
+    """Settings of the copiers of one flow. Serialized to Spark's tasks."""
 
     flow: str
-    """``A->B``."""
+    """Name of the flow, ``A->B``."""
     source_alias: str
     source: ConnectionSettings
     target: ConnectionSettings
@@ -25,15 +25,15 @@ class CopySettings:
     positions_interval_s: float
     read_committed: bool
     start_at_latest: bool
-    """Where a partition starts that was never mirrored (``auto.offset.reset``)."""
+    """Whether a partition that was never mirrored starts at the end (``auto.offset.reset=latest``)."""
     fetch_limits: FetchLimits
     buffer_bytes: int
-    """Fetched and not yet acknowledged, over all partitions of the copier."""
+    """Most bytes fetched and not yet acknowledged, over all partitions of the copier."""
     join_up_to: int = 0
-    """Bytes of the largest batch that small ones are joined to (``producer.batch.size``); 0: none are joined."""
+    """Largest size in bytes of a joined batch (``producer.batch.size``). 0: no batches are joined."""
     syncs: SyncSettings | None = None
-    """None: no offset syncs are written."""
+    """Settings of the offset syncs. None: no offset syncs are written."""
     transactions: ShardSettings | None = None
-    """None: at least once."""
+    """Settings of the shard transactions (exactly once). None: at least once."""
     continue_after_loss: bool = False
-    """Whether to go on where records of the source are gone for good (``klamm.on.source.loss``)."""
+    """Whether to continue where source records are lost for good (``klamm.on.source.loss``)."""

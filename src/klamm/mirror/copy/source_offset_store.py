@@ -1,4 +1,4 @@
-"""Reading and writing positions in ``mm2-offsets.<source>.internal`` on the target."""
+"""Store of source offsets in the topic ``mm2-offsets.<source>.internal`` on the target."""
 
 from __future__ import annotations
 
@@ -29,57 +29,60 @@ Value = TypeVar("Value")
 _TIMEOUT_S: Final = 15.0
 _NONE: Final[Mapping[PartitionTuple, UUID]] = MappingProxyType({})
 _ATTEMPTS: Final = 40
-"""How often a partition is asked before we say that an open transaction hides what it holds; about two seconds."""
+"""Attempts to read a partition past an open transaction, over about two seconds."""
 
 
 @dataclass(slots=True)
 class StoredPositions:
-    """What the topic says about one source, by source topic and partition."""
+    """Source offsets of one source cluster, by source topic and partition number."""
 
     offsets: dict[PartitionTuple, int] = field(default_factory=dict)
-    """The last mirrored ones."""
+    """Offset of the last mirrored record."""
     leader_epochs: dict[PartitionTuple, int] = field(default_factory=dict)
-    """The leader epochs of these offsets; -1 when MirrorMaker 2 has written them, or the source has none."""
+    """Leader epochs of these offsets. -1: written by MirrorMaker 2, or the source has no epochs."""
     topic_ids: dict[PartitionTuple, UUID] = field(default_factory=dict)
-    """The topic that an offset belongs to; missing when MirrorMaker 2 has written it, or the source tells no ids."""
+    """Topic ids to which the offsets belong. Missing: written by MirrorMaker 2, or the source has no topic ids."""
     shard_plan: ShardPlan | None = None
 
 
 class _Place(NamedTuple):
-    """Where a record goes."""
+    """Record key and the partition it is written to."""
 
     key: bytes
     partition: int
-    """Of the topic of positions."""
+    """Partition number in the offsets topic."""
 
 
 class PositionStore:
-    """Positions of one source on one target. For one thread at a time; has connections of its own, calls block."""
+    """Store of the source offsets of one source cluster on one target.
+
+    Has its own connections. Calls block and must come from one thread at a time.
+    """
 
     def __init__(self, settings: ConnectionSettings, pool: BufferPool, *, topic: str, source_alias: str) -> None:
         self.cluster = clusters.Cluster(settings, pool)
-        """Connections that serve nothing else but positions and transactions."""
+        """Connections for source offsets and transactions only."""
         self.topic = topic
         self._source_alias = source_alias
         self._placed_for = 0
-        """For how many partitions of the topic ``_places`` were found."""
+        """Partition count of the offsets topic for which ``_places`` is valid."""
         self._places: dict[PartitionTuple, _Place] = {}
-        """Those of positions: to find them costs more than all else that is done to write a position."""
+        """Cache of keys and partitions: computing one costs more than the rest of writing a source offset."""
 
     def read(self) -> StoredPositions:
-        """Return what is committed, reading the whole topic to its end.
+        """Read the whole offsets topic and return what is committed.
 
         Raises:
-            ConnectionLostError: not all of it can be read now.
+            ConnectionLostError: The topic cannot be read to its end now.
         """
         self.cluster.refresh([self.topic])
         self._partitions()
         newest, hidden = read_newest(self.cluster, self.topic, attempts=_ATTEMPTS)
         if hidden:
-            raise ConnectionLostError(f"An open transaction hides positions in {hidden}")
+            raise ConnectionLostError(f"An open transaction hides source offsets in {hidden}")
         found = StoredPositions()
-        # A partition that always has records has a position in every transaction: most keys come again and again before
-        # the topic is compacted, and to understand a key costs more than to find it.
+        # Busy partitions have a record in every transaction, so before compaction most keys occur many times. Parsing a
+        # key costs more than replacing it in a dictionary: only the newest record of each key is parsed.
         for key, record in newest.items():
             self._keep(key, record.value, found)
         return found
@@ -108,16 +111,16 @@ class PositionStore:
     def write(
         self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
     ) -> None:
-        """Write positions and wait until they are acknowledged; the ids only after them.
+        """Write source offsets, then topic ids, and wait until they are acknowledged.
 
         Args:
-            moved: positions by source topic and partition.
-            topic_ids: the topics that they belong to.
+            moved: Source offsets by source topic and partition number.
+            topic_ids: Ids of the topics to which they belong.
 
         Raises:
-            ConnectionLostError: not all were acknowledged; writing the same again does no harm.
+            ConnectionLostError: Not all were acknowledged. Repeating the call is safe.
         """
-        # An id that stands there before its position would make an old position one of the new topic.
+        # A topic id written before its offset would turn the old topic's offset into one of the new topic.
         for records in (self.records(moved), self.records({}, topic_ids)):
             if records:
                 write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
@@ -125,7 +128,7 @@ class PositionStore:
     def records(
         self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
     ) -> dict[int, list[Record]]:
-        """Return the records of positions and topic ids, by partition of the topic; see ``write``."""
+        """Return the records for source offsets and topic ids, by partition of the offsets topic. See ``write``."""
         placed = [
             (self._place(key), source_offsets.value_bytes(position.next_offset - 1, position.leader_epoch))
             for key, position in moved.items()
@@ -136,16 +139,16 @@ class PositionStore:
         return _by_partition(placed)
 
     def plan_records(self, plan: ShardPlan) -> dict[int, list[Record]]:
-        """Return the record of a shard plan, by partition of the topic."""
+        """Return the record of a shard plan, by partition of the offsets topic."""
         place = self._place_of(source_offsets.shard_plan_key(self._source_alias))
         return _by_partition([(place, source_offsets.shard_plan_value(plan))])
 
     def partition_of(self, partition_id: PartitionId) -> int:
-        """Return the partition of the topic that holds a position."""
+        """Return the partition of the offsets topic that holds the source offset of a partition."""
         return self._place((partition_id.topic, partition_id.partition)).partition
 
     def _place(self, key: PartitionTuple) -> _Place:
-        """Return where the position of a partition goes."""
+        """Return the record key of a source offset and the partition it is written to."""
         if (count := self._partition_count()) != self._placed_for:
             self._places, self._placed_for = {}, count
         if (place := self._places.get(key)) is None:

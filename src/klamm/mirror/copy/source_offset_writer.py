@@ -1,4 +1,4 @@
-"""Writes positions and offset syncs beside the copying: where they are taken slowly, or not at all, nobody waits."""
+"""Background writer of source offsets and offset syncs, so that a slow or failing write does not delay the copying."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.mirror.reasons import LoggedReasons
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -24,46 +25,46 @@ _REFUSALS: Final = (ConnectionLostError, ApiMissingError, ProtocolError)
 
 
 class _Outcome(NamedTuple):
-    """What became of what was to be written."""
+    """Result of one write."""
 
     positions: Mapping[PartitionTuple, SourceOffset]
-    """Those that are on the target."""
+    """Source offsets that are on the target."""
     syncs: Exception | None
-    """Why the offset syncs are not."""
+    """Error that kept the offset syncs from being written. None: they are written."""
 
 
 class PositionWriter:
-    """Writes in a thread of its own, one bundle after the other. Its methods are for the copier's thread alone.
+    """Writer with its own thread, which writes one bundle at a time. Call its methods from the copier's thread only.
 
-    A failure is no loss: positions and syncs are written later, or records are copied again.
+    A failed write loses nothing: source offsets and syncs are written later, or records are copied again.
     """
 
     def __init__(self, store: PositionStore, syncs: SyncWriter | None, *, flow: str) -> None:
-        """Make one.
+        """Start the writer thread.
 
         Args:
-            store: where positions go; nobody else uses it while ``is_busy``.
-            syncs: what offset syncs are due, and where they go; None: nobody wants them.
-            flow: to be named in the log.
+            store: Store of the source offsets. Used by this writer only while ``is_busy``.
+            syncs: Offset syncs to write and where they go. None: no offset syncs are written.
+            flow: Name of the flow, for log messages.
         """
         self._store = store
         self._syncs = syncs
         self._flow = flow
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="positions")
         self._running: Future[_Outcome] | None = None
-        self._told = ""
-        """Why positions are not written, as the log has it; confined to the thread that writes."""
+        self._logged = LoggedReasons()
+        """Logged reasons of failed writes. Confined to the writer thread."""
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether something is being written, or was and nobody has collected it."""
+        """Whether a write is running, or its result was not collected yet."""
         return self._running is not None
 
     def begin(self, positions: Mapping[PartitionTuple, SourceOffset]) -> None:
-        """Begin to write positions and the offset syncs that are due; not while ``is_busy``.
+        """Start to write source offsets and the offset syncs that are due. Not allowed while ``is_busy``.
 
         Args:
-            positions: by source topic and partition.
+            positions: Source offsets by source topic and partition number.
         """
         syncs = [] if self._syncs is None else self._syncs.take()
         if positions or syncs:
@@ -79,16 +80,19 @@ class PositionWriter:
         try:
             if positions:
                 self._store.write(positions)
-                self._told = ""
+                self._logged.clear()
         except _REFUSALS as error:
-            if str(error) != self._told:
-                logger.warning("%s: positions could not be written: %s", self._flow, error)
-                self._told = str(error)
+            if self._logged.is_new(str(error)):
+                logger.warning("%s: source offsets could not be committed: %s", self._flow, error)
             positions = {}
         return _Outcome(positions, refusal)
 
     def collect(self, *, wait: bool = False) -> Mapping[PartitionTuple, SourceOffset]:
-        """Return the positions that are on the target since this was asked last; with ``wait`` when that is decided."""
+        """Return the source offsets written since the last call.
+
+        Args:
+            wait: Whether to wait for the running write.
+        """
         running = self._running
         if running is None or not (wait or running.done()):
             return {}
@@ -99,6 +103,6 @@ class PositionWriter:
         return outcome.positions
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the running write and end the thread."""
         self.collect(wait=True)
         self._thread.shutdown()

@@ -1,4 +1,16 @@
-"""Where the copying of a partition begins."""
+"""Start offsets of partitions.
+
+=========================================  ===========================================================================
+Stored source offset and remote topic      Start
+=========================================  ===========================================================================
+offset stored, same (or unknown) topic id  Resume after the stored offset.
+offset stored, other topic id              The topic was recreated: STOPPED, or from the earliest source offset with
+                                           ``klamm.on.source.loss=continue``.
+no offset, remote partition empty          ``auto.offset.reset``; the offset is stored before any record is sent.
+no offset, remote partition has records    STOPPED: records of unknown origin would be duplicated.
+no leader on the source or the target      Not started; retried later with the reason.
+=========================================  ===========================================================================
+"""
 
 from __future__ import annotations
 
@@ -30,7 +42,7 @@ _PLAN_ATTEMPTS: Final = 5
 
 
 class Start:
-    """Finds the first offset of partitions. For one use."""
+    """Search for the start offsets of some partitions. Used once."""
 
     def __init__(
         self,
@@ -46,17 +58,17 @@ class Start:
         self._store = store
         self._transactions = transactions
         self.reasons: dict[PartitionId, str] = {}
-        """Why partitions could not be started yet."""
+        """Reasons why partitions could not be started yet."""
 
     def copies(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
-        """Return the copies that can begin, some of them stopped from the start.
+        """Return the copies of all partitions that can start. Some of them may be STOPPED.
 
-        A partition without a position begins where ``auto.offset.reset`` says, and its position is written before
-        any record: a crash right after the first record must not look like a remote topic of unknown origin.
+        A partition without a stored source offset starts where ``auto.offset.reset`` says. That offset is stored before
+        any record is sent: otherwise, after a crash, the first records would look like records of unknown origin.
 
         Raises:
-            ConnectionLostError: a cluster is away.
-            TransactionLostError: somebody else writes the same shard.
+            ConnectionLostError: A cluster is unavailable.
+            TransactionLostError: Another process writes the same shard.
         """
         self._source.refresh(sorted({p.topic for p in partitions}))
         self._target.refresh(sorted({p.remote_topic for p in partitions}))
@@ -76,18 +88,18 @@ class Start:
         return out + self._first_time(fresh)
 
     def _positions(self) -> StoredPositions:
-        """Read the positions; in transactions only after nobody else can write them any more."""
+        """Return the stored source offsets. With transactions, fence all other writers of the shard first."""
         if self._transactions is None:
             return self._store.read()
         for _ in range(_PLAN_ATTEMPTS):
             self._transactions.fence()
-            # A predecessor with another number of shards has other ids. It is read after our own id was fenced, so
-            # one of us sees the other's plan, whoever came first.
+            # A predecessor with another number of shards uses other transactional ids. Its plan is read only after our
+            # own id is fenced, so in any order at least one of the two processes sees the plan of the other.
             known = self._store.read()
             if self._transactions.is_planned(known.shard_plan):
                 return known
             self._transactions.take_over(known.shard_plan)
-        raise ConnectionLostError("somebody else mirrors the same flow with another number of shards")
+        raise ConnectionLostError("another process mirrors the same flow with another number of shards")
 
     def _has_leaders(self, partition_id: PartitionId) -> bool:
         if self._source.leader(partition_id.topic, partition_id.partition) is None:
@@ -119,7 +131,7 @@ class Start:
         return copy
 
     def _from_the_beginning(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
-        """Begin topics that were created again, behind what the remote topics hold of their predecessors."""
+        """Copy recreated topics from their beginning, after the records of the deleted topics."""
         begin = self._source_offsets(partitions, clusters.EARLIEST)
         for topic in sorted({partition_id.topic for partition_id in begin}):
             logger.warning(
@@ -161,7 +173,7 @@ class Start:
         return [PartitionCopy(partition_id, start_offset=at, committed=True) for partition_id, at in begin.items()]
 
     def _remember(self, begin: Mapping[PartitionTuple, SourceOffset], partitions: Sequence[PartitionId]) -> None:
-        """Write positions, and the topics of the source that partitions belong to."""
+        """Store start offsets, and the topic ids to which partitions belong."""
         ids: dict[PartitionTuple, UUID] = {_key(p): self._source.topic_id(p.topic) for p in partitions}
         ids = {key: topic_id for key, topic_id in ids.items() if topic_id != ZERO_UUID}
         if self._transactions is None:
@@ -172,14 +184,14 @@ class Start:
     def _unknown_origin(self, partition_id: PartitionId) -> str:
         return (
             f"{partition_id.remote_topic}-{partition_id.partition} holds records, but {self._settings.positions_topic} "
-            f"has no position for it: copying would double them. Delete the remote topic, or write a position"
+            f"has no source offset for it: copying would duplicate records. Delete the remote topic or write an offset"
         )
 
 
 def _created_again(partition_id: PartitionId) -> str:
     return (
         f"{partition_id.topic} was deleted and created again on the source. {ON_LOSS_KEY}=continue mirrors it from its "
-        f"beginning, behind what {partition_id.remote_topic} holds"
+        f"beginning, after the records that {partition_id.remote_topic} holds"
     )
 
 

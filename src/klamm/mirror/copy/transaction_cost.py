@@ -1,4 +1,4 @@
-"""What a transaction costs before it takes records and after it has taken them."""
+"""Measurement of the time that starting and committing a transaction takes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _LAST_ONES: Final = 5
 
 
 class Overhead:
-    """How long beginning and ending a transaction takes; nothing of the shard moves meanwhile."""
+    """Overhead of recent transactions in seconds. No record of the shard is sent during this time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._of_this_one = 0.0
         self._of_the_last = deque[float](maxlen=_LAST_ONES)
         self.seconds = 0.0
-        """Of the last few, the one in the middle. By a mean a single one for which a broker took long made those after
-        it longer, too, and records wait that had come in time."""
+        """Median overhead of the last five transactions, in seconds. A mean would let one slow broker response lengthen
+        the next transactions and delay their records.
+        """
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Count what the block takes to the transaction at hand."""
+        """Add the duration of the block to the overhead of the current transaction."""
         began = self._clock()
         try:
             yield
@@ -34,7 +35,7 @@ class Overhead:
             self._of_this_one += self._clock() - began
 
     def next_one(self) -> None:
-        """The transaction at hand is over."""
+        """Finish the measurement of the current transaction."""
         self._of_the_last.append(self._of_this_one)
         self.seconds = statistics.median_low(self._of_the_last)
         self._of_this_one = 0.0

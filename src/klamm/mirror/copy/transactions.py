@@ -1,8 +1,33 @@
-"""Exactly once: the records of a shard and its positions, in one transaction after the other on the target.
+"""Exactly once: transactions on the target that hold the records of a shard together with their source offsets.
 
-A shard is a fixed part of a flow's partitions with a transactional id of its own. Whoever begins to copy a shard
-takes a new epoch of that id first: a predecessor that still lives can write nothing more, and what it left open is
-decided before positions are read. So a position that is read is the end of what was committed, and nothing follows it.
+A shard is a fixed subset of a flow's partitions with its own transactional id. A copier of a shard works in this order:
+
+1. ``fence``: InitProducerId raises the producer epoch. Older copiers of the shard can no longer write, and the
+   transaction that one of them left open is aborted (or its commit is completed).
+2. Read the source offsets (``Start``). They are exactly the end of the committed records, because step 1 was first.
+3. If the target stores another number of shards, ``take_over`` fences the transactional ids of that plan as well.
+4. Copy in transactions, one after the other:
+
+=======  =======  ====================================================================================================
+Phase    Next     Condition and action
+=======  =======  ====================================================================================================
+IDLE     OPEN     A batch can be sent, or source offsets advanced without records. Not while the copier drains.
+OPEN     OPEN     AddPartitionsToTxn for partitions with batches, along with the offsets-topic partitions of their
+                  source offsets. Their batches are produced.
+OPEN     CLOSING  ``interval_s`` has passed, or ``shortest_s`` has and all known source records are in, or the copier
+                  drains. No new batches are sent, only retries.
+CLOSING  ENDING   Every batch is acknowledged. The records with the source offsets are encoded.
+CLOSING  (lost)   Not all batches are acknowledged after 15 s, or a partition with an unknown outcome stopped.
+ENDING   IDLE     The source offsets are produced and EndTxn commits. ``committed_offset`` advances and the offset
+                  syncs of the batches are released.
+=======  =======  ====================================================================================================
+
+Errors in any phase:
+
+- ``ConnectionLostError``: the phase and all batches are kept, and the next ``drive`` repeats the step. Repetition is
+  safe: AddPartitionsToTxn and EndTxn are idempotent, and produced batches keep their sequence numbers.
+- ``TransactionLostError`` (fenced, epoch or sequence unknown, transaction timed out, batch at an unexpected offset):
+  the copier discards everything since the last commit, and begins at step 1 with new connections.
 """
 
 from __future__ import annotations
@@ -41,10 +66,10 @@ _TIMEOUT_S: Final = 10.0
 _CLOSING_S: Final = 15.0
 _RETRY_S: Final = 0.5
 _NAMED: Final = 3
-"""Partitions named in a message."""
+"""Most partitions named in a message."""
 _NOTHING: Final = memoryview(b"")
 _RECORDS_TO_OVERHEAD: Final = 3
-"""A transaction takes records for so many times as long as beginning and ending one takes."""
+"""Shortest ratio of the time in which a transaction accepts records to its overhead."""
 
 _FENCED: Final = frozenset(
     {
@@ -61,37 +86,43 @@ _FENCED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSettings:
-    """How a flow writes in transactions. Travels to Spark's tasks."""
+    """Settings of the transactions of a flow. Serialized to Spark's tasks."""
 
     id_prefix: str
     shards: int
     shard: int
     interval_s: float
-    """How long a transaction takes records before it is committed."""
+    """Longest time in seconds for which a transaction accepts records."""
     shortest_s: float
-    """After which it is committed if all that the source has is in it: nobody waits for records that may not come.
+    """Time in seconds after which a transaction is committed if it holds all known source records.
 
-    Later where the target is slow to begin and end transactions: with more of them it would do nothing else.
+    It is longer where the target is slow to start and commit transactions. Otherwise the overhead would dominate.
     """
     timeout_ms: int
-    """After which the target aborts a transaction that nobody ends."""
+    """Time in milliseconds after which the target aborts an open transaction (``transaction.timeout.ms``)."""
 
     @property
     def transactional_id(self) -> str:
-        """The id of this shard."""
+        """Transactional id of this shard."""
         return shard_id(self.id_prefix, self.shards, self.shard)
 
 
 def shard_id(prefix: str, shards: int, shard: int) -> str:
-    """Return the transactional id of a shard; plans with other numbers of shards have other ids."""
+    """Return the transactional id of a shard. It contains the number of shards, so each shard plan has its own ids."""
     return f"{prefix}-{shards}-{shard}"
 
 
 class HeldUpError(TransactionLostError):
-    """Records of some partitions were not acknowledged, so a transaction of others could not end."""
+    """Some partitions got no acknowledgement in time, so the transaction they share with others cannot be committed."""
 
     def __init__(self, late: Sequence[PartitionCopy], others: int, transactional_id: str) -> None:
-        """Name the late partitions, with what the target says of each, and count those that waited for them."""
+        """Build the message: the first late partitions with their reasons, and the number of partitions they held up.
+
+        Args:
+            late: Partitions without acknowledgement.
+            others: Number of other partitions in the transaction.
+            transactional_id: Transactional id of the shard.
+        """
         named = "; ".join(
             f"{copy.partition_id.remote_topic}-{copy.partition_id.partition}: {copy.reason or 'no answer'}"
             for copy in late[:_NAMED]
@@ -107,16 +138,17 @@ class _Phase(Enum):
     IDLE = auto()
     OPEN = auto()
     CLOSING = auto()
-    """Takes nothing new; what is in flight has to be answered."""
+    """No new batches are sent. Batches in flight have to be answered."""
     ENDING = auto()
-    """All records are on the target; positions are written, then it is committed."""
+    """All records are on the target. The source offsets are produced, then the transaction is committed."""
 
 
 class ShardTransactions:
-    """The transactions of one shard. Thread-confined; calls block for a few seconds at most.
+    """Transactions of one shard. Confined to one thread; calls block for a few seconds at most.
 
-    Every call may raise ``ConnectionLostError`` (nobody answers now: repeat it) and ``TransactionLostError`` (all
-    that was not committed has to be copied again).
+    Every call may raise ``ConnectionLostError`` (the coordinator or a leader does not answer: repeat the call) and
+    ``TransactionLostError`` (everything that was not committed has to be copied again). The module docstring lists the
+    phases.
     """
 
     def __init__(
@@ -128,14 +160,14 @@ class ShardTransactions:
         on_acknowledged: Acknowledged,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make them.
+        """Create the transactions of a shard. Call ``fence`` before the first one.
 
         Args:
-            settings: of the shard.
-            store: where positions go.
-            positions_interval_s: how often positions are written that moved without records.
-            on_acknowledged: called for each batch once it is committed.
-            clock: seconds that never go back.
+            settings: Settings of the shard.
+            store: Store of the source offsets.
+            positions_interval_s: Seconds between commits of source offsets that advanced without records.
+            on_acknowledged: Called for each batch after the commit, with the target offset of its first record.
+            clock: Monotonic clock in seconds.
         """
         self._settings = settings
         self._store = store
@@ -146,31 +178,34 @@ class ShardTransactions:
         self._phase = _Phase.IDLE
         self._added: set[PartitionTuple] = set()
         self._begun: set[PartitionTuple] = set()
-        """Of which the target has a batch in the open transaction."""
+        """Remote partitions with an acknowledged batch in the open transaction."""
         self._sequences: dict[int, int] = {}
         self._close_at = self._close_from = 0.0
         self._overhead = Overhead(clock)
         self._positions_due = 0.0
         self._touched: dict[PartitionTuple, PartitionCopy] = {}
-        """Those whose positions may have moved since the last commit: it costs what they are, not what there are."""
+        """Partitions whose source offset may have advanced since the last commit.
+
+        The cost of a commit depends on their number, not on the number of all partitions.
+        """
         self._behind: PartitionCopy | None = None
-        """Who was behind when it was asked last; while it is, nobody else is looked at."""
+        """Partition that lagged at the last check. As long as it lags, no other partition is checked."""
         self._moved: dict[PartitionTuple, SourceOffset] = {}
         self._records = OwnRecords({})
-        """Positions, or what else is to be written before the open transaction is committed."""
+        """Source offsets or other own records to produce before the open transaction is committed."""
         self._acknowledged: list[tuple[PartitionId, Outgoing, int]] = []
 
     @property
     def transactional_id(self) -> str:
-        """The id of the shard."""
+        """Transactional id of the shard."""
         return self._settings.transactional_id
 
     @property
     def identity(self) -> ProducerStamp:
-        """Who we are for the target's brokers.
+        """Producer id and epoch of the shard.
 
         Raises:
-            TransactionLostError: we are nobody yet.
+            TransactionLostError: ``fence`` was not called yet.
         """
         if self._identity is None:
             raise TransactionLostError(f"{self.transactional_id} has no epoch")
@@ -178,28 +213,28 @@ class ShardTransactions:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether no transaction is open."""
+        """Whether no transaction is open."""
         return self._phase is _Phase.IDLE
 
     def due_in_s(self, now: float) -> float:
-        """Return how many seconds there are until a transaction may be ended; infinity: it depends on others."""
+        """Return the seconds until the open transaction may be committed. Infinity: it does not depend on time."""
         is_early = self._phase is _Phase.OPEN and now < self._close_from
         return self._close_from - now if is_early else math.inf
 
     def fence(self) -> None:
-        """Become the only writer of the shard, if we are not yet."""
+        """Obtain the producer id and a new epoch (InitProducerId), unless this object has them already."""
         if self._identity is None:
             self._identity = self._coordinator.init(timeout_ms=self._settings.timeout_ms)
 
     def is_planned(self, plan: ShardPlan | None) -> bool:
-        """Tell whether the number of shards that is remembered on the target is ours, and no other may write."""
+        """Return whether the shard plan on the target has our number of shards and replaces no other plan."""
         return plan == ShardPlan(self._settings.shards)
 
     def take_over(self, plan: ShardPlan | None) -> None:
-        """Fence the ids of every other number of shards, and remember ours.
+        """Fence the transactional ids of every other number of shards, and store our shard plan.
 
-        Ours is written first and theirs with it, so that whoever dies in the middle is followed by somebody who goes
-        on; and a predecessor that takes a new epoch after it was fenced reads ours then.
+        The new plan is stored first, together with the numbers it replaces. If this process dies halfway, its successor
+        finds both and finishes the work. A fenced predecessor that obtains a new epoch reads the new plan afterwards.
         """
         theirs = sorted(({plan.shards, *plan.before} if plan else set()) - {self._settings.shards})
         if theirs:
@@ -211,7 +246,11 @@ class ShardTransactions:
         self.write(self._store.plan_records(ShardPlan(self._settings.shards)))
 
     def write(self, records: Mapping[int, Sequence[Record]]) -> None:
-        """Write records to the topic of positions in a transaction of their own; none may be open."""
+        """Write records to the offsets topic in a separate transaction. No transaction may be open.
+
+        Raises:
+            TransactionLostError: The records may or may not be committed.
+        """
         if not records:
             return
         try:
@@ -222,20 +261,20 @@ class ShardTransactions:
             raise TransactionLostError(str(error)) from error
 
     def admits(self, copy: PartitionCopy) -> bool:
-        """Tell whether a batch of a partition may be sent now."""
+        """Return whether a batch of a partition may be sent in the current phase."""
         if self._phase is _Phase.OPEN:
             return _remote(copy) in self._added
         return self._phase is _Phase.CLOSING and copy.is_undecided
 
     def has_begun(self, copy: PartitionCopy) -> bool:
-        """Tell whether the target has a batch of a partition in the open transaction."""
+        """Return whether the target has acknowledged a batch of a partition in the open transaction."""
         return _remote(copy) in self._begun
 
     def acknowledged(self, copy: PartitionCopy, outgoing: Outgoing, base_offset: int) -> None:
-        """Note a batch that the target has.
+        """Record an acknowledged batch.
 
         Raises:
-            TransactionLostError: it tells an offset of the past: the batch was taken for an older one.
+            TransactionLostError: The target returned an old offset: it took the batch for a duplicate of an older one.
         """
         if base_offset < copy.next_base_offset:
             partition = copy.partition_id
@@ -258,14 +297,14 @@ class ShardTransactions:
         busy: bool,
         ending: bool,
     ) -> None:
-        """Do what is due: open a transaction, add partitions, end it.
+        """Advance the phases as far as possible: open a transaction, add partitions, close it, commit it.
 
         Args:
-            copies: all partitions of the shard.
-            active: those of them that have something to send or to be answered.
-            now: by the clock of the copies.
-            busy: whether batches are on their way.
-            ending: whether nothing new is to begin.
+            copies: All partitions of the shard.
+            active: Partitions with batches to send or in flight.
+            now: Time of the copier's clock in seconds.
+            busy: Whether produce requests are in flight.
+            ending: Whether the copier drains, so that no transaction is opened.
         """
         if self._phase is _Phase.IDLE and not ending and self._is_wanted(copies, active, now):
             self._close_at = now + self._settings.interval_s
@@ -297,13 +336,16 @@ class ShardTransactions:
         return bool(self._touched)
 
     def _look_for_moved(self, copies: Iterable[PartitionCopy], now: float) -> None:
-        """Find out, when it is due, which positions moved without records: of those nobody else tells."""
+        """Find, at most once per interval, the partitions whose source offset advanced without records.
+
+        Nothing else reports them: their batches were all dropped.
+        """
         if now >= self._positions_due:
             self._positions_due = now + self._positions_interval_s
             self._touched |= {_source(copy): copy for copy in copies if _has_moved(copy)}
 
     def _has_all(self, copies: Iterable[PartitionCopy]) -> bool:
-        """Tell whether all that the source was known to hold is fetched and sent."""
+        """Return whether all known source records are fetched and sent."""
         if self._behind is None or _is_complete(self._behind):
             self._behind = next((copy for copy in copies if not _is_complete(copy)), None)
         return self._behind is None
@@ -313,13 +355,13 @@ class ShardTransactions:
         if not new:
             return
         wanted = set(new)
-        # The partitions of their positions go with them: one call for both.
+        # Add the offsets-topic partitions for their source offsets in the same request.
         wanted |= {(self._store.topic, self._store.partition_of(copy.partition_id)) for copy in new.values()}
         with self._overhead.counted():
             refused = self._try_to_add(wanted - self._added)
         for key, code in refused.items():
             if key in new and code != ErrorCode.OPERATION_NOT_ATTEMPTED:
-                reason = f"the target takes no transaction for {key[0]}-{key[1]}: {error_name(code)}"
+                reason = f"the target did not add {key[0]}-{key[1]} to the transaction: {error_name(code)}"
                 new[key].wait(reason, retry_at=now + _RETRY_S)
 
     def _add(self, partitions: set[PartitionTuple]) -> None:
@@ -336,7 +378,9 @@ class ShardTransactions:
     def _is_settled(self, copies: Iterable[PartitionCopy], now: float, *, busy: bool) -> bool:
         undecided = [copy for copy in copies if copy.is_undecided]
         if any(copy.state is CopyState.STOPPED for copy in undecided):
-            raise TransactionLostError("a partition stopped while the fate of its records was not known")
+            raise TransactionLostError(
+                "a partition stopped while it was unknown whether the target has its last records"
+            )
         if not busy and not undecided:
             return True
         if now >= self._close_at:
@@ -346,7 +390,7 @@ class ShardTransactions:
         return False
 
     def _numbered(self, records: Mapping[int, Sequence[Record]]) -> OwnRecords:
-        """Return records in batches with the sequence numbers that follow."""
+        """Return records encoded as transactional batches with the next sequence numbers."""
 
         def encode(number: int, some: Sequence[Record]) -> bytearray:
             return encode_batch(
@@ -363,7 +407,7 @@ class ShardTransactions:
         return OwnRecords(records, encode, count)
 
     def _end(self) -> None:
-        """Write the positions and commit. Goes on where it was interrupted: the same batches are taken once."""
+        """Produce the source offsets and commit. A repeated call sends the same batches and sequence numbers."""
         try:
             self._records.write(
                 self._store.cluster,
@@ -399,7 +443,7 @@ def _source(copy: PartitionCopy) -> PartitionTuple:
 
 
 def _is_complete(copy: PartitionCopy) -> bool:
-    """Tell whether all that the source was known to hold is fetched and sent, or nothing more will be."""
+    """Return whether all known source records of a partition are fetched and sent, or it is STOPPED."""
     return copy.state is CopyState.STOPPED or (copy.is_caught_up and not copy.pending)
 
 

@@ -13,6 +13,7 @@ from klamm.mirror.formats import OffsetSync
 from klamm.mirror.groups.copied_runs import RunSync, RunTracker
 from klamm.mirror.groups.offset_translation import SyncPair, SyncRule
 from klamm.mirror.own_records import write_records
+from klamm.mirror.reasons import LoggedReasons
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class SyncWriter:
         self._taken: dict[tuple[str, int], list[RunSync]] = {}
         """What is being written."""
         self._due_count = 0
-        self._told = ""
+        self._logged = LoggedReasons()
 
     def acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
         """Take a batch that the target has at ``base_offset`` (-1: it does not say)."""
@@ -96,7 +97,7 @@ class SyncWriter:
     @property
     def is_full(self) -> bool:
         """Return whether so many syncs are due that they should be written before the interval is over."""
-        return self._due_count >= _MANY_DUE and not self._told
+        return self._due_count >= _MANY_DUE and not self._logged.has_any
 
     def take(self) -> list[Record]:
         """Return the records of what is due and of what waits, to be sent; ``settle`` follows."""
@@ -127,15 +128,14 @@ class SyncWriter:
         """Hear what became of what was taken; what could not be written is tried again, with newer pairs."""
         taken, self._taken = self._taken, {}
         if error is None:
-            self._told = "" if taken else self._told
+            if taken:
+                self._logged.clear()
             return
         for key, due in taken.items():
             self._due[key] = kept = [*due, *self._due.get(key, ())]
             _thin_out(kept)
-        reason = str(error)
-        if reason != self._told:
-            logger.warning("%s: offset syncs could not be written: %s", self._flow, reason)
-            self._told = reason
+        if self._logged.is_new(str(error)):
+            logger.warning("%s: offset syncs could not be written: %s", self._flow, error)
 
     def close(self) -> None:
         """Close the connections."""

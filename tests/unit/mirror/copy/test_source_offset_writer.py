@@ -122,7 +122,9 @@ def test_what_fails_is_told_and_leaves_the_other(
     writer.begin(MOVED)
     assert writer.collect(wait=True) == {}
     # then
-    assert [record.getMessage() for record in caplog.records] == [f"A->B: positions could not be written: {error}"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"A->B: source offsets could not be committed: {error}"
+    ]
     assert (syncs.sent, syncs.settled) == (["b"], [error, None])
 
 
@@ -133,7 +135,9 @@ def test_what_goes_on_failing_is_told_once(
         store.error = error
         writer.begin(MOVED)
         writer.collect(wait=True)
-    assert [record.getMessage() for record in caplog.records] == ["A->B: positions could not be written: away"] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "A->B: source offsets could not be committed: away"
+    ] * 2
 
 
 def test_what_is_being_written_when_it_closes_is_settled(store: Store, syncs: Syncs) -> None:

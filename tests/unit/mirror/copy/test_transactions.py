@@ -301,10 +301,10 @@ def test_a_partition_that_holds_up_others_is_named_with_its_reason(shard: Shard)
     sound, sick = shard.send(1), shard.send(0)
     shard.acknowledge(sound, 100, 1)
     shard.drive(11.0, busy=True)
-    shard.copies[0].put_back(sick, "the target refuses records: NOT_ENOUGH_REPLICAS", retry_at=0.0)
+    shard.copies[0].put_back(sick, "the target rejected records: NOT_ENOUGH_REPLICAS", retry_at=0.0)
     shard.drive(11.1)
     told = (
-        "records were not acknowledged for 15 s (A.t-0: the target refuses records: NOT_ENOUGH_REPLICAS). "
+        "records were not acknowledged for 15 s (A.t-0: the target rejected records: NOT_ENOUGH_REPLICAS). "
         "Other partitions of transactional id A-mm2-klamm-A-4-1 that had to wait: 1"
     )
     with pytest.raises(HeldUpError, match=re.escape(told)):

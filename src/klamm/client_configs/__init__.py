@@ -1,1 +1,1 @@
-"""Pure rules of KIP-649: whose configs they are, which ones exist, what a request may change, what applies to whom."""
+"""Pure rules of KIP-649: entities, definitions, planning of changes, resolution for clients, registrations."""

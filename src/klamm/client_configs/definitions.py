@@ -1,4 +1,4 @@
-"""The one table of client configs that can be set centrally: name, what it takes, how a value is checked."""
+"""Table of the client configs that can be set centrally: name, kind of client, and validator."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLimits:
-    """Broker settings that bound client configs."""
+    """Broker settings that limit client configs."""
 
     min_session_timeout_ms: int = 6_000
     """``group.min.session.timeout.ms``"""
     max_session_timeout_ms: int = 1_800_000
     """``group.max.session.timeout.ms``"""
     allowed_keys: frozenset[str] | None = None
-    """``client.configs.allowed.keys``; None: all that there are."""
+    """``client.configs.allowed.keys``. None means that all keys are allowed."""
 
 
 class ClientKind(StrEnum):
-    """What a client does. One client id may be of several kinds: an application has producers and consumers."""
+    """Kind of a client. One client id may have several kinds: an application can have producers and consumers."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -45,23 +45,23 @@ class ClientKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfigDefinition:
-    """One config that an operator may set for running clients."""
+    """A client config that an operator can set for running clients."""
 
     name: str
     kind: ClientKind
-    """The kind of client that has this config."""
+    """Kind of client that has this config."""
     doc: str
     check: Callable[[str, BrokerLimits], None]
-    """Raises ``InvalidRequestError`` for a value that clients could not use."""
+    """Validator that raises ``InvalidRequestError`` for a value that clients cannot use."""
 
 
 def check_value(name: str, value: str, limits: BrokerLimits) -> str:
-    """Return the value as it is stored: without blanks around it.
+    """Return the value in its stored form, without surrounding blanks.
 
-    A staged roll-out is checked by the rules of the config that it is of.
+    A staged roll-out is checked by the rules of its config.
 
     Raises:
-        InvalidRequestError: The key is not in the table, or the value is not one that clients can use.
+        InvalidRequestError: The key is unknown, or clients cannot use the value.
         PolicyViolationError: The broker does not allow this key to be set centrally.
     """
     if name.startswith(PREFIX):
@@ -76,7 +76,7 @@ def _check_plain(name: str, value: str, limits: BrokerLimits) -> str:
         raise InvalidRequestError(f"Invalid configuration key {name}: expected one of {', '.join(DEFINITIONS)}")
     if limits.allowed_keys is not None and name not in limits.allowed_keys:
         raise PolicyViolationError(
-            f"{name} may not be set for clients of this cluster:"
+            f"{name} must not be set for clients of this cluster:"
             f" {ALLOWED_CLIENT_CONFIGS} is {', '.join(sorted(limits.allowed_keys)) or 'empty'}"
         )
     stripped = value.strip()
@@ -95,7 +95,7 @@ def _check_session_timeout(value: str, limits: BrokerLimits) -> None:
 
 
 def _check_heartbeat_interval(value: str, limits: BrokerLimits) -> None:
-    del limits  # not compared with the session timeout: the two may come from different entities
+    del limits  # not compared with the session timeout, because the two may come from different entities
     _check_int(HEARTBEAT_INTERVAL_MS, value, 1, MAX_INT)
 
 
@@ -113,19 +113,19 @@ DEFINITIONS: Final[Mapping[str, ClientConfigDefinition]] = MappingProxyType(
             ClientConfigDefinition(
                 name=ACKS,
                 kind=ClientKind.PRODUCER,
-                doc="How many acknowledgements a producer waits for: all (-1), 0 or 1.",
+                doc="Acknowledgements that a producer waits for: all (-1), 0 or 1.",
                 check=_check_acks,
             ),
             ClientConfigDefinition(
                 name=SESSION_TIMEOUT_MS,
                 kind=ClientKind.CONSUMER,
-                doc="After how long without a heartbeat a consumer is taken for dead, in milliseconds.",
+                doc="Time without a heartbeat after which the group removes a consumer, in milliseconds.",
                 check=_check_session_timeout,
             ),
             ClientConfigDefinition(
                 name=HEARTBEAT_INTERVAL_MS,
                 kind=ClientKind.CONSUMER,
-                doc="How often a consumer sends a heartbeat, in milliseconds.",
+                doc="Interval between heartbeats of a consumer, in milliseconds.",
                 check=_check_heartbeat_interval,
             ),
         )

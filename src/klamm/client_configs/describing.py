@@ -1,4 +1,4 @@
-"""What an operator sees: entities with their own configs and with the client versions registered under them."""
+"""Operator's view of client configs: entities with their own configs and the client versions registered for them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from klamm.client_configs.filters import EntityFilter
 
 Compatibility: TypeAlias = "Mapping[str, tuple[str, ...]]"
-"""Client information -> keys that this software takes."""
+"""Compatibility of clients: supported keys by client information (software name and version)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedEntity:
-    """One entry of the answer."""
+    """One entity in a DescribeClientConfigs response."""
 
     entity: ClientConfigEntity
     values: tuple[tuple[str, str], ...]
-    """Key and value of the entity's own configs, by key; nothing merged in."""
+    """The entity's own configs as (key, value), sorted by key. Nothing is merged in from other entities."""
     compatibility: tuple[tuple[str, tuple[str, ...]], ...]
-    """Client information and keys, by client information."""
+    """Pairs of client information and supported keys, sorted by client information."""
 
     def compatibility_of(self, kind: EntityType) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Return what belongs on one component: the client id's when there is one, else the user's."""
+        """Return the compatibility to report with one component: the client id if there is one, else the user."""
         owner = EntityType.CLIENT_ID if self.entity.has_client_id else EntityType.USER
         return self.compatibility if kind is owner else ()
 
@@ -37,9 +37,9 @@ def describe(
     configs: Mapping[ClientConfigEntity, Mapping[str, str]],
     registered: Mapping[ClientConfigEntity, Compatibility],
 ) -> tuple[DescribedEntity, ...]:
-    """Return the entities that the filter accepts and that have configs or registrations, in a fixed order.
+    """Return the entities that match the filter and have configs or registrations, in a fixed order.
 
-    A user is described with the union over the client ids that registered under it.
+    A user's compatibility is the union over all client ids that registered under this user.
     """
     by_user: dict[ClientConfigEntity, list[Compatibility]] = {}
     for entity, compatibility in registered.items():
@@ -59,7 +59,7 @@ def describe(
 
 
 def merge_compatibility(parts: Iterable[Compatibility]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Unite what several sources know of each software version, ordered by its name."""
+    """Return the union of the keys per software version over several sources, ordered by client information."""
     merged: dict[str, dict[str, None]] = {}
     for part in parts:
         for information, supported in part.items():

@@ -1,4 +1,4 @@
-"""To whom client configs belong: a user, or a client id of a user; each by name or the default of its kind."""
+"""Entities of client configs: a user, or a client id of a user, each by name or as the default of its type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class EntityType(StrEnum):
-    """Values of ``entity_type`` on the wire (Kafka's ``ClientQuotaEntity``)."""
+    """Wire values of ``entity_type`` (Kafka's ``ClientQuotaEntity``)."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -24,31 +24,31 @@ class ClientConfigEntity:
     """A user, or a client id of a user."""
 
     user: str | None
-    """None is the default user."""
+    """User name. None means the default user."""
     client_id: str | None = None
-    """None is the default client id, or nothing at all when ``has_client_id`` is false."""
+    """Client id. None means the default client id, or no client id if ``has_client_id`` is false."""
     has_client_id: bool = False
 
     @classmethod
     def of_user(cls, user: str | None) -> ClientConfigEntity:
-        """Return ``<user>``."""
+        """Return the entity ``<user>``."""
         return cls(user=user)
 
     @classmethod
     def of_client(cls, user: str | None, client_id: str | None) -> ClientConfigEntity:
-        """Return ``<user, client-id>``."""
+        """Return the entity ``<user, client-id>``."""
         return cls(user=user, client_id=client_id, has_client_id=True)
 
     @property
     def components(self) -> tuple[tuple[EntityType, str | None], ...]:
-        """Type and name of each component, user first; None is the default of its type."""
+        """Type and name of each component, user first. The name None means the default of its type."""
         if self.has_client_id:
             return ((EntityType.USER, self.user), (EntityType.CLIENT_ID, self.client_id))
         return ((EntityType.USER, self.user),)
 
     @property
     def sort_key(self) -> tuple[bool, str, bool, bool, str]:
-        """Orders by user, then client id: defaults before names, users before their clients."""
+        """Sort key: by user, then client id. Defaults precede names, and users precede their clients."""
         return (
             self.user is not None,
             self.user or "",
@@ -58,36 +58,36 @@ class ClientConfigEntity:
         )
 
     def __str__(self) -> str:
-        """Return the components as a phrase, for messages and the history."""
+        """Return the components as a phrase for messages and the history of changes."""
         return ", ".join(
             f"the default {kind.value}" if name is None else f"{kind.value} '{name}'" for kind, name in self.components
         )
 
 
 def alterable_entity(components: Sequence[tuple[str, str | None]]) -> ClientConfigEntity:
-    """Read the entity of an AlterClientConfigs entry.
+    """Parse the entity of an AlterClientConfigs entry.
 
     Args:
-        components: Type and name as they came; None is the default of its type.
+        components: Type and name as received. The name None means the default of its type.
 
     Raises:
-        InvalidRequestError: No component, no user, an unknown or doubled type, an empty name.
+        InvalidRequestError: There is no component or no user, a type is unknown or appears twice, or a name is empty.
     """
     entity = parse_entity(components)
     for kind, name in entity.components:
         if name == "":
-            raise InvalidRequestError(f"Empty {kind.value} name: null addresses the default {kind.value}")
+            raise InvalidRequestError(f"Empty {kind.value} name: use null for the default {kind.value}")
     return entity
 
 
 def parse_entity(components: Sequence[tuple[str, str | None]]) -> ClientConfigEntity:
-    """Read an entity that a broker tells: an application without a client id registers under an empty name.
+    """Parse an entity that a broker reports. An application without a client id is registered under an empty name.
 
     Args:
-        components: Type and name as they came; None is the default of its type.
+        components: Type and name as received. The name None means the default of its type.
 
     Raises:
-        InvalidRequestError: No component, no user, an unknown or doubled type.
+        InvalidRequestError: There is no component or no user, or a type is unknown or appears twice.
     """
     names: dict[EntityType, str | None] = {}
     for entity_type, name in components:

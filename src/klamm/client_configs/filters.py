@@ -1,4 +1,4 @@
-"""Which entities a DescribeClientConfigs request means when an operator asks (``resolve_entity`` false)."""
+"""Filters of DescribeClientConfigs requests from operators (``resolve_entity`` false)."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class MatchType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterComponent:
-    """What one component of an entity has to be."""
+    """Condition on one component of an entity."""
 
     entity_type: EntityType
     match_type: MatchType
     match: str | None = None
-    """The name for an exact match, None for the others."""
+    """Name for an exact match; None for the other match types."""
 
     @classmethod
     def of_entity(cls, entity_type: EntityType, name: str) -> FilterComponent:
-        """Match the entity of this name."""
+        """Return a condition that matches the entity of this name."""
         return cls(entity_type=entity_type, match_type=MatchType.EXACT, match=name)
 
     @classmethod
     def of_default_entity(cls, entity_type: EntityType) -> FilterComponent:
-        """Match the default entity of the type."""
+        """Return a condition that matches the default entity of the type."""
         return cls(entity_type=entity_type, match_type=MatchType.DEFAULT)
 
     @classmethod
     def of_entity_type(cls, entity_type: EntityType) -> FilterComponent:
-        """Match every entity that has the type, named or default."""
+        """Return a condition that matches every entity of the type, named or default."""
         return cls(entity_type=entity_type, match_type=MatchType.ANY)
 
     def accepts(self, name: str | None) -> bool:
-        """Tell whether a component of this name (None: the default) is meant."""
+        """Return whether a component of this name matches. None means the default entity."""
         if self.match_type is MatchType.ANY:
             return True
         if self.match_type is MatchType.DEFAULT:
@@ -56,14 +56,14 @@ class FilterComponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityFilter:
-    """All components have to be met."""
+    """Filter of entities. All conditions must match."""
 
     components: tuple[FilterComponent, ...]
     strict: bool
-    """True leaves out entities with a type that no component names."""
+    """Whether to exclude entities that have a type without a condition."""
 
     def accepts(self, entity: ClientConfigEntity) -> bool:
-        """Tell whether the entity is meant."""
+        """Return whether the entity matches."""
         names = dict(entity.components)
         if self.strict and len(names) != len(self.components):
             return False
@@ -74,16 +74,16 @@ class EntityFilter:
 
 
 def parse_filter(components: Sequence[tuple[str, int, str | None]], *, strict: bool) -> EntityFilter:
-    """Read the components of an operator's request.
+    """Parse the filter of an operator's request.
 
     Args:
-        components: Entity type, match type and match as they came.
-        strict: Whether entities with further types are left out.
+        components: Entity type, match type and match as received.
+        strict: Whether to exclude entities with further types.
 
     Raises:
-        UnsupportedVersionError: An entity type that KIP-649 does not know.
-        InvalidRequestError: No user component, a doubled or empty type, an unknown match type, or a match that
-            is missing or too much for its match type.
+        UnsupportedVersionError: KIP-649 does not define the entity type.
+        InvalidRequestError: There is no user component, a type is empty or appears twice, a match type is unknown, or a
+            match does not fit its match type.
     """
     parsed: dict[EntityType, FilterComponent] = {}
     for entity_type, match_type, match in components:
@@ -97,24 +97,26 @@ def parse_filter(components: Sequence[tuple[str, int, str | None]], *, strict: b
 
 
 def parse_component(entity_type: str, match_type: int, match: str | None) -> FilterComponent:
-    """Read one component.
+    """Parse one component of a filter.
 
     Raises:
-        UnsupportedVersionError: An entity type that KIP-649 does not know.
-        InvalidRequestError: An empty type, an unknown match type, or a match that does not fit it.
+        UnsupportedVersionError: KIP-649 does not define the entity type.
+        InvalidRequestError: The type is empty, the match type is unknown, or the match does not fit it.
     """
     if not entity_type:
         raise InvalidRequestError("Empty entity type in the filter")
     try:
         kind = EntityType(entity_type)
     except ValueError as error:
-        raise UnsupportedVersionError(f"Entity type {entity_type!r} is not supported: user or client-id") from error
+        raise UnsupportedVersionError(
+            f"Entity type {entity_type!r} is not supported: expected user or client-id"
+        ) from error
     try:
         how = MatchType(match_type)
     except ValueError as error:
         raise InvalidRequestError(f"Unknown match type {match_type}: expected 0, 1 or 2") from error
     if how is MatchType.EXACT and match is None:
-        raise InvalidRequestError(f"An exact match of {entity_type} needs a name")
+        raise InvalidRequestError(f"Match type 0 (exact) of {entity_type} requires a name")
     if how is not MatchType.EXACT and match is not None:
         raise InvalidRequestError(f"Match type {match_type} of {entity_type} takes no name, got {match!r}")
     return FilterComponent(entity_type=kind, match_type=how, match=match)

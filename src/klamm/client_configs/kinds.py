@@ -1,4 +1,4 @@
-"""Rules of which configs concern a client: its requests and its registration reveal its kinds."""
+"""Rules that determine which configs concern a client. Its requests and its registration reveal its kinds."""
 
 from __future__ import annotations
 
@@ -59,18 +59,23 @@ _APIS: Final[Mapping[ClientKind, frozenset[ApiKey]]] = {
         }
     ),
 }
-"""Requests that only one kind of client sends. ListOffsets, OffsetCommit, OffsetFetch, LeaveGroup and what every client
-sends at its start are left out: consumers and admin clients send the former alike."""
+"""API keys that only one kind of client sends. ListOffsets, OffsetCommit, OffsetFetch and LeaveGroup are left out
+because consumers and admin clients both send them; requests that every client sends at its start are left out
+too.
+"""
 KIND_OF_API: Final[Mapping[int, ClientKind]] = MappingProxyType(
     {int(key): kind for kind, keys in _APIS.items() for key in keys}
 )
 
 
 def kinds_of_configs(names: Iterable[str]) -> frozenset[ClientKind]:
-    """Return the kinds of a client that can change these configs while it runs."""
+    """Return the kinds of a client that can apply these configs while it runs."""
     return frozenset(KIND_OF_CONFIG[name] for name in names if name in KIND_OF_CONFIG)
 
 
 def concerns(name: str, kinds: frozenset[ClientKind]) -> bool:
-    """Return whether a config concerns a client of these kinds; without a known kind every config does."""
+    """Return whether a config concerns a client of these kinds.
+
+    A client without a known kind is concerned by every config.
+    """
     return not kinds or name not in KIND_OF_CONFIG or KIND_OF_CONFIG[name] in kinds

@@ -1,4 +1,4 @@
-"""What an AlterClientConfigs request means: per entity all changes or an error, entities apart from each other."""
+"""Planning of AlterClientConfigs requests: per entity either all changes or an error, independent of other entities."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterOp:
-    """One op of an entry, as it came."""
+    """One op of an entry, as received."""
 
     key: str
     value: str
-    """Not looked at when ``remove`` is true."""
+    """Value of the op. Ignored if ``remove`` is true."""
     remove: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterEntry:
-    """One entry of the request, as it came."""
+    """One entry of the request, as received."""
 
     components: tuple[tuple[str, str | None], ...]
-    """Entity type and name; None is the default of its type."""
+    """Entity type and name. The name None means the default of its type."""
     ops: tuple[AlterOp, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfigChange:
-    """One config of one entity gets a value or loses it."""
+    """Change of one config of one entity: set or removed."""
 
     entity: ClientConfigEntity
     name: str
     old: str | None
-    """None when it was not set."""
+    """Previous value. None means that the config was not set."""
     new: str | None
-    """None when it is removed."""
+    """New value. None means that the config is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryPlan:
-    """The outcome of one entry: changes, or the error that stops all of them."""
+    """Outcome of one entry: changes, or the error that prevents all of them."""
 
     changes: tuple[ClientConfigChange, ...] = ()
-    """Also those that leave a value as it is: who asks twice waits for the same commit twice."""
+    """Changes of the entry, including those that keep a value: a repeated request also waits for the commit of that
+    value.
+    """
     error: KafkaApiError | None = None
 
 
@@ -60,9 +62,9 @@ def plan_alter(
     current: Mapping[ClientConfigEntity, Mapping[str, str]],
     limits: BrokerLimits,
 ) -> tuple[EntryPlan, ...]:
-    """Plan each entry on its own, in the order of the request.
+    """Plan each entry independently, in the order of the request.
 
-    An entity that appears twice fails wherever it appears; a key that appears twice fails its entry.
+    An entity that appears in several entries fails in all of them. A key that appears twice fails its entry.
     """
     parsed = [parse_entry(entry) for entry in entries]
     appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
@@ -72,7 +74,7 @@ def plan_alter(
 
 
 def parse_entry(entry: AlterEntry) -> ClientConfigEntity | KafkaApiError:
-    """Return whom an entry is about, or why that cannot be told."""
+    """Return the entity of an entry, or the error if it is invalid."""
     try:
         return alterable_entity(entry.components)
     except KafkaApiError as error:
@@ -89,11 +91,11 @@ def plan_entry(
     """Plan one entry.
 
     Args:
-        entry: Of the request.
-        entity: What ``parse_entry`` says of it.
-        appearances: How often each entity stands in the request.
-        current: What is set.
-        limits: The broker's.
+        entry: Entry of the request.
+        entity: Result of ``parse_entry`` for it.
+        appearances: Number of entries per entity in the request.
+        current: Configs that are currently set, by entity.
+        limits: The broker's limits.
     """
     if isinstance(entity, KafkaApiError):
         return EntryPlan(error=entity)
@@ -114,10 +116,13 @@ def _changes(
             raise InvalidRequestError(f"Duplicate configuration key {op.key} for {entity}")
         new = None if op.remove else check_value(op.key, op.value, limits)
         if new is not None and op.key.startswith(PREFIX) and entity.has_client_id:
-            raise InvalidRequestError(f"{op.key}: a roll-out by percent is for the clients of a user, not for {entity}")
+            raise InvalidRequestError(
+                f"{op.key}: a staged roll-out is possible only for a user without a client id, not for {entity}"
+            )
         changes[op.key] = ClientConfigChange(entity=entity, name=op.key, old=configs.get(op.key), new=new)
     for key in tuple(changes):
-        # Whoever sets a config plainly, or removes it, means all clients: what was half rolled out is over.
+        # Setting or removing a config without a percentage applies to all clients, so it ends any staged roll-out of
+        # it.
         rollout = rollout_key(key)
         if rollout in configs and rollout not in changes:
             changes[rollout] = ClientConfigChange(entity=entity, name=rollout, old=configs[rollout], new=None)
@@ -130,10 +135,10 @@ def _changes(
 
 
 def _replaced_by_next(change: ClientConfigChange) -> str | None:
-    """Return the value of a complete roll-out that a roll-out of another value replaces, None for other changes.
+    """Return the value of a complete roll-out that a roll-out of another value replaces; None for other changes.
 
-    Every client has that value. It becomes the plain value of the config, because otherwise the clients that are not in
-    the new roll-out would fall back to the value before both.
+    All clients have that value. It becomes the plain value of the config. Otherwise the clients outside the new
+    roll-out would fall back to the value before both roll-outs.
     """
     if not change.name.startswith(PREFIX) or change.old is None or change.new is None:
         return None

@@ -1,4 +1,4 @@
-"""What a client registers: the keys it can change while it runs, under its user, client id and software version."""
+"""Client registrations: the keys that a client supports, by user, client id and software version."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 TOPIC: Final = "__client_config_registrations"
-"""Name of the internal topic."""
+"""Name of the internal topic for registrations."""
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1"}
-"""Nothing expires, and nothing is compacted: one key holds every software version of an entity."""
+"""Configs of the topic. Records never expire and are not compacted, as one key holds all software versions of an
+entity.
+"""
 
 MAX_KEYS: Final = 100
 MAX_BYTES: Final = 32 * 1024
@@ -24,40 +26,40 @@ _RECORD_VERSION = 0
 
 
 class RegistrationFormatError(ValueError):
-    """A record of the registration topic that cannot be read."""
+    """A record of the registration topic cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One software version of one ``<user, client-id>`` and the keys it can take."""
+    """Registration of one software version of one ``<user, client-id>``, with the keys it supports."""
 
     entity: ClientConfigEntity
     client_information: str
-    """``name/version`` of the software, or ``unknown``."""
+    """``name/version`` of the client software, or ``unknown``."""
     supported_configs: tuple[str, ...]
-    """In the order in which the client named them, each once; empty: it can take none."""
+    """Supported keys without duplicates, in the client's order. Empty means that it supports none."""
 
 
 def client_information(software_name: str | None, software_version: str | None) -> str:
-    """Return ``name/version`` as KIP-511 lets clients tell it, or ``unknown``."""
+    """Return ``name/version`` of the client software as reported under KIP-511, or ``unknown``."""
     if not software_name:
         return UNKNOWN_CLIENT
     return f"{software_name}/{software_version or UNKNOWN_CLIENT}"
 
 
 def registration(entity: ClientConfigEntity, information: str, supported_configs: Sequence[str]) -> Registration:
-    """Return the registration that a request asks for.
+    """Validate a request and return its registration.
 
     Raises:
-        InvalidRequestError: More than 100 keys, more than 32 KiB of them, or an empty one.
+        InvalidRequestError: More than 100 keys, more than 32 KiB of keys, or an empty key.
     """
     if len(supported_configs) > MAX_KEYS:
-        raise InvalidRequestError(f"{len(supported_configs)} supported configs: at most {MAX_KEYS} can be registered")
+        raise InvalidRequestError(f"{len(supported_configs)} supported configs exceed the limit of {MAX_KEYS}")
     size = sum(len(name.encode()) for name in supported_configs)
     if size > MAX_BYTES:
-        raise InvalidRequestError(f"Supported configs of {size} bytes: at most {MAX_BYTES} can be registered")
+        raise InvalidRequestError(f"Supported configs of {size} bytes exceed the limit of {MAX_BYTES}")
     if "" in supported_configs:
-        raise InvalidRequestError("An empty name among the supported configs")
+        raise InvalidRequestError("The supported configs contain an empty name")
     return Registration(
         entity=entity, client_information=information, supported_configs=tuple(dict.fromkeys(supported_configs))
     )
@@ -84,28 +86,28 @@ def _json(document: Mapping[str, Any]) -> bytes:
 
 
 def decode_key(key: bytes | None) -> ClientConfigEntity:
-    """Read a record key.
+    """Decode a record key.
 
     Raises:
-        RegistrationFormatError: It is no such key.
+        RegistrationFormatError: The bytes are not the key of a registration.
     """
     document = _document(key)
     user, client_id = document.get(EntityType.USER.value), document.get(EntityType.CLIENT_ID.value)
     if not isinstance(user, str) or not isinstance(client_id, str):
-        raise RegistrationFormatError(f"A registration's key names a user and a client id: {key!r}")
+        raise RegistrationFormatError(f"Registration key must have a user and a client id: {key!r}")
     return ClientConfigEntity.of_client(user, client_id)
 
 
 def decode_value(entity: ClientConfigEntity, value: bytes) -> Registration:
-    """Read a record value that is no tombstone. Fields that later versions add are passed over.
+    """Decode a record value that is not a tombstone. Fields added by later versions are ignored.
 
     Raises:
-        RegistrationFormatError: It is no such value.
+        RegistrationFormatError: The bytes are not the value of a registration.
     """
     document = _document(value)
     information, supported = document.get("client_information"), document.get("supported_configs")
     if not isinstance(information, str) or not isinstance(supported, list) or not _all_strings(supported):
-        raise RegistrationFormatError(f"A registration's value names client information and configs: {value!r}")
+        raise RegistrationFormatError(f"Registration value must have client information and configs: {value!r}")
     return Registration(entity=entity, client_information=information, supported_configs=tuple(supported))
 
 

@@ -1,4 +1,4 @@
-"""What applies to an application that asks for itself (``resolve_entity`` true), decided key by key on the broker."""
+"""Resolution of the configs of an application that requests its own (``resolve_entity`` true), key by key."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def resolve(configs: Mapping[ClientConfigEntity, Mapping[str, str]], application: ClientConfigEntity) -> dict[str, str]:
-    """Merge, from strongest to weakest: ``<user, client-id>``, ``<user>``, the default user.
+    """Merge the configs of ``<user, client-id>``, ``<user>`` and the default user, from strongest to weakest.
 
-    A hierarchy that shallow is KIP-649's choice; the eight levels of client quotas (KIP-55) are its rejected
-    alternative, and no other default entity takes part. In each layer a staged roll-out wins over the value beside it.
+    KIP-649 chose this shallow hierarchy and rejected the eight levels of client quotas (KIP-55). No other default
+    entity takes part. Within each entity, a staged roll-out that applies to the client overrides the plain value.
     """
     layers = (
         ClientConfigEntity.of_user(None),
@@ -33,16 +33,18 @@ def resolve(configs: Mapping[ClientConfigEntity, Mapping[str, str]], application
 def asking_entity(
     components: Sequence[tuple[str, int, str | None]], *, principal_name: str, header_client_id: str | None
 ) -> ClientConfigEntity:
-    """Return the ``<user, client-id>`` that asks: the user is who logged in, never what the request claims.
+    """Return the requesting ``<user, client-id>``.
+
+    The user is the authenticated principal, never a name from the request.
 
     Args:
-        components: Entity type, match type and match as they came.
+        components: Entity type, match type and match as received.
         principal_name: Name of the connection's principal.
-        header_client_id: Client id of the request header, used when no component names one.
+        header_client_id: Client id of the request header, used if no component names one.
 
     Raises:
-        InvalidRequestError: Another user, a match that is not exact, a doubled type.
-        UnsupportedVersionError: An entity type that KIP-649 does not know.
+        InvalidRequestError: The request names another user, uses a match other than exact, or repeats a type.
+        UnsupportedVersionError: KIP-649 does not define an entity type.
     """
     parsed: dict[EntityType, FilterComponent] = {}
     for entity_type, match_type, match in components:
@@ -51,12 +53,12 @@ def asking_entity(
             raise InvalidRequestError(f"Duplicate entity type {entity_type}")
         if component.match_type is not MatchType.EXACT:
             raise InvalidRequestError(
-                f"An application names its own {entity_type}: match type {match_type} is not exact"
+                f"Match type {match_type} of {entity_type}: only an exact match (0) is allowed with resolve_entity"
             )
         parsed[component.entity_type] = component
     user = parsed.get(EntityType.USER)
     if user is not None and user.match != principal_name:
-        raise InvalidRequestError(f"User {principal_name} cannot ask for the configs of user {user.match}")
+        raise InvalidRequestError(f"User {principal_name} cannot request the configs of user {user.match}")
     client = parsed.get(EntityType.CLIENT_ID)
     client_id = header_client_id or "" if client is None else client.match
     return ClientConfigEntity.of_client(principal_name, client_id)

@@ -1,12 +1,12 @@
-"""A staged roll-out: a new value for some percent of an entity's clients, next to the value for the others.
+"""Staged roll-outs: a new value for a percentage of an entity's clients, while the others keep the old value.
 
-KIP-649's wire stays as it is. A roll-out is one more config of the entity, ``rollout.acks`` with the value ``10:all``:
-operators set, see and remove it as any other, it is kept and remembered like any other, and clients never see it,
-because the broker resolves it. Which clients are in is decided by a hash of user, client id and key, so it is the same
-after a restart, and whoever is in at 10 % is in at 50 %.
+KIP-649's wire protocol is unchanged. A roll-out is one more config of the entity: ``rollout.acks`` with the value
+``10:all``. Operators set, describe and remove it like any other config; it is stored and kept in the history like any
+other. Clients never see it, because the broker resolves it. A hash of user, client id and key decides which clients
+take part. The result is therefore the same after a restart, and a client that takes part at 10 % also does at 50 %.
 
-A roll-out at 100 percent applies to every client and still is a roll-out: the value that it replaces is kept beside it,
-so that removing the roll-out restores that value. Setting the config itself ends the roll-out and makes a value final.
+A roll-out at 100 percent applies to every client but is still a roll-out: the replaced value is kept, so removing the
+roll-out restores it. Setting the config itself ends the roll-out and makes a value final.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "rollout."
 HUNDREDTHS: Final = 10_000
-"""Clients fall into this many classes: percents may have two decimals."""
+"""Number of classes that clients are hashed into. It allows percentages with two decimals."""
 _VALUE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,2})?):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """A value for some of the clients."""
+    """A value for a percentage of the clients."""
 
     hundredths: int
-    """Of a percent, 0 to 10,000: below it a client is in."""
+    """Share in hundredths of a percent, 0 to 10,000. Clients whose class is below it take part."""
     value: str
 
     @property
     def is_complete(self) -> bool:
-        """Whether every client has the value."""
+        """Whether the roll-out applies to every client."""
         return self.hundredths >= HUNDREDTHS
 
     def applies_to(self, application: ClientConfigEntity, key: str) -> bool:
-        """Tell whether this application is among those that have it."""
+        """Return whether the roll-out applies to this application."""
         return client_class(application, key) < self.hundredths
 
     @property
     def percent(self) -> str:
-        """The percent without needless zeros, as ``12.5``."""
+        """The percentage without trailing zeros, such as ``12.5``."""
         return f"{self.hundredths / 100:.2f}".rstrip("0").rstrip(".")
 
     def __str__(self) -> str:
@@ -57,31 +57,33 @@ class Rollout:
 
 
 def rollout_key(key: str) -> str:
-    """Return the name under which the roll-out of a config is set."""
+    """Return the config name under which the roll-out of a config is set."""
     return PREFIX + key
 
 
 def parse_rollout(name: str, text: str) -> Rollout:
-    """Read ``PERCENT:VALUE``.
+    """Parse ``PERCENT:VALUE``.
 
     Raises:
-        InvalidRequestError: It is not of this form, or more than 100 percent.
+        InvalidRequestError: The text is not of this form, or exceeds 100 percent.
     """
     found = _VALUE.fullmatch(text.strip())
     hundredths = round(float(found[1]) * 100) if found else -1
     if found is None or not 0 <= hundredths <= HUNDREDTHS:
-        raise InvalidRequestError(f"Invalid value {text} for configuration {name}: expected PERCENT:VALUE, as 10:all")
+        raise InvalidRequestError(
+            f"Invalid value {text} for configuration {name}: expected PERCENT:VALUE, such as 10:all"
+        )
     return Rollout(hundredths=hundredths, value=found[2].strip())
 
 
 def client_class(application: ClientConfigEntity, key: str) -> int:
-    """Return in which of the 10,000 classes an application falls, for one key; it never changes."""
+    """Return the class, 0 to 9,999, of an application for one key. It never changes."""
     name = "\0".join((application.user or "", application.client_id or "", key))
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % HUNDREDTHS
 
 
 def values_for(configs: Mapping[str, str], application: ClientConfigEntity) -> dict[str, str]:
-    """Return what one entity's configs mean for an application: roll-outs decided, and none of them left."""
+    """Return one entity's configs as they apply to an application, with all roll-outs resolved."""
     values = {name: value for name, value in configs.items() if not name.startswith(PREFIX)}
     for name, text in configs.items():
         if name.startswith(PREFIX):

@@ -1,6 +1,6 @@
-"""What may be set on a broker or as the cluster's default while it runs (KIP-226, Kafka's ``DynamicBrokerConfig``).
+"""Rules for dynamic configs of one broker or of the whole cluster (KIP-226, Kafka's ``DynamicBrokerConfig``).
 
-Everything wrong here is INVALID_REQUEST, where for topics a wrong value is INVALID_CONFIG.
+Almost every invalid broker config is rejected with INVALID_REQUEST. For topics, an invalid value is INVALID_CONFIG.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 
-# Secrets and stores of TLS: only below a listener's prefix.
+# TLS secrets and stores. They can be set only with a listener prefix.
 _LISTENER_ONLY = {
     "ssl.keystore.type",
     "ssl.keystore.location",
@@ -41,9 +41,9 @@ _LISTENER_ONLY = {
     "ssl.keystore.key",
     "ssl.truststore.certificates",
 }
-# Below a listener's prefix these alone may be the cluster's default.
+# With a listener prefix, only these can be set as the cluster-wide default.
 _CLUSTER_WIDE_OF_LISTENERS = {"max.connections", "max.connection.creation.rate", "num.network.threads"}
-# They may at most double or halve at a time.
+# Sizes of thread pools. One change may at most double or halve them.
 _THREAD_POOLS = (
     "num.io.threads",
     "num.replica.fetchers",
@@ -54,9 +54,10 @@ _THREAD_POOLS = (
     "remote.log.manager.expiration.thread.pool.size",
     "remote.log.reader.threads",
 )
-# Read by the authorizer when it is set up. Kafka has them in no table, accepts them at run time and ignores them.
+# Read by the authorizer when it is configured. Kafka's config tables lack them: it accepts dynamic values and ignores
+# them.
 AUTHORIZER_CONFIGS = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
-# Sockets are bound once, at the start.
+# The listening sockets are bound once, at the start.
 _FIXED_WHILE_RUNNING = ("listeners", "listener.security.protocol.map")
 # Kafka's Utils.validHostPattern.
 _HOST = re.compile(r"[0-9a-zA-Z\-%._:]*")
@@ -64,38 +65,40 @@ _HOST = re.compile(r"[0-9a-zA-Z\-%._:]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSchema:
-    """The dynamic configs of one broker, or those of the whole cluster."""
+    """Schema of the dynamic configs of one broker or of the cluster-wide default."""
 
     layers: BrokerLayers
-    """Of the broker that was asked, as they are before the change."""
+    """Config layers of the broker that received the request, before the change."""
     is_cluster_default: bool
     speaks_for_process: bool = True
-    """Whether the process takes its settings from this broker: only the first of several broker ids (``--brokers``)."""
+    """Whether the process uses this broker's settings. True only for the first of several broker ids
+    (``--brokers``).
+    """
 
     def is_list(self, name: str) -> bool:
-        """Tell whether a config takes APPEND and SUBTRACT."""
+        """Return whether a config is a list, which APPEND and SUBTRACT require."""
         definition = find_broker_config(name)
         return definition is not None and definition.config_type is ConfigType.LIST
 
     def list_in_force(self, name: str) -> str | None:
-        """Return what the list is at the moment without a value set here."""
+        """Return the list value in force if this resource does not set the config."""
         without = replace(self.layers, dynamic={}, **({"cluster": {}} if self.is_cluster_default else {}))
         value = without.value(name)
         return None if value is None else format_value(value)
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT on what is no list: INVALID_REQUEST, as KIP-339 says."""
+        """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
         return InvalidRequestError(f"Config value {operation.name.lower()} is not allowed for config key: {name}")
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
-        """Check what may change at all, the values, and whether the broker could run with them.
+        """Check which configs may change, their values, and whether the broker can run with the result.
 
-        Configs that no table knows are accepted: in Kafka they belong to plugins.
+        Configs that no table defines are accepted: in Kafka they belong to plugins.
 
         Raises:
-            InvalidRequestError: The change cannot be.
-            InvalidConfigError: It would take away the cluster's ``min.insync.replicas``, on which eligible leader
-                replicas rest (KIP-966), or give one broker a value of its own.
+            InvalidRequestError: The change is not possible.
+            InvalidConfigError: The change removes the cluster-level ``min.insync.replicas``, which eligible leader
+                replicas depend on (KIP-966), or sets it for a single broker.
         """
         values = {name: text for name, text in touched.items() if text is not None}
         self._check_names(values)
@@ -152,15 +155,18 @@ class BrokerSchema:
 
 
 def is_store_of_listener(name: str) -> bool:
-    """Tell whether a config leads to a store of a listener; setting it again means that the file has changed."""
+    """Return whether a config is the path of a listener's TLS store.
+
+    Setting it to the same value means the file changed.
+    """
     return has_listener_prefix(name) and base_name(name) in _LISTENER_ONLY
 
 
 def check_broker_settings(static: Mapping[str, str]) -> None:
-    """Check that a properties file fits together; its single values have been checked before.
+    """Check that the values of a properties file are consistent. Each single value has been checked before.
 
     Raises:
-        InvalidConfigError: A broker could not run with it.
+        InvalidConfigError: A broker cannot run with this file.
     """
     layers = BrokerLayers(static=static)
     for rule in (_check_log_times, _check_overrides, _check_cleaner, _check_local_retention):
@@ -191,7 +197,7 @@ def _check_values(values: Mapping[str, str]) -> None:
 
 
 def as_dynamic_error(message: str | None) -> str:
-    """Return a message the way that Kafka passes it on, one exception inside another."""
+    """Return a message as Kafka's dynamic config validation reports it, with one exception nested inside another."""
     return (
         f"Invalid value org.apache.kafka.common.config.ConfigException: {message} "
         "for configuration Invalid dynamic configuration"
@@ -270,7 +276,7 @@ def _check_overrides(_: BrokerLayers, after: BrokerLayers) -> None:
 
 
 def _check_connection_limits(before: BrokerLayers, after: BrokerLayers) -> None:
-    """Refuse a limit that nobody could get past any more, not even to change it again."""
+    """Reject a connection limit of 0 or less: no client could connect any more, not even to change the limit."""
     for base in ("max.connections", "max.connection.creation.rate"):
         for name in sorted({base, *_below_listeners(base, after)}):
             if cast("int", after.value(name)) <= 0 and after.value(name) != before.value(name):

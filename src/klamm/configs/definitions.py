@@ -1,6 +1,6 @@
-"""What configs exist: one table per kind of resource, read from the facts of Kafka 4.1 beside this module.
+"""Tables of all configs, one per resource type, read from the data files of Kafka 4.1 next to this module.
 
-Describing, altering, creating and the broker's own settings all derive from these tables.
+DescribeConfigs, the alter APIs, CreateTopics and the broker's own settings all use these tables.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 CREATE_TOPIC_POLICY: Final = "create.topic.policy.class.name"
 CREATE_TOPICS_POLICY: Final = "create.topics.policy.class.name"
-"""The name that KIP-108's text gives the same config."""
+"""Name of ``create.topic.policy.class.name`` in the text of KIP-108."""
 ALLOWED_CLIENT_CONFIGS: Final = "client.configs.allowed.keys"
-"""klamm's own: the client configs that may be set centrally (KIP-649); all of them when it is not set."""
+"""klamm's own config: the client configs that may be set centrally (KIP-649). All of them if it is not set."""
 HISTORY_MAX_ENTRIES: Final = "config.history.max.entries"
 METRICS_LISTEN: Final = "metrics.listen"
 POLICY_TIMEOUT_MS: Final = "policy.timeout.ms"
@@ -36,7 +36,7 @@ POLICY_RULES_FILE: Final = "policy.rules.file"
 _POLICY_MODES: Final = "(case insensitive) [ENFORCE, AUDIT]"
 
 _LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)
-# These stand under listener.name.<listener>.<mechanism>., all others directly under listener.name.<listener>.
+# Configs with the prefix listener.name.<listener>.<mechanism>. All others have the prefix listener.name.<listener>.
 _PER_MECHANISM = (
     "sasl.jaas.config",
     "sasl.login.callback.handler.class",
@@ -48,38 +48,41 @@ _PER_MECHANISM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDefinition:
-    """One config: its name, type, default and limits."""
+    """Definition of a config: name, type, default and valid values."""
 
     name: str
     config_type: ConfigType
     default: str | None
-    """As Kafka describes it; None when there is none."""
+    """Default value as Kafka describes it. None means that there is no default."""
     default_value: ConfigValue | None
     check: Check | None
-    """The limit on single values; None when every value of the type will do."""
+    """Validator of single values. None means that every value of the type is valid."""
     importance: str
     is_internal: bool = False
-    """Internal configs are accepted and never described."""
+    """Whether the config is internal: accepted, but never described."""
     update_mode: UpdateMode = UpdateMode.CLUSTER_WIDE
-    """For broker configs only; those of other resources can always change."""
+    """Update mode of a broker config. Configs of other resource types can always change."""
     is_listed: bool = True
-    """False: described only when it is set."""
+    """Whether the config is always described. False means that it is described only if it is set."""
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value is a secret, never to be shown."""
+        """Whether the value is a secret, which is never shown."""
         return self.config_type is ConfigType.PASSWORD
 
     @property
     def is_read_only(self) -> bool:
-        """What DescribeConfigs says. Replication quotas can be set at any time and yet are described as read-only."""
+        """The ``read_only`` flag in DescribeConfigs.
+
+        Replication quotas have it, although they can be set at any time.
+        """
         return self.update_mode is UpdateMode.READ_ONLY or not self.is_listed
 
     def parse(self, text: str) -> ConfigValue:
-        """Read a value and check it.
+        """Parse a value and check it.
 
         Raises:
-            InvalidConfigError: Not of the type, or outside the limit.
+            InvalidConfigError: The value is not of the type or is out of range.
         """
         value = parse_value(self.name, text, self.config_type)
         if self.check is not None:
@@ -88,47 +91,51 @@ class ConfigDefinition:
 
 
 class ConfigTable(Mapping[str, ConfigDefinition]):
-    """The configs of one kind of resource, by name, in the order in which Kafka checks them. Read-only."""
+    """Read-only table of the configs of one resource type, by name, in the order in which Kafka checks them."""
 
     def __init__(self, definitions: Mapping[str, ConfigDefinition]) -> None:
         self._definitions = dict(definitions)
         self.described = tuple(d for d in self._definitions.values() if d.is_listed and not d.is_internal)
-        """What a description of everything lists."""
+        """Configs in a description of all configs."""
         self.positions: Mapping[str, int] = MappingProxyType({name: i for i, name in enumerate(self._definitions)})
-        """The place of each name in the order of checking."""
+        """Position of each name in the order of checking."""
 
     def __getitem__(self, name: str) -> ConfigDefinition:
-        """Return a definition; KeyError for an unknown name."""
+        """Return a definition.
+
+        Raises:
+            KeyError: No config has this name.
+        """
         return self._definitions[name]
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether a config of that name exists; names are case-sensitive and are not trimmed."""
+        """Return whether a config of this name exists. Names are case-sensitive and not trimmed."""
         return name in self._definitions
 
     def __iter__(self) -> Iterator[str]:
-        """Walk the names in the order of checking."""
+        """Iterate over the names in the order of checking."""
         return iter(self._definitions)
 
     def __len__(self) -> int:
-        """Count the configs, internal ones too."""
+        """Return the number of configs, including internal ones."""
         return len(self._definitions)
 
     def get_definition(self, name: str) -> ConfigDefinition | None:
-        """Return the definition of a name, or None."""
+        """Return the definition of a config, or None if there is none."""
         return self._definitions.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSynonym:
-    """A broker config that serves as a topic config's default."""
+    """A broker config that provides the default of a topic config."""
 
     name: str
     milliseconds: int | None
-    """How many milliseconds one unit of the broker config stands for; None when both have the same unit."""
+    """Milliseconds per unit of the broker config. None means that both configs have the same unit."""
 
 
 def base_name(name: str) -> str:
-    """Return the broker config that ``listener.name.<listener>.[<mechanism>.]<config>`` stands for, else the name."""
+    """Return the name of a broker config without ``listener.name.<listener>.[<mechanism>.]``."""
     found = _LISTENER.fullmatch(name)
     if found is None:
         return name
@@ -137,7 +144,7 @@ def base_name(name: str) -> str:
 
 
 def has_listener_prefix(name: str) -> bool:
-    """Tell whether a broker config is set for one listener only."""
+    """Return whether the name of a broker config has a listener prefix."""
     return _LISTENER.fullmatch(name) is not None
 
 
@@ -169,7 +176,7 @@ def _fact(config_type: str, default: str | None, validator: str | None = None, *
     return {"type": config_type, "default": default, "validator": validator, **common, **more}
 
 
-# Kafka checks several bad values of one topic in this order and names the first.
+# Order in which Kafka checks a topic's configs. The error names the first invalid one.
 _TOPIC_ORDER = (
     "segment.bytes",
     "segment.ms",
@@ -208,11 +215,11 @@ _TOPIC_ORDER = (
     "internal.segment.bytes",
 )
 
-# Kafka 4.4 has this one, for topics and, under the same name, as their default for brokers. Kafka 4.1 lists no such
-# config, so it is described only where it is set.
+# Added in Kafka 4.4 for topics, and under the same name as their default for brokers.
 _MAX_DECOMPRESSED_BYTES = _fact("INT", "2147483639", "[1,...,2147483639]", listed=False)
 
-# Kafka's broker configs that no properties file of 4.1 has: the one of 4.4, and quotas that exist only dynamically.
+# Broker configs that the properties file of Kafka 4.1 does not have: the one of Kafka 4.4, and quotas that can only be
+# set dynamically.
 _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
     MAX_DECOMPRESSED_BYTES: _MAX_DECOMPRESSED_BYTES,
     "leader.replication.throttled.rate": _fact("LONG", None, "[0,...]", listed=False),
@@ -220,7 +227,8 @@ _MORE_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
     "replica.alter.log.dirs.io.max.bytes.per.second": _fact("LONG", None, "[0,...]", listed=False),
 }
 
-# klamm's own broker configs. Modes and files of policies apply to the whole process, whichever broker id was asked.
+# klamm's own broker configs. Policy modes and files apply to the whole process, whichever broker id receives the
+# request.
 _OWN_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
     ALLOWED_CLIENT_CONFIGS: _fact("LIST", None, "[acks, heartbeat.interval.ms, session.timeout.ms]"),
     HISTORY_MAX_ENTRIES: _fact("LONG", "1000000", "[0,...]", update_mode="read-only"),
@@ -246,39 +254,39 @@ _CLIENT_METRICS: Mapping[str, Mapping[str, object]] = {
 
 @cache
 def topic_configs() -> ConfigTable:
-    """Return the configs of topics."""
+    """Return the table of topic configs."""
     facts = {**_facts()["topic"], MAX_DECOMPRESSED_BYTES: _MAX_DECOMPRESSED_BYTES}
     return ConfigTable({name: _define(name, facts[name]) for name in _TOPIC_ORDER})
 
 
 @cache
 def broker_configs() -> ConfigTable:
-    """Return the configs of brokers."""
+    """Return the table of broker configs."""
     facts = {**_facts()["broker"], **_MORE_BROKER_CONFIGS, **_OWN_BROKER_CONFIGS}
     return ConfigTable({name: _define(name, fact) for name, fact in facts.items()})
 
 
 @cache
 def own_broker_configs() -> ConfigTable:
-    """Return the broker configs that klamm has and Kafka does not."""
+    """Return the broker configs that exist only in klamm, not in Kafka."""
     return ConfigTable({name: broker_configs()[name] for name in _OWN_BROKER_CONFIGS})
 
 
 @cache
 def group_configs() -> ConfigTable:
-    """Return the configs of groups (KIP-848, KIP-932, KIP-1071)."""
+    """Return the table of group configs (KIP-848, KIP-932, KIP-1071)."""
     return ConfigTable({name: _define(name, fact) for name, fact in _facts()["group"].items()})
 
 
 @cache
 def client_metrics_configs() -> ConfigTable:
-    """Return the configs of client metrics subscriptions (KIP-714)."""
+    """Return the table of configs of client metrics subscriptions (KIP-714)."""
     return ConfigTable({name: _define(name, fact) for name, fact in _CLIENT_METRICS.items()})
 
 
 @cache
 def topic_synonyms() -> Mapping[str, tuple[BrokerSynonym, ...]]:
-    """Return the broker configs behind each topic config that has some, the most specific first."""
+    """Return the broker synonyms of each topic config that has any, the most specific first."""
     units = {"none": None, "minutes to ms": 60_000, "hours to ms": 3_600_000}
     of_41 = {
         name: tuple(BrokerSynonym(name=s["name"], milliseconds=units[s["conversion"]]) for s in synonyms)
@@ -290,9 +298,9 @@ def topic_synonyms() -> Mapping[str, tuple[BrokerSynonym, ...]]:
 
 @cache
 def broker_families() -> Mapping[str, tuple[str, ...]]:
-    """Return, for broker configs that say the same in several units, the whole family, the most specific first.
+    """Return the families of broker configs that express the same setting in different units, the most specific first.
 
-    ``log.flush.interval.ms`` has a fallback that is not in turn described by it.
+    ``log.flush.interval.ms`` falls back to ``log.flush.scheduler.interval.ms``, but not the other way round.
     """
     families: dict[str, tuple[str, ...]] = {}
     for synonyms in topic_synonyms().values():
@@ -304,16 +312,16 @@ def broker_families() -> Mapping[str, tuple[str, ...]]:
 
 
 def find_broker_config(name: str) -> ConfigDefinition | None:
-    """Return the definition behind a broker config's name, also below a listener's prefix; None when unknown."""
+    """Return the definition of a broker config, also for a name with a listener prefix; None if the name is unknown."""
     table = broker_configs()
     return table.get_definition(name) or table.get_definition(base_name(name))
 
 
 def parse_broker_settings(settings: Mapping[str, str]) -> Mapping[str, ConfigValue]:
-    """Read the known settings of a broker's properties file.
+    """Parse the known settings of a broker's properties file.
 
     Raises:
-        InvalidConfigError: A value is not of its type or outside its limits; the message names key and value.
+        InvalidConfigError: A value is not of its type or out of range. The message names key and value.
     """
     values = {}
     for name, text in settings.items():

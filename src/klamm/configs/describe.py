@@ -1,6 +1,6 @@
-"""What a description says (Kafka's ``ConfigHelper``): values in force, their origin, and what they would be else.
+"""Config descriptions (Kafka's ``ConfigHelper``): values in force, their source, and their synonyms.
 
-Everything is sorted by name.
+All results are sorted by name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConfig:
-    """One config of a description."""
+    """Description of one config."""
 
     name: str
     value: str | None
-    """None when it is secret or has no value."""
+    """Value of the config. None means that it is a secret or has no value."""
     is_read_only: bool
     source: ConfigSource
     is_sensitive: bool
@@ -41,7 +41,7 @@ class DescribedConfig:
 
 
 def select_keys(configs: Iterable[DescribedConfig], keys: Collection[str] | None) -> tuple[DescribedConfig, ...]:
-    """Keep the configs that were asked for; no keys, or None, asks for all. Unknown keys are passed over."""
+    """Return the requested configs. None or no keys requests all configs. Unknown keys are ignored."""
     if not keys:
         return tuple(configs)
     wanted = set(keys)
@@ -49,7 +49,7 @@ def select_keys(configs: Iterable[DescribedConfig], keys: Collection[str] | None
 
 
 class TopicDescriber:
-    """Describes topics on one broker; what a topic does not set is worked out once for all of them."""
+    """Describer of topics on one broker. The configs that a topic does not set are computed once for all topics."""
 
     def __init__(self, layers: BrokerLayers) -> None:
         self._defaults: Mapping[str, DescribedConfig] = MappingProxyType(
@@ -58,7 +58,7 @@ class TopicDescriber:
         self._without_overrides = tuple(self._defaults.values())
 
     def describe(self, overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
-        """Describe a topic that sets ``overrides``."""
+        """Describe a topic whose own configs are ``overrides``."""
         if not overrides:
             return self._without_overrides
         return tuple(
@@ -68,7 +68,7 @@ class TopicDescriber:
 
 
 class CreatedTopicDescriber:
-    """Describes topics for the answer to CreateTopics: values as they were written, without synonyms."""
+    """Describer of topics for the CreateTopics response: values as they were written, without synonyms."""
 
     def __init__(self, layers: BrokerLayers) -> None:
         self._defaults: Mapping[str, DescribedConfig] = MappingProxyType(
@@ -77,7 +77,7 @@ class CreatedTopicDescriber:
         self._without_overrides = tuple(self._defaults.values())
 
     def describe(self, overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
-        """Describe a topic that was created with ``overrides``."""
+        """Describe a topic that was created with the configs ``overrides``."""
         if not overrides:
             return self._without_overrides
         return tuple(
@@ -94,7 +94,7 @@ def _created_default(definition: ConfigDefinition, layers: BrokerLayers) -> Desc
 
 
 def describe_broker(layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
-    """Describe everything about one broker: what can be set and whatever else is set."""
+    """Describe one broker: all broker configs, and any other names that are set."""
     names = {definition.name for definition in broker_configs().described}
     for layer in (layers.dynamic, layers.cluster, layers.static):
         names.update(layer)
@@ -102,7 +102,7 @@ def describe_broker(layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
 
 
 def describe_cluster_default(layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
-    """Describe what is set for all brokers, and nothing else: values as they were written."""
+    """Describe the cluster-wide default: only the configs set there, with values as they were written."""
     described = []
     for name in sorted(layers.cluster):
         definition = find_broker_config(name)
@@ -129,7 +129,10 @@ def describe_cluster_default(layers: BrokerLayers) -> tuple[DescribedConfig, ...
 
 
 def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
-    """Describe a group; what it does not set counts as a default, also when the broker's properties changed it."""
+    """Describe a group.
+
+    A config that the group does not set counts as a default, even if the broker's properties changed it.
+    """
     described = []
     for definition in sorted(group_configs().described, key=lambda d: d.name):
         name = definition.name
@@ -144,7 +147,7 @@ def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> tuple[
 
 
 def describe_client_metrics(overrides: Mapping[str, str]) -> tuple[DescribedConfig, ...]:
-    """Describe a client metrics subscription; one that was never set up has the defaults."""
+    """Describe a client metrics subscription. One that was never created has the default values."""
     described = []
     for definition in sorted(client_metrics_configs().described, key=lambda d: d.name):
         entry = _entry(definition, value=definition.default, source=ConfigSource.DEFAULT_CONFIG)
@@ -181,7 +184,7 @@ def _topic_default(definition: ConfigDefinition, layers: BrokerLayers) -> Descri
 
 
 def _overridden(default: DescribedConfig, text: str, source: ConfigSource) -> DescribedConfig:
-    """Return a description of a config that the resource sets itself, in front of what it would be else."""
+    """Return the description of a config that the resource itself sets, followed by the synonyms it overrides."""
     table = topic_configs() if source is ConfigSource.DYNAMIC_TOPIC_CONFIG else client_metrics_configs()
     value = format_value(table[default.name].parse(text))
     own = Synonym(name=default.name, value=value, source=source)
@@ -198,7 +201,7 @@ def _overridden(default: DescribedConfig, text: str, source: ConfigSource) -> De
 
 def _broker_config(name: str, layers: BrokerLayers) -> DescribedConfig:
     definition = find_broker_config(name)
-    # Of a config that nobody knows nobody knows either whether it is a secret.
+    # An unknown config might be a secret.
     is_sensitive = definition is None or definition.is_sensitive
     value = None if is_sensitive else layers.value(name)
     synonyms = layers.synonyms(name, is_sensitive=is_sensitive)
@@ -219,6 +222,6 @@ def _is_internal(name: str) -> bool:
 
 
 def _is_read_only(name: str) -> bool:
-    """Tell what a description says; a name below a listener's prefix counts as read-only although it is not."""
+    """Return the ``read_only`` flag. A name with a listener prefix is described as read-only although it can change."""
     definition = broker_configs().get_definition(name)
     return definition is None or definition.is_read_only

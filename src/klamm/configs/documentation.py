@@ -1,4 +1,4 @@
-"""What each config is for, in a sentence. Kept apart from the tables: it is read only when somebody asks."""
+"""One-sentence documentation of each config. Separate from the tables because it is read only on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TEXTS: Final = Path(__file__).with_suffix(".txt")
-"""One section per kind of resource; a line is the name, `` = `` and the sentence."""
+"""Documentation texts. There is one section per resource type; each line is a name, `` = `` and a sentence."""
 
 _SECTIONS: Final = {
     ResourceType.TOPIC: "topic",
@@ -25,7 +25,7 @@ _SECTIONS: Final = {
 
 
 def documentation(resource_type: int, name: str) -> str | None:
-    """Return a sentence about a config; None when nothing is known about it."""
+    """Return a sentence that documents a config, or None if there is no documentation."""
     texts = _texts().get(resource_type)
     if texts is None:
         return None

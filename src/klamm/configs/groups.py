@@ -1,4 +1,4 @@
-"""What may be set on a group (Kafka's ``GroupConfig``), and on a client metrics subscription (KIP-714)."""
+"""Rules for configs of groups (Kafka's ``GroupConfig``) and of client metrics subscriptions (KIP-714)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from klamm.configs.values import ConfigValue
     from klamm.protocol.types import ConfigOperation
 
-# A group's config, and the broker configs between whose values it must lie.
+# Each group config and the broker configs that are its lower and upper bound.
 _BOUNDS: tuple[tuple[str, str | None, str], ...] = (
     *tuple(
         (f"{kind}.{what}", f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
@@ -49,17 +49,17 @@ _MATCHABLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSchema:
-    """The configs of one group."""
+    """Schema of the configs of one group."""
 
     group_id: str
     layers: BrokerLayers
 
     def is_list(self, name: str) -> bool:
-        """Tell whether a config takes APPEND and SUBTRACT; no group config does."""
+        """Return whether a config is a list. No group config is."""
         return False
 
     def list_in_force(self, name: str) -> str | None:
-        """Return a list's value in force; there is none."""
+        """Return the list value in force. Always None: there are no lists."""
         return None
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
@@ -67,11 +67,11 @@ class GroupSchema:
         return refuse_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
-        """Check names, values, the broker's bounds, and that a session outlasts a heartbeat.
+        """Check names, values, the broker's bounds, and that the session timeout exceeds the heartbeat interval.
 
         Raises:
-            InvalidRequestError: The group has no name.
-            InvalidConfigError: A config does not exist or its value is wrong.
+            InvalidRequestError: The group name is empty.
+            InvalidConfigError: A config does not exist or its value is invalid.
         """
         if not self.group_id:
             raise InvalidRequestError("Default group resources are not allowed.")
@@ -98,16 +98,16 @@ class GroupSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMetricsSchema:
-    """The configs of one client metrics subscription (KIP-714)."""
+    """Schema of the configs of one client metrics subscription (KIP-714)."""
 
     subscription: str
 
     def is_list(self, name: str) -> bool:
-        """Tell whether a config takes APPEND and SUBTRACT; none does, although two are described as lists."""
+        """Return whether a config takes APPEND and SUBTRACT. None does, although two are described as lists."""
         return False
 
     def list_in_force(self, name: str) -> str | None:
-        """Return a list's value in force; there is none."""
+        """Return the list value in force. Always None: no config takes list operations."""
         return None
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
@@ -115,11 +115,12 @@ class ClientMetricsSchema:
         return refuse_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
-        """Check names, values, the range of the interval and the patterns.
+        """Check names, values, the range of the interval and the match patterns.
 
         Raises:
-            InvalidRequestError: The subscription has no name, a config does not exist, the interval is out of range.
-            InvalidConfigError: A value is not of its type, or no pattern.
+            InvalidRequestError: The subscription name is empty, a config does not exist, or the interval is out of
+                range.
+            InvalidConfigError: A value is not of its type, or a match pattern is invalid.
         """
         if not self.subscription:
             raise InvalidRequestError("Subscription name can't be empty")
@@ -142,12 +143,12 @@ def _parse_all(table: ConfigTable, result: Mapping[str, str]) -> dict[str, Confi
 
 
 def _check_pattern(pattern: str) -> None:
-    """Refuse what does not read ``selector=regular expression``."""
+    """Reject a pattern that is not of the form ``selector=regular expression``."""
     selector, *expressions = pattern.split("=")
     is_legal = len(expressions) == 1 and expressions[0] != "" and selector.strip() in _MATCHABLE
     if is_legal:
         try:
-            # Java's expressions know a few classes that Python's do not; those are taken on trust.
+            # Java's regular expressions have a few character classes that Python's lack; those are accepted unchecked.
             re.compile(re.sub(r"\\[pP]\{\w+\}", ".", expressions[0].strip()))
         except re.error:
             is_legal = False

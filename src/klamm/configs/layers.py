@@ -1,6 +1,6 @@
-"""Where a broker's values come from: its own dynamic ones, the cluster's, the properties file, the built-in default.
+"""Layers of broker config values: dynamic per broker, dynamic cluster-wide, properties file, built-in default.
 
-Topics that do not set a config, and groups, take theirs from here too.
+Topics and groups that do not set a config inherit its value from these layers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NOTHING_SET: Mapping[str, str] = MappingProxyType({})
 
-# The broker configs that stand behind a group's own, by the group's name.
+# The broker configs that provide the defaults of group configs, by the name of the group config.
 GROUP_DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
@@ -44,27 +44,30 @@ GROUP_DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """One place where a value could come from."""
+    """One possible source of a config's value, as DescribeConfigs lists it."""
 
     name: str
     value: str | None
-    """None when the value is secret."""
+    """Value at this source. None means that the value is a secret."""
     source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLayers:
-    """The values of one broker by where they are set, most specific first; None nowhere: a value is set or absent."""
+    """Config values of one broker by layer, the most specific first.
+
+    No layer contains None: a name is set or absent.
+    """
 
     dynamic: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
-    """Set for this broker while it runs."""
+    """Dynamic configs of this broker."""
     cluster: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
-    """Set for all brokers while they run."""
+    """Dynamic configs of the cluster-wide default."""
     static: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
-    """The properties file, with ``node.id`` and ``broker.id``."""
+    """Values of the properties file, including ``node.id`` and ``broker.id``."""
 
     def text(self, name: str) -> str | None:
-        """Return a config as it was written in the first layer that has it, else its default; None when it has none."""
+        """Return a value as written in the most specific layer that sets it, else the default, else None."""
         for layer in (self.dynamic, self.cluster, self.static):
             if name in layer:
                 return layer[name]
@@ -72,9 +75,9 @@ class BrokerLayers:
         return None if definition is None else definition.default
 
     def value(self, name: str) -> ConfigValue | None:
-        """Return a config's typed value in force; None when it is not set and has no default.
+        """Return the typed value in force of a config; None if it is not set and has no default.
 
-        A name below a listener's prefix falls back to the config without the prefix.
+        A name with a listener prefix falls back to the config without the prefix.
         """
         for layer in (self.dynamic, self.cluster, self.static):
             if name in layer:
@@ -86,10 +89,10 @@ class BrokerLayers:
         return self.value(base_name(name)) if has_listener_prefix(name) else None
 
     def synonyms(self, name: str, *, is_sensitive: bool) -> tuple[Synonym, ...]:
-        """Return every place that gives a broker config a value, in order of precedence.
+        """Return every source of a broker config's value, in order of precedence.
 
-        What comes before the first mention of ``name`` itself is left out, as Kafka does: a retention in hours does
-        not count as one in milliseconds until that one is set somewhere.
+        As in Kafka, sources before the first one named ``name`` itself are omitted: a retention in hours does not count
+        as a retention in milliseconds unless the latter is set somewhere.
         """
         base = base_name(name)
         names = (name, base) if base != name else broker_families().get(name, (name,))
@@ -110,20 +113,20 @@ class BrokerLayers:
         return tuple(found[own:])
 
     def topic_default(self, name: str) -> ConfigValue | None:
-        """Return the value in force of a topic config that the topic does not set; None for one without default."""
+        """Return the value in force of a topic config that the topic does not set; None if it has no default."""
         for synonym in topic_synonyms().get(name, ()):
             value = self.value(synonym.name)
             if value is None:
                 continue
             if name == "retention.ms" and cast("int", value) < 0:
-                return -1  # whatever the negative number: without end
+                return -1  # any negative number means unlimited
             return value if synonym.milliseconds is None else cast("int", value) * synonym.milliseconds
         return topic_configs()[name].default_value
 
     def topic_default_text(self, name: str) -> tuple[str | None, ConfigSource]:
-        """Return that default as it was written, in the topic's unit, and where it comes from.
+        """Return the default of a topic config as it was written, in the topic config's unit, and its source.
 
-        Layers go before synonyms here, as in the answer to CreateTopics.
+        Layers take precedence over synonyms here, as in the CreateTopics response.
         """
         for layer, source in (
             (self.dynamic, ConfigSource.DYNAMIC_BROKER_CONFIG),
@@ -139,7 +142,7 @@ class BrokerLayers:
         return topic_configs()[name].default, ConfigSource.DEFAULT_CONFIG
 
     def topic_defaults(self) -> Mapping[str, ConfigValue | None]:
-        """Return the value in force of every topic config for a topic that sets none."""
+        """Return the values in force of all topic configs for a topic that sets none of them."""
         return MappingProxyType({name: self.topic_default(name) for name in topic_configs()})
 
     def group_default(self, name: str) -> ConfigValue | None:
@@ -148,6 +151,6 @@ class BrokerLayers:
         return self.value(broker_name) if broker_name is not None else group_configs()[name].default_value
 
     def list_in_force(self, name: str) -> str | None:
-        """Return a list of the topic table as text, as DescribeConfigs shows it; None when it has no value."""
+        """Return the value in force of a topic list config as DescribeConfigs shows it; None without a value."""
         value = self.topic_default(name)
         return None if value is None else format_value(value)

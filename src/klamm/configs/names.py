@@ -1,4 +1,4 @@
-"""Rules for the names of topics (Kafka's ``Topic``) and brokers."""
+"""Naming rules for topics (Kafka's ``Topic``) and brokers."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ MAX_TOPIC_NAME_LENGTH = 249
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 CLUSTER_METADATA: Final = "__cluster_metadata"
-"""The log of Kafka's controllers; not a topic that clients see."""
+"""Name of the log of Kafka's controllers. It is not a topic visible to clients."""
 INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
-"""Topics that belong to the broker, by name (Kafka's ``Topic.INTERNAL_TOPICS``)."""
+"""Names of the topics that belong to the broker (Kafka's ``Topic.INTERNAL_TOPICS``)."""
 
 _OF_BROKERS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_of_topic_characters(text: str) -> bool:
-    """Tell whether a text has characters that names of topics may have, and at least one."""
+    """Return whether a text is not empty and has only characters that are valid in topic names."""
     return _LEGAL.fullmatch(text) is not None
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse what cannot be the name of a topic.
+    """Raise if a text is not a valid topic name.
 
     Raises:
-        InvalidTopicError: Empty, ``.`` or ``..``, too long, or with characters outside ``[a-zA-Z0-9._-]``.
+        InvalidTopicError: The name is empty, ``.``, ``..`` or too long, or has characters outside ``[a-zA-Z0-9._-]``.
     """
     reason = None
     if not name:
@@ -46,17 +46,20 @@ def check_topic_name(name: str) -> None:
 
 
 def identity_of(resource_type: int, name: str) -> tuple[int, str]:
-    """Return what a resource is compared by: the broker ``01`` is the broker ``1``, of loggers too."""
+    """Return the identity of a resource for comparisons.
+
+    Broker ``01`` equals broker ``1``; the same holds for its loggers.
+    """
     if resource_type in _OF_BROKERS and (node_id := parse_java_int(name)) is not None:
         name = str(node_id)
     return resource_type, name
 
 
 def parse_node_id(name: str, *, what: str = "Node") -> int:
-    """Read a broker's id from a resource's name; ``01`` and ``+1`` are 1, as in Kafka.
+    """Parse a broker id from a resource name. As in Kafka, ``01`` and ``+1`` are 1.
 
     Raises:
-        InvalidRequestError: Not a number.
+        InvalidRequestError: The name is not an integer.
     """
     node_id = parse_java_int(name)
     if node_id is None:

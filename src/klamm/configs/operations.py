@@ -1,7 +1,7 @@
-"""The four operations of IncrementalAlterConfigs (KIP-339), and the replacing AlterConfigs, as pure decisions.
+"""Pure decisions for IncrementalAlterConfigs (KIP-339, four operations) and the replacing AlterConfigs.
 
-Kafka's ``ConfigurationControlManager`` and ``ConfigAdminManager`` are the models; where klamm decides otherwise, the
-docstrings say so.
+They follow Kafka's ``ConfigurationControlManager`` and ``ConfigAdminManager``. The docstrings document where klamm
+decides differently.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MAX_VALUE_BYTES: Final = 32_767
-"""Java clients read no longer string, in no version of a message."""
+"""Limit for a config value in bytes. Java clients cannot read longer strings in any message version."""
 _MOST_BYTES_OF_A_CHARACTER: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterOperation:
-    """What to do with one config."""
+    """Requested operation on one config."""
 
     name: str
     config_operation: int
-    """A ConfigOperation; any other number is refused when it is carried out."""
+    """A ConfigOperation. Any other number is rejected when the operation is applied."""
     value: str | None
-    """The value, for APPEND and SUBTRACT a comma list; ignored by DELETE."""
+    """The value; a comma-separated list for APPEND and SUBTRACT. DELETE ignores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDelta:
-    """The outcome for one config."""
+    """Resulting change of one config."""
 
     name: str
     value: str | None
-    """None means: no longer set here."""
+    """New value. None means that the config is no longer set on the resource."""
 
 
 class ConfigSchema(Protocol):
-    """What may be set on one resource; bound to its name."""
+    """Rules for the configs of one resource. An instance is bound to the resource's name."""
 
     def is_list(self, name: str) -> bool:
-        """Tell whether APPEND and SUBTRACT make sense."""
+        """Return whether a config is a list, which APPEND and SUBTRACT require."""
         ...
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the value that an unset list has at the moment, as text; None when it has none."""
+        """Return the value in force of a list that the resource does not set, as text; None if it has none."""
         ...
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT on what is no list."""
+        """Return the error for APPEND or SUBTRACT on a config that is not a list."""
         ...
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
-        """Check what a request leads to.
+        """Check the outcome of a request.
 
         Args:
-            touched: What the request names, in its order, with the outcome; None for what it removes.
-            result: Everything that would be set on the resource then.
+            touched: The configs named in the request, in its order, with their new values. None means removed.
+            result: All configs that the resource would set afterwards.
 
         Raises:
-            KafkaApiError: The first thing that is wrong.
+            KafkaApiError: The first error found.
         """
         ...
 
 
 def check_operations(operations: Sequence[AlterOperation]) -> None:
-    """Refuse what breaks the request's own rules, before anybody looks at the resource.
+    """Reject operations that violate the rules of the request itself, before the resource is read.
 
     Raises:
-        InvalidRequestError: A key twice, or a value that is null where one is needed.
+        InvalidRequestError: A key appears twice, or a required value is null.
     """
     _refuse_duplicates([operation.name for operation in operations])
     _refuse_nulls(o.name for o in operations if o.value is None and o.config_operation != ConfigOperation.DELETE)
@@ -82,17 +82,17 @@ def check_operations(operations: Sequence[AlterOperation]) -> None:
 def plan_incremental_alter(
     current: Mapping[str, str], operations: Sequence[AlterOperation], schema: ConfigSchema
 ) -> tuple[ConfigDelta, ...]:
-    """Decide what operations on one resource lead to, all or nothing.
+    """Return the changes that the operations on one resource cause. Either all operations apply or none.
 
-    APPEND and SUBTRACT on a list that is not set here start from the value in force, wherever it comes from, and make
-    the outcome the resource's own; Kafka starts from the built-in default even if the cluster has another. Blanks
-    around list elements are dropped, so that what a description shows can be subtracted.
+    APPEND and SUBTRACT on a list that the resource does not set start from the value in force, whatever its source, and
+    the outcome becomes the resource's own value. Kafka starts from the built-in default even if the cluster has another
+    value. Blanks around list elements are dropped, so that elements can be subtracted as a description shows them.
 
     Returns:
-        Only what differs from ``current``, in the order of the request.
+        Only the configs that differ from ``current``, in the order of the request.
 
     Raises:
-        KafkaApiError: The first thing that is wrong; nothing is to be changed then.
+        KafkaApiError: The first error found. In this case nothing may be changed.
     """
     check_operations(operations)
     touched = {operation.name: _outcome(current, operation, schema) for operation in operations}
@@ -104,10 +104,10 @@ def plan_incremental_alter(
 def plan_legacy_alter(
     current: Mapping[str, str], configs: Sequence[tuple[str, str | None]], schema: ConfigSchema
 ) -> tuple[ConfigDelta, ...]:
-    """Decide what replacing everything on one resource leads to: what ``configs`` does not name is removed.
+    """Return the changes of replacing all configs of one resource. Configs that ``configs`` does not name are removed.
 
     Raises:
-        KafkaApiError: The first thing that is wrong; nothing is to be changed then.
+        KafkaApiError: The first error found. In this case nothing may be changed.
     """
     check_configs(configs)
     replaced = {name: value for name, value in configs if value is not None}
@@ -118,20 +118,20 @@ def plan_legacy_alter(
 
 
 def check_configs(configs: Sequence[tuple[str, str | None]]) -> None:
-    """Refuse what breaks the rules of an AlterConfigs request itself.
+    """Reject an AlterConfigs request that violates the rules of the request itself.
 
     Raises:
-        InvalidRequestError: A key twice, or a null value.
+        InvalidRequestError: A key appears twice, or a value is null.
     """
     _refuse_duplicates([name for name, _ in configs])
     _refuse_nulls(name for name, value in configs if value is None)
 
 
 def check_lengths(values: Iterable[str | None]) -> None:
-    """Refuse a value that no description could carry to a client, also one that grew by APPEND.
+    """Reject values too long for a description to carry to a client, including values that grew by APPEND.
 
     Raises:
-        InvalidConfigError: In Kafka's words, which do not name the config.
+        InvalidConfigError: A value is too long. The message is Kafka's, which does not name the config.
     """
     if any(value is not None and is_too_long(value) for value in values):
         raise InvalidConfigError(
@@ -141,21 +141,21 @@ def check_lengths(values: Iterable[str | None]) -> None:
 
 
 def is_too_long(value: str) -> bool:
-    """Tell whether a value takes more bytes in UTF-8 than a string of Kafka's protocol may have."""
+    """Return whether a value exceeds the maximum length of a string in Kafka's protocol, in UTF-8 bytes."""
     return len(value) > MAX_VALUE_BYTES // _MOST_BYTES_OF_A_CHARACTER and len(value.encode()) > MAX_VALUE_BYTES
 
 
 def apply_changes(current: Mapping[str, str], changes: Iterable[ConfigDelta]) -> dict[str, str]:
-    """Return what is set after the changes."""
+    """Return the configs that are set after the changes."""
     return _merge(current, {change.name: change.value for change in changes})
 
 
 def _outcome(current: Mapping[str, str], operation: AlterOperation, schema: ConfigSchema) -> str | None:
-    """Return the value after one operation; None when it is not set then."""
+    """Return the value after one operation, or None if it is no longer set."""
     name = operation.name
     if operation.config_operation == ConfigOperation.DELETE:
         return None
-    value = cast("str", operation.value)  # check_operations has refused null
+    value = cast("str", operation.value)  # check_operations has rejected null
     match operation.config_operation:
         case ConfigOperation.SET:
             return value
@@ -172,7 +172,10 @@ def _outcome(current: Mapping[str, str], operation: AlterOperation, schema: Conf
 
 
 def _elements(text: str) -> list[str]:
-    """Split a comma list without its blanks; empty elements at its end do not count, a lone empty one does."""
+    """Split a comma-separated list and strip blanks.
+
+    Trailing empty elements are dropped, but a lone empty element is kept.
+    """
     elements = [element.strip(JAVA_BLANKS) for element in text.split(",")]
     while len(elements) > 1 and not elements[-1]:
         elements.pop()
@@ -180,14 +183,15 @@ def _elements(text: str) -> list[str]:
 
 
 def _append(elements: list[str], added: list[str]) -> Iterable[str]:
-    # A dict keeps the order and finds members at once, however long the lists are; repeats in the base stay.
+    # A dict keeps the order and makes each lookup O(1), however long the lists are. Duplicates in the base list are
+    # kept.
     present = set(elements)
     fresh = dict.fromkeys(element for element in added if element not in present)
     return [*elements, *fresh]
 
 
 def _subtract(elements: list[str], removed: list[str]) -> Iterable[str]:
-    """Remove the first occurrence of each given element, as Kafka does with a list that holds one twice."""
+    """Remove the first occurrence of each given element, as Kafka does if the list has duplicates."""
     counts: dict[str, int] = {}
     for element in removed:
         counts[element] = counts.get(element, 0) + 1

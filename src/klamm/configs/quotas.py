@@ -1,6 +1,6 @@
-"""Client quotas (KIP-546): whom they are for, what may be set, whom a filter means, which one counts for a client.
+"""Client quotas (KIP-546): entities, validation of changes, filters, and the quota that applies to a client.
 
-Texts of errors are those of Kafka's ClientQuotaControlManager and ClientQuotasImage, so that its tools read alike.
+Error texts are those of Kafka's ClientQuotaControlManager and ClientQuotasImage, so that Kafka's tools show the same.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
 QuotaEntity: TypeAlias = "tuple[tuple[str, str | None], ...]"
-"""(type, name) pairs in the order of ENTITY_TYPES; the name None means the default one."""
+"""Quota entity: (type, name) pairs in the order of ENTITY_TYPES. The name None means the default entity of its type."""
 
 QUOTA_RESOURCE: Final = "QUOTA"
-"""What the name of an entity begins with in the history of changes."""
+"""Prefix of a quota entity's name in the history of changes."""
 _DEFAULT: Final = "<default>"
 _ESCAPES: Final = {ord(char): quote(char, safe="") for char in "%,<"}
 
@@ -32,7 +32,7 @@ MATCH_EXACT: Final = 0
 MATCH_DEFAULT: Final = 1
 MATCH_SPECIFIED: Final = 2
 _LONG_MAX: Final = float(2**63 - 1)
-"""As a double, so that Long.MAX_VALUE itself passes."""
+"""Upper bound for LONG quotas as a double, so that Long.MAX_VALUE itself is accepted."""
 _INT_MAX: Final = 2**31 - 1
 _FRACTION: Final = 1e-6
 
@@ -40,16 +40,16 @@ _FRACTION: Final = 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quota:
     maximum: float | None
-    """Of a whole number; None: any number."""
+    """Upper bound of an integer quota. None means that any number is valid."""
     type_name: str
 
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
-"""Of the time of one processor."""
+"""Quota name: percentage of the time of one processor."""
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
-"""Partitions created and deleted."""
+"""Quota name: partitions created and deleted per second."""
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 _CLIENT_QUOTAS: Final = {
@@ -63,16 +63,16 @@ _IP_QUOTAS: Final = {CONNECTION_CREATION_RATE: _Quota(maximum=_INT_MAX, type_nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaChange:
-    """One quota of one entity."""
+    """Change of one quota of one entity."""
 
     name: str
     value: float | None
-    """None: no longer set."""
+    """New value. None means that the quota is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaComponent:
-    """What a filter wants of one entity type."""
+    """Condition of a filter on one entity type."""
 
     entity_type: str
     match_type: int
@@ -80,10 +80,11 @@ class QuotaComponent:
 
 
 def make_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
-    """Return an entity as it is stored.
+    """Return a quota entity in its stored form.
 
     Raises:
-        InvalidRequestError: Nothing, a type twice or unknown, or types that do not go together.
+        InvalidRequestError: The entity is empty, or a type is duplicate, unknown or not allowed together with another
+            one.
     """
     if not parts:
         raise InvalidRequestError("Invalid empty client quota entity")
@@ -108,17 +109,17 @@ def make_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 
 
 def quota_resource(entity: QuotaEntity) -> str:
-    """Return how the history of changes calls an entity: ``QUOTA:user=alice,client-id=<default>``."""
+    """Return the name of an entity in the history of changes, such as ``QUOTA:user=alice,client-id=<default>``."""
     return f"{QUOTA_RESOURCE}:" + ",".join(
         f"{entity_type}={_DEFAULT if name is None else name.translate(_ESCAPES)}" for entity_type, name in entity
     )
 
 
 def parse_quota_resource(name: str) -> QuotaEntity:
-    """Return the entity that is called so, without ``QUOTA:``.
+    """Return the entity for a name from the history of changes, without its prefix ``QUOTA:``.
 
     Raises:
-        InvalidRequestError: Nothing can be called so.
+        InvalidRequestError: The text is not the name of a quota entity.
     """
     parts: list[tuple[str, str | None]] = []
     for part in name.split(","):
@@ -130,10 +131,10 @@ def parse_quota_resource(name: str) -> QuotaEntity:
 def plan_quotas(
     entity: QuotaEntity, current: Mapping[str, float], operations: Sequence[QuotaChange]
 ) -> tuple[QuotaChange, ...]:
-    """Return what changes for an entity, all or nothing.
+    """Return the changes of an entity's quotas. Either all apply or none.
 
     Raises:
-        InvalidRequestError: A quota twice, unknown for this entity, or a value that cannot be.
+        InvalidRequestError: A quota appears twice or is unknown for this entity, or a value is invalid.
     """
     quotas = _IP_QUOTAS if entity[0][0] == IP else _CLIENT_QUOTAS
     seen: set[str] = set()
@@ -151,11 +152,12 @@ def plan_quotas(
 
 
 def check_filter(components: Sequence[QuotaComponent]) -> None:
-    """Check what a description is asked with.
+    """Check the filter of a DescribeClientQuotas request.
 
     Raises:
-        InvalidRequestError: A type that is empty or stands twice, a match that contradicts its type, an ip with others.
-        UnsupportedVersionError: A type that nobody knows.
+        InvalidRequestError: A type is empty or appears twice, a match string contradicts its match type, or ip is
+            combined with another type.
+        UnsupportedVersionError: A type is unknown.
     """
     seen: set[str] = set()
     for component in components:
@@ -184,7 +186,7 @@ def check_filter(components: Sequence[QuotaComponent]) -> None:
 
 
 def matches(entity: QuotaEntity, components: Sequence[QuotaComponent], *, strict: bool) -> bool:
-    """Tell whether a filter means an entity; strictly: and no type besides."""
+    """Return whether a filter matches an entity. A strict filter rejects entities with additional types."""
     parts = dict(entity)
     if strict and len(parts) != len(components):
         return False
@@ -198,18 +200,18 @@ def matches(entity: QuotaEntity, components: Sequence[QuotaComponent], *, strict
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
-    """The quota that counts for a client."""
+    """The quota that applies to a client."""
 
     value: float
-    """Per second."""
+    """Limit per second."""
     shared_by: tuple[str | None, str | None]
-    """User and client id that use it up together; None where it does not matter."""
+    """User and client id that share the limit. None for either means that it does not matter."""
 
 
 def find_limit(
     quotas: Mapping[QuotaEntity, Mapping[str, float]], name: str, user: str, client_id: str
 ) -> QuotaLimit | None:
-    """Return the most specific quota of a client, in the order of KIP-55 (Kafka's DefaultQuotaCallback)."""
+    """Return the most specific quota of a client, in the precedence of KIP-55 (Kafka's DefaultQuotaCallback)."""
     for entity, shared_by in (
         (((USER, user), (CLIENT_ID, client_id)), (user, client_id)),
         (((USER, user), (CLIENT_ID, None)), (user, client_id)),
@@ -227,7 +229,7 @@ def find_limit(
 
 
 def find_address_limit(quotas: Mapping[QuotaEntity, Mapping[str, float]], address: str) -> float | None:
-    """Return how many connections an address may make in a second; None without a quota."""
+    """Return the limit of new connections per second for an IP address, or None without a quota."""
     for entity in (((IP, address),), ((IP, None),)):
         value = quotas.get(entity, {}).get(CONNECTION_CREATION_RATE)
         if value is not None:
@@ -239,7 +241,7 @@ def _check(quotas: Mapping[str, _Quota], name: str, value: float) -> None:
     quota = quotas.get(name)
     if quota is None:
         raise InvalidRequestError(f"Invalid configuration key {name}")
-    if not value > 0:  # neither is what is no number
+    if not value > 0:  # written so that NaN is rejected too
         raise InvalidRequestError(f"Quota {name} must be greater than 0")
     if quota.maximum is None:
         return
@@ -250,6 +252,6 @@ def _check(quotas: Mapping[str, _Quota], name: str, value: float) -> None:
 
 
 def _is_host(text: str) -> bool:
-    """Tell whether an address or a host name can look so; nobody is asked whether there is one."""
+    """Return whether a text has only characters valid in IP addresses and host names. The name is not resolved."""
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-:%_")
     return bool(text) and set(text) <= allowed

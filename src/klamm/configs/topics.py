@@ -1,4 +1,4 @@
-"""What may be set on a topic (Kafka's ``LogConfig.validate``)."""
+"""Rules for topic configs (Kafka's ``LogConfig.validate``)."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ _REMOTE_STORAGE = "remote.storage.enable"
 
 
 def refuse_topic_list(operation: ConfigOperation, name: str) -> KafkaApiError:
-    """Return the error for APPEND or SUBTRACT on a config that is no list: INVALID_REQUEST, as KIP-339 says."""
+    """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
     return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSchema:
-    """The configs of one topic."""
+    """Schema of the configs of one topic."""
 
     topic: str
     layers: BrokerLayers
-    """Where the values come from that the topic does not set."""
+    """Config layers that provide the values that the topic does not set."""
 
     def is_list(self, name: str) -> bool:
-        """Tell whether a config takes APPEND and SUBTRACT."""
+        """Return whether a config is a list, which APPEND and SUBTRACT require."""
         definition = topic_configs().get_definition(name)
         return definition is not None and definition.config_type is ConfigType.LIST
 
     def list_in_force(self, name: str) -> str | None:
-        """Return a list's value in force for a topic that does not set it."""
+        """Return the list value in force for a topic that does not set the config."""
         return self.layers.list_in_force(name)
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT on what is no list."""
+        """Return the error for APPEND or SUBTRACT on a config that is not a list."""
         return refuse_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
-        """Check the topic's name, then names, then values of what is touched, then what must fit together.
+        """Check the topic name, then the config names, then the touched values, then consistency between configs.
 
-        Values that the topic had before were checked when they were set.
+        Values that the topic already had were checked when they were set.
 
         Raises:
-            InvalidRequestError: The name is empty.
-            InvalidTopicError: The name cannot be a topic's.
-            InvalidConfigError: A config does not exist or its value is wrong.
+            InvalidRequestError: The topic name is empty.
+            InvalidTopicError: The topic name is invalid.
+            InvalidConfigError: A config does not exist or its value is invalid.
         """
         if not self.topic:
             raise InvalidRequestError("Default topic resources are not allowed.")
@@ -85,10 +85,10 @@ class TopicSchema:
 
 
 def parse_topic_configs(configs: Mapping[str, str]) -> dict[str, ConfigValue]:
-    """Read topic configs: first all names are checked, then the values in Kafka's own order.
+    """Parse topic configs. All names are checked first, then the values in Kafka's order.
 
     Raises:
-        InvalidConfigError: A config does not exist or its value is wrong.
+        InvalidConfigError: A config does not exist or its value is invalid.
     """
     table = topic_configs()
     unknown = [name for name in configs if name not in table]
@@ -101,13 +101,13 @@ def parse_topic_configs(configs: Mapping[str, str]) -> dict[str, ConfigValue]:
 def validate_topic_configs(
     topic: str, configs: Sequence[tuple[str, str | None]], layers: BrokerLayers
 ) -> dict[str, str]:
-    """Check the configs that a topic is to be created with.
+    """Check the configs of a topic in a CreateTopics request.
 
     Returns:
-        What the topic sets; of a config that is given twice the last value, as in Kafka.
+        The configs that the topic sets. For a name that appears twice, the last value counts, as in Kafka.
 
     Raises:
-        InvalidConfigError: A null value, an unknown config or a wrong value.
+        InvalidConfigError: A value is null or invalid, or a config does not exist.
     """
     given = dict(configs)
     nulls = [name for name, value in given.items() if value is None]

@@ -1,4 +1,4 @@
-"""Checks of single values, built from the notation that Kafka's own documentation of a config uses."""
+"""Validators of single config values, built from the notation in Kafka's config documentation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from klamm.configs.values import ConfigValue, invalid_value
 from klamm.protocol.types import ConfigType
 
 Check: TypeAlias = Callable[[str, ConfigValue], None]
-"""Takes the config's name and its typed value; raises InvalidConfigError."""
+"""A validator: takes the config's name and its typed value, raises InvalidConfigError."""
 
 _RANGE = re.compile(r"\[(?P<least>-?[\d.]+),\.\.\.(?:,(?P<most>-?[\d.]+))?\]")
 _WORDS = re.compile(r"(?P<any_case>\(case insensitive\) )?\[(?P<words>[^\[\]]+)\]")
@@ -26,10 +26,10 @@ _ISO_DURATION = re.compile(
 
 
 def build_check(notation: str | None, config_type: ConfigType) -> Check | None:
-    """Return the check that a notation such as ``[0,...]`` or ``[compact, delete]`` stands for; None for no limit.
+    """Return the validator for a notation such as ``[0,...]`` or ``[compact, delete]``; None if it sets no limit.
 
     Raises:
-        ValueError: The notation is unknown: the table of configs is wrong.
+        ValueError: The notation is unknown, so the config table is wrong.
     """
     if notation is None:
         return None
@@ -89,7 +89,7 @@ def _not_empty(name: str, value: ConfigValue) -> None:
 
 
 def _anything(name: str, value: ConfigValue) -> None:
-    """Accept: the notation forbids only what text cannot be (null), or is checked where the config is used."""
+    """Accept any value. The notation excludes only null, or the value is checked where the config is used."""
 
 
 def _gzip_level(name: str, value: ConfigValue) -> None:
@@ -124,13 +124,13 @@ def _offset_reset(name: str, value: ConfigValue) -> None:
 
 
 def _parse_duration(text: str) -> timedelta | None:
-    """Read an ISO-8601 duration of days to seconds, as ``java.time.Duration.parse``; None when it is none."""
+    """Parse an ISO-8601 duration of days to seconds like ``java.time.Duration.parse``; return None if it is not one."""
     found = _ISO_DURATION.fullmatch(text)
     if found is None:
         return None
     sign, days, clock, hours, minutes, seconds, fraction = found.groups()
     parts = (days, hours, minutes, seconds)
-    # "P" and "PT" alone, or a T with nothing behind it, are no durations.
+    # "P" and "PT" alone, or a T at the end, are not valid durations.
     if not any(parts) or (clock is not None and not any(parts[1:])):
         return None
     try:

@@ -1,6 +1,6 @@
-"""Config values: from text to a typed value and back, by the rules of Kafka's ``ConfigDef`` and of Java's numbers.
+"""Config values: parsing and formatting by the rules of Kafka's ``ConfigDef`` and of Java's number types.
 
-A typed value is a bool, an int, a float, a str or, for lists, a tuple of str.
+A typed value is a bool, int, float or str, or a tuple of str for a list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from klamm.protocol.types import ConfigType
 ConfigValue: TypeAlias = bool | int | float | str | tuple[str, ...]
 
 JAVA_BLANKS = "".join(map(chr, range(0x21)))
-"""What Java's ``String.trim`` takes away: everything up to and with the space."""
+"""Characters that Java's ``String.trim`` removes: all up to and including the space."""
 
 _BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -23,23 +23,23 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?=[fFdD]?$)", 
 _HEXADECIMAL = re.compile(r"[+-]?0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*[pP][+-]?\d+(?=[fFdD]?$)", re.ASCII)
 _NOT_FINITE = {"NaN": "nan", "+NaN": "nan", "-NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "-Infinity": "-inf"}
 
-# Outside these Java writes a double in scientific notation.
+# Range in which Java formats a double without an exponent.
 _LEAST_PLAIN = 1e-3
 _LEAST_SCIENTIFIC = 1e7
 
 
 def invalid_value(name: str, value: object, reason: str) -> InvalidConfigError:
-    """Return the error of Kafka's ``ConfigException(name, value, message)``, to be raised."""
+    """Return the error of Kafka's ``ConfigException(name, value, message)``. The caller raises it."""
     return InvalidConfigError(f"Invalid value {java_text(value)} for configuration {name}: {reason}")
 
 
 def parse_value(name: str, text: str, config_type: ConfigType) -> ConfigValue:
-    """Read a value as its type.
+    """Parse a value as the given type.
 
-    Blanks around it are taken away first; what is not of the type is shown in the error with them.
+    Surrounding blanks are stripped first; error messages show the text unstripped.
 
     Raises:
-        InvalidConfigError: The text is no value of this type.
+        InvalidConfigError: The text is not a value of this type.
     """
     trimmed = text.strip(JAVA_BLANKS)
     if config_type in _BITS:
@@ -59,17 +59,17 @@ def parse_value(name: str, text: str, config_type: ConfigType) -> ConfigValue:
 
 
 def split_list(trimmed: str) -> tuple[str, ...]:
-    """Split a comma list as Kafka parses one: blanks around commas go, empty elements stay, "" has no element."""
+    """Split a comma-separated list like Kafka: without blanks, with empty elements; "" has no elements."""
     return tuple(_LIST_COMMA.split(trimmed)) if trimmed else ()
 
 
 def parse_java_int(text: str) -> int | None:
-    """Read a number as Java's ``Integer.parseInt`` does (signs and leading zeros pass); None when it is none."""
+    """Parse an integer like Java's ``Integer.parseInt``, with sign and leading zeros; return None if it is not one."""
     return _integer(text, ConfigType.INT)
 
 
 def format_value(value: ConfigValue) -> str:
-    """Write a typed value as Kafka describes it."""
+    """Format a typed value as Kafka describes it."""
     if isinstance(value, str):
         return value
     if isinstance(value, tuple):
@@ -78,7 +78,7 @@ def format_value(value: ConfigValue) -> str:
 
 
 def java_text(value: object) -> str:
-    """Write a value as Java's ``String.valueOf`` does; Kafka puts it so into error messages."""
+    """Format a value like Java's ``String.valueOf``, as Kafka's error messages do."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -96,7 +96,7 @@ def _parse_integer(name: str, text: str, trimmed: str, config_type: ConfigType) 
 
 
 def _integer(text: str, config_type: ConfigType) -> int | None:
-    # The length guard keeps int() away from megabytes of digits; leading zeros beyond it are nobody's number.
+    # The length limit protects int() from megabytes of digits. No real value has so many leading zeros.
     if len(text) > 1000 or _INTEGER.fullmatch(text) is None:  # noqa: PLR2004
         return None
     number, limit = int(text), 1 << _BITS[config_type]
@@ -122,7 +122,8 @@ def _java_double(value: float) -> str:
     if value in {float("inf"), float("-inf")}:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0 or _LEAST_PLAIN <= abs(value) < _LEAST_SCIENTIFIC:
-        # repr() is the shortest text that reads back as this double, with a point; it turns scientific only below 1e-4.
+        # repr() returns the shortest text that parses back to this double, with a decimal point. It uses an exponent
+        # only below 1e-4.
         return repr(value)
     digits, _, exponent = f"{value!r}".partition("e")
     if not exponent:

@@ -49,7 +49,7 @@ def test_a_user_that_is_named_has_to_be_the_one_who_logged_in() -> None:
     """K649-35."""
     both: list[tuple[str, int, str | None]] = [("user", 0, "alice"), ("client-id", 0, "app1")]
     assert asking_entity(both, principal_name="alice", header_client_id=None) == of_client("alice", "app1")
-    with pytest.raises(InvalidRequestError, match="bob cannot ask for the configs of user alice"):
+    with pytest.raises(InvalidRequestError, match="bob cannot request the configs of user alice"):
         asking_entity(both, principal_name="bob", header_client_id=None)
 
 

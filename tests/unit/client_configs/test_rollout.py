@@ -103,7 +103,7 @@ def test_a_roll_out_after_a_complete_one_keeps_the_value_that_every_client_has()
 
 
 def test_one_client_id_cannot_be_rolled_out_to_in_part() -> None:
-    with pytest.raises(InvalidRequestError, match="percent"):
+    with pytest.raises(InvalidRequestError, match="for a user without a client id"):
         plan({}, ("rollout.acks", "10:all"), client_id="app")
 
 

@@ -1,4 +1,4 @@
-"""Guards written in Python (KIP-108, and what KIP-201 wished for).
+"""Policies in Python for topics and configs (KIP-108, and the extensions that KIP-201 proposed).
 
 A policy is a class named by ``create.topic.policy.class.name``, ``alter.config.policy.class.name``,
 ``create.partitions.policy.class.name`` or ``delete.topic.policy.class.name``::
@@ -10,7 +10,8 @@ A policy is a class named by ``create.topic.policy.class.name``, ``alter.config.
             if (topic_details.num_partitions or 3) < 3:
                 raise PolicyViolationError(f"{topic_details.topic}: at least 3 partitions, please")
 
-``klamm.policy.testing`` helps to test one; ``klamm.policy.rules`` has one that a file configures.
+``klamm.policy.testing`` has helpers for unit tests of a policy. ``klamm.policy.rules`` has a policy that is configured
+by a file, without code.
 """
 
 from klamm.policy.base import AlterConfigPolicy, CreatePartitionsPolicy, CreateTopicPolicy, DeleteTopicPolicy, Policy
@@ -24,7 +25,7 @@ from klamm.policy.details import (
 from klamm.policy.errors import PolicyFailedError, PolicyLoadError, PolicyTimeoutError
 from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
 
-# The names that KIP-108 has, for who writes a policy after it.
+# The names used in KIP-108, for authors who follow the KIP.
 InvalidRequestException = InvalidRequestError
 PolicyViolationException = PolicyViolationError
 

@@ -1,4 +1,4 @@
-"""What a policy looks like."""
+"""Base classes of policies."""
 
 from __future__ import annotations
 
@@ -12,85 +12,89 @@ if TYPE_CHECKING:
 
 
 class Policy(ABC):  # noqa: B024 -- what is abstract is what its kinds validate
-    """What all policies have in common.
+    """Base class of all policies.
 
-    The broker makes one instance, without arguments, on a thread of the policy's own; everything that happens to the
-    instance happens there, one call at a time, unless it only computes. Inheriting is a convenience: any class with a
-    ``validate`` will do.
+    The broker creates one instance, without arguments, on a thread dedicated to the policy. All methods are called on
+    that thread, one at a time, unless the policy sets ``only_computes``. Inheriting is optional: any class with a
+    ``validate`` method works.
 
-    A class that several properties name is one instance. It has one ``validate``, which tells by the type of its
-    argument what it is asked, or a method for each kind: ``validate_create_topic``, ``validate_alter_config``,
+    A class that several properties name has only one instance. It has either one ``validate``, which checks the type of
+    its argument, or one method per kind of request: ``validate_create_topic``, ``validate_alter_config``,
     ``validate_create_partitions``, ``validate_delete_topic``.
 
-    When the module changes or the broker gets SIGHUP, a new instance takes over; so it does after a call that took
-    longer than ``policy.timeout.ms``. A policy may name further files to be watched in ``watched_files``.
+    A new instance replaces the old one when the module changes, when the broker receives SIGHUP, and after a call that
+    exceeded ``policy.timeout.ms``. A policy can list further files to watch in ``watched_files``.
     """
 
     only_computes: bool = False
-    """Whether ``validate`` does nothing but compute, in microseconds: no files, no network, no locks, no sleep.
+    """Whether ``validate`` only computes, within microseconds: no files, no network, no locks, no sleep.
 
-    The broker then calls it where it decides, on its event loop, which waits for it whatever happens, and saves the way
-    to the policy's thread; ``configure`` and ``close`` stay there. After a call that took milliseconds it is asked on
-    its thread like others. May be decided in ``configure``.
+    The broker then calls it directly on its event loop, which it blocks, and saves the hop to the policy's thread.
+    ``configure`` and ``close`` still run on the thread. After a call that took milliseconds, the broker calls the
+    policy on its thread like any other. May be set in ``configure``.
     """
 
     def configure(self, configs: Mapping[str, Any]) -> None:  # noqa: B027 -- optional
-        """Take the broker's properties; called once, before anything else.
+        """Configure the policy with the broker's properties. Called once, before any other method.
 
-        An exception keeps the broker from starting, and a reloaded policy from taking over.
+        An exception prevents the broker from starting, or a reloaded policy from replacing the current one.
         """
 
     def close(self) -> None:  # noqa: B027 -- optional
-        """Let go of what ``configure`` took; called once, when the instance has served."""
+        """Release the resources acquired in ``configure``. Called once, when the instance is no longer used."""
 
 
 class CreateTopicPolicy(Policy):
-    """Decides whether a topic may be created (KIP-108); named by ``create.topic.policy.class.name``."""
+    """Policy that decides whether a topic may be created (KIP-108); named by ``create.topic.policy.class.name``."""
 
     @abstractmethod
     def validate(self, topic_details: TopicDetails) -> None:
-        """Return to allow, raise to refuse.
+        """Return to allow the request, raise to reject it.
 
         Raises:
-            PolicyViolationError: The client is told POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: The client is told INVALID_REQUEST (42) with the message, as KIP-108 has it.
+            PolicyViolationError: Rejects the request. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Rejects the request. The client receives INVALID_REQUEST (42) with the message, as in
+                KIP-108.
         """
 
 
 class AlterConfigPolicy(Policy):
-    """Decides whether configs may change; named by ``alter.config.policy.class.name``. Loggers are not its business."""
+    """Policy that decides whether configs may change; named by ``alter.config.policy.class.name``.
+
+    Not asked for loggers.
+    """
 
     @abstractmethod
     def validate(self, alter_config_details: AlterConfigDetails) -> None:
-        """Return to allow, raise to refuse everything that the request wants of this resource.
+        """Return to allow the request, raise to reject all changes of this resource in the request.
 
         Raises:
-            PolicyViolationError: The client is told POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: The client is told INVALID_REQUEST (42) with the message.
+            PolicyViolationError: Rejects the changes. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Rejects the changes. The client receives INVALID_REQUEST (42) with the message.
         """
 
 
 class CreatePartitionsPolicy(Policy):
-    """Decides whether a topic may grow; named by ``create.partitions.policy.class.name``."""
+    """Policy that decides whether a topic may get more partitions; named by ``create.partitions.policy.class.name``."""
 
     @abstractmethod
     def validate(self, create_partitions_details: CreatePartitionsDetails) -> None:
-        """Return to allow, raise to refuse.
+        """Return to allow the request, raise to reject it.
 
         Raises:
-            PolicyViolationError: The client is told POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: The client is told INVALID_REQUEST (42) with the message.
+            PolicyViolationError: Rejects the request. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Rejects the request. The client receives INVALID_REQUEST (42) with the message.
         """
 
 
 class DeleteTopicPolicy(Policy):
-    """Decides whether a topic may be deleted; named by ``delete.topic.policy.class.name``."""
+    """Policy that decides whether a topic may be deleted; named by ``delete.topic.policy.class.name``."""
 
     @abstractmethod
     def validate(self, delete_topic_details: DeleteTopicDetails) -> None:
-        """Return to allow, raise to refuse.
+        """Return to allow the request, raise to reject it.
 
         Raises:
-            PolicyViolationError: The client is told POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: The client is told INVALID_REQUEST (42) with the message.
+            PolicyViolationError: Rejects the request. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Rejects the request. The client receives INVALID_REQUEST (42) with the message.
         """

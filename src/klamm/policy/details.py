@@ -1,4 +1,4 @@
-"""What a policy sees of a request. Everything is read-only: a policy decides, it does not change."""
+"""Request details passed to policies. All of them are read-only: a policy decides, it does not change the request."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class TopicDetails:
-    """A topic that is about to be created (KIP-108). Positional in the KIP's order: tests of policies build one.
+    """A topic about to be created (KIP-108). Arguments may be positional, in the KIP's order, for tests of policies.
 
     Either the two numbers are given or the assignments, never both.
     """
 
     topic: str
     num_partitions: int | None
-    """None when the request names the brokers itself; the broker's default is filled in already."""
+    """Number of partitions, with the broker's default filled in. None if the request assigns replicas."""
     replication_factor: int | None
-    """None when the request names the brokers itself; the broker's default is filled in already."""
+    """Replication factor, with the broker's default filled in. None if the request assigns replicas."""
     replicas_assignments: Mapping[int, Sequence[int]] | None
-    """Broker ids by partition, the leader first; None when the broker places the replicas."""
+    """Broker ids by partition, the leader first. None if the broker assigns the replicas."""
     configs: Mapping[str, str]
-    """Only what the request sets; the broker's defaults come with ``configure``."""
+    """Only the configs that the request sets. ``defaults`` has the broker's defaults."""
     principal: str | None = None
-    """Who asks, ``Type:name``; None when the broker does not say."""
+    """Requesting principal as ``Type:name``. None if the broker does not provide it."""
     client_id: str | None = None
-    """What the client calls itself; None when it does not."""
+    """Client id of the request. None if the client sends none."""
     listener: str | None = None
-    """The name of the listener that the request came through."""
+    """Name of the listener that received the request."""
     validate_only: bool = False
-    """Whether nothing will be created either way."""
+    """Whether the request only validates and creates nothing."""
     defaults: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    """The broker's value of every topic config, which is in force where ``configs`` sets none; empty when unknown."""
+    """The broker's value of every topic config, in force where ``configs`` does not set one. Empty if unknown."""
 
     def __post_init__(self) -> None:
-        """Keep read-only copies of what the caller passed."""
+        """Replace the caller's mappings with read-only copies."""
         if self.replicas_assignments is not None:
             frozen = {partition: tuple(brokers) for partition, brokers in self.replicas_assignments.items()}
             object.__setattr__(self, "replicas_assignments", MappingProxyType(frozen))
@@ -51,84 +51,85 @@ class TopicDetails:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigDetails:
-    """A change of configs that is about to be made."""
+    """A change of configs about to be made."""
 
     resource_type: str
-    """Kafka's word: TOPIC, BROKER, GROUP or CLIENT_METRICS."""
+    """Kafka's name of the resource type: TOPIC, BROKER, GROUP or CLIENT_METRICS."""
     resource_name: str
-    """For BROKER ``""`` when the cluster's default is meant."""
+    """Name of the resource. For BROKER, ``""`` means the cluster-wide default."""
     configs: Mapping[str, str | None]
-    """What the request alters; None for what it removes. What a replacing AlterConfigs removes by not naming it is
-    not here."""
+    """Configs that the request names, with None for removed ones. Configs that a replacing AlterConfigs removes by
+    omission are not included; see ``removed``.
+    """
     result: Mapping[str, str]
-    """Everything that is set on the resource then."""
+    """All configs set on the resource after the change."""
     principal: str | None = None
-    """Who asks, ``Type:name``."""
+    """Requesting principal as ``Type:name``."""
     client_id: str | None = None
-    """What the client calls itself; None when it does not."""
+    """Client id of the request. None if the client sends none."""
     listener: str | None = None
-    """The name of the listener that the request came through."""
+    """Name of the listener that received the request."""
     validate_only: bool = False
-    """Whether nothing will be changed either way."""
+    """Whether the request only validates and changes nothing."""
     removed: frozenset[str] = frozenset()
-    """Configs that are set on the resource now and no longer then, also those that a replacing AlterConfigs drops."""
+    """Configs that are set before the change but not after it, including those that a replacing AlterConfigs drops."""
     defaults: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    """For TOPIC the broker's value of every config, which is in force where ``result`` sets none; else empty."""
+    """For TOPIC, the broker's value of every config, in force where ``result`` does not set one. Otherwise empty."""
 
     def __post_init__(self) -> None:
-        """Keep read-only copies of what the caller passed."""
+        """Replace the caller's mappings with read-only copies."""
         object.__setattr__(self, "configs", MappingProxyType(dict(self.configs)))
         object.__setattr__(self, "result", MappingProxyType(dict(self.result)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsDetails:
-    """A topic that is about to get more partitions."""
+    """A topic about to get more partitions."""
 
     topic: str
     topic_id: UUID | None = None
-    """None in tests that do not care."""
+    """Id of the topic. None only in tests that do not set it."""
     num_partitions: int
-    """How many there are."""
+    """Current number of partitions."""
     new_num_partitions: int
-    """How many there will be."""
+    """Requested number of partitions."""
     replication_factor: int = 1
-    """Replicas of each partition."""
+    """Number of replicas of each partition."""
     new_assignments: Sequence[Sequence[int]] | None = None
-    """Broker ids of each added partition, the leader first; None when the broker places the replicas."""
+    """Broker ids of each added partition, the leader first. None if the broker assigns the replicas."""
     principal: str | None = None
-    """Who asks, ``Type:name``."""
+    """Requesting principal as ``Type:name``."""
     client_id: str | None = None
-    """What the client calls itself; None when it does not."""
+    """Client id of the request. None if the client sends none."""
     listener: str | None = None
-    """The name of the listener that the request came through."""
+    """Name of the listener that received the request."""
     validate_only: bool = False
-    """Whether nothing will be added either way."""
+    """Whether the request only validates and adds nothing."""
 
     def __post_init__(self) -> None:
-        """Keep read-only copies of what the caller passed."""
+        """Replace the caller's mappings with read-only copies."""
         if self.new_assignments is not None:
             object.__setattr__(self, "new_assignments", tuple(map(tuple, self.new_assignments)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicDetails:
-    """A topic that is about to be deleted with all that is in it."""
+    """A topic about to be deleted with all its records."""
 
     topic: str
     topic_id: UUID | None = None
-    """None in tests that do not care."""
+    """Id of the topic. None only in tests that do not set it."""
     num_partitions: int = 1
     replication_factor: int = 1
     principal: str | None = None
-    """Who asks, ``Type:name``."""
+    """Requesting principal as ``Type:name``."""
     client_id: str | None = None
-    """What the client calls itself; None when it does not."""
+    """Client id of the request. None if the client sends none."""
     listener: str | None = None
-    """The name of the listener that the request came through."""
+    """Name of the listener that received the request."""
 
 
 Details: TypeAlias = TopicDetails | AlterConfigDetails | CreatePartitionsDetails | DeleteTopicDetails
 
 RequestMetadata = TopicDetails
-"""The name that shipped Kafka gives it."""
+"""Name of ``TopicDetails`` in released Kafka."""

@@ -1,4 +1,4 @@
-"""What goes wrong with policies themselves."""
+"""Errors of the policies themselves."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 
 class PolicyLoadError(Exception):
-    """A policy that is asked for cannot be had: the broker must not start. The message names the property."""
+    """A configured policy cannot be loaded, so the broker must not start. The message names the property."""
 
 
 class PolicyFailedError(KafkaApiError):
-    """A policy broke instead of deciding. The client learns no more than that; the cause is in the log."""
+    """A policy failed instead of deciding. The client receives no details; the cause is in the log."""
 
     error_code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class PolicyTimeoutError(KafkaApiError):
-    """A policy took too long to decide, so nothing happens. No code that makes clients try again by themselves."""
+    """A policy exceeded its time limit, so the request was not applied. The code is one that clients do not retry."""
 
     error_code = ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,4 +1,4 @@
-"""Which modules beside a policy it is made of: what it imports from its own directory, and what those import."""
+"""Discovery of the modules that a policy consists of: those it imports from its own directory, and their imports."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _SHARED_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages"})
-"""Where neighbours have nothing to do with each other."""
+"""Directories whose modules are unrelated to each other."""
 _NEVER: Final = "klamm"
-"""Its classes must stay the same: a refusal is told by its class."""
+"""Package that is never reloaded: its classes must stay identical, because a rejection is recognized by its class."""
 
 
 def source_of(module: ModuleType) -> Path | None:
-    """Return the file that a module is written in; None when there is none."""
+    """Return the source file of a module, or None if it has none."""
     origin = getattr(module, "__file__", None)
     return Path(origin) if origin is not None and origin.endswith(".py") else None
 
 
 def own_modules(module: ModuleType) -> Mapping[str, Path]:
-    """Return the modules that are imported from the directory of a module or of its package, by name.
+    """Return the modules that a module imports from its own directory or package, by name.
 
-    Each stands behind those that it imports itself. Modules of a package count when they are of the same package; a
-    package's own ``__init__`` does not. A source that cannot be read or parsed ends the search there.
+    Each module follows those that it imports. For a module in a package, only modules of the same package count,
+    without ``__init__``. A source that cannot be read or parsed ends the search there.
     """
     found: dict[str, Path] = {}
     source = source_of(module)
@@ -46,7 +46,7 @@ def _collect(name: str, source: Path, *, root: Path, package: str | None, found:
         path = _own_source(imported, root, package)
         if path is not None and imported not in found and imported not in visited:
             visited.add(imported)
-            found[imported] = path  # keeps the search from going round in circles
+            found[imported] = path  # prevents endless recursion on circular imports
             _collect(imported, path, root=root, package=package, found=found)
             found[imported] = found.pop(imported)
 
@@ -63,7 +63,7 @@ def _own_source(name: str, root: Path, package: str | None) -> Path | None:
 
 
 def _imports(name: str, source: Path) -> Iterator[str]:
-    """Yield what may be the names of imported modules."""
+    """Iterate over possible names of imported modules."""
     try:
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""What a policy can be asked about, and the properties that say so."""
+"""Kinds of requests that a policy decides on, and the properties that configure policies."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 class PolicyMode(Enum):
-    """What a policy's refusal leads to. Values of ``<stem>.policy.mode``."""
+    """Effect of a policy's rejection. Values of ``<stem>.policy.mode``."""
 
     ENFORCE = "enforce"
-    """The client is refused."""
+    """The request is rejected."""
     AUDIT = "audit"
-    """It is counted and logged, and the request goes on."""
+    """The rejection is counted and logged, and the request proceeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyKind:
-    """One kind of request that a policy decides on; compared by identity, there are four."""
+    """One of the four kinds of requests that a policy decides on. Compared by identity."""
 
     stem: str
-    """What the properties of this kind begin with."""
+    """Prefix of the properties of this kind."""
     label: str
-    """The kind, at the start of a sentence."""
+    """Display name of the kind, capitalized."""
     method: str
-    """What a class that serves several kinds may have instead of ``validate``."""
+    """Name of the method for this kind, which a class for several kinds may have instead of ``validate``."""
 
     @property
     def class_key(self) -> str:
-        """The property that names the class."""
+        """Property that names the class."""
         return f"{self.stem}.policy.class.name"
 
     @property
     def class_keys(self) -> tuple[str, ...]:
-        """Every property that may name the class."""
+        """All properties that may name the class."""
         return (self.class_key, CREATE_TOPICS_POLICY) if self is CREATE_TOPIC else (self.class_key,)
 
     @property
     def mode_key(self) -> str:
-        """The property that says what a refusal leads to."""
+        """Property that sets the mode."""
         return f"{self.stem}.policy.mode"
 
 
@@ -63,21 +63,21 @@ KINDS: Final = (CREATE_TOPIC, ALTER_CONFIG, CREATE_PARTITIONS, DELETE_TOPIC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """A policy as the properties ask for it: one object, however many kinds it serves."""
+    """A policy configured by properties: one object, however many kinds it serves."""
 
     module: str
     class_name: str
     keys: Mapping[PolicyKind, str]
-    """By kind, the property that named the class."""
+    """The property that named the class, by kind."""
 
     @property
     def name(self) -> str:
-        """The class, ``module:Class``."""
+        """Name of the class as ``module:Class``."""
         return f"{self.module}:{self.class_name}"
 
     @property
     def origin(self) -> str:
-        """The property that named the class first, with its value."""
+        """The first property that named the class, with its value."""
         return f"{next(iter(self.keys.values()))}={self.name}"
 
 
@@ -85,7 +85,7 @@ def read_specs(properties: Mapping[str, str]) -> tuple[PolicySpec, ...]:
     """Return the policies that the properties name, in the order of ``KINDS``.
 
     Raises:
-        PolicyLoadError: A name that cannot be a class, or two names for one kind.
+        PolicyLoadError: A value is not a class name, or one kind has two different values.
     """
     found: dict[tuple[str, str], dict[PolicyKind, str]] = {}
     for kind in KINDS:
@@ -101,7 +101,7 @@ def read_specs(properties: Mapping[str, str]) -> tuple[PolicySpec, ...]:
 
 
 def read_modes(properties: Mapping[str, str]) -> dict[PolicyKind, PolicyMode]:
-    """Return the mode of every kind; ``enforce`` where the properties name none.
+    """Return the mode of every kind. The default is ``enforce``.
 
     Raises:
         PolicyLoadError: A mode is neither ``enforce`` nor ``audit``.
@@ -110,10 +110,10 @@ def read_modes(properties: Mapping[str, str]) -> dict[PolicyKind, PolicyMode]:
 
 
 def read_milliseconds(properties: Mapping[str, str], key: str) -> int:
-    """Return a duration of the properties in milliseconds, its default when it is not set.
+    """Return a duration from the properties in milliseconds, or its default if it is not set.
 
     Raises:
-        PolicyLoadError: The value is no number, or out of range.
+        PolicyLoadError: The value is not an integer or is out of range.
     """
     return int(str(_value(properties, key)))
 

@@ -1,4 +1,4 @@
-"""Finding the policy that the broker's properties name, and finding it anew when its module has changed."""
+"""Loading of the policies that the broker's properties name, and reloading of their modules after a change."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPolicy:
-    """A policy that is ready to be asked."""
+    """A configured policy, ready for use."""
 
     policy: object
     questions: Mapping[PolicyKind, Callable[[Any], None]]
-    """By kind, the method to be called with the details."""
+    """Method to call with the details of a request, by kind."""
     files: tuple[Path, ...]
-    """What it was made of: its module, those it imports from its own directory, and what it names in
-    ``watched_files``."""
+    """Files to watch: the policy's module, the modules it imports from its own directory, and its ``watched_files``."""
     only_computes: bool = False
-    """What the policy says of itself once it is configured."""
+    """Value of the policy's ``only_computes`` after it was configured."""
 
     def close(self) -> None:
-        """Close the policy when it can be closed; what it raises is raised."""
+        """Close the policy if it has a ``close`` method. Its exceptions propagate."""
         close = getattr(self.policy, "close", None)
         if close is not None:
             close()
@@ -43,40 +42,44 @@ class LoadedPolicy:
 
 @dataclass(slots=True)
 class FreshModules:
-    """Modules run anew from their sources, each once, beside the ones that serve until all is well.
+    """Modules reloaded from their sources, each once.
 
-    A module object of its own is filled, so that a module that fails half-way leaves the serving one as it was.
+    The old ones stay available until the new policy has been configured. Each source runs in a new module object, so a
+    module that fails half-way leaves the current one unchanged.
     """
 
     _replaced: dict[str, ModuleType] = field(default_factory=dict)
 
     def get(self, name: str) -> ModuleType:
-        """Return the module as its source is now, and with it what it imports beside it; raises whatever they raise."""
+        """Return the module reloaded from its source, after the modules that it imports from its own directory.
+
+        Exceptions of the modules propagate.
+        """
         current = sys.modules.get(name)
         if current is None or name in self._replaced:
             return importlib.import_module(name)
         for neighbour in own_modules(current):
             if neighbour not in self._replaced:
-                self._run_anew(neighbour, sys.modules[neighbour])
-        return self._run_anew(name, current)
+                self._reload(neighbour, sys.modules[neighbour])
+        return self._reload(name, current)
 
-    def _run_anew(self, name: str, current: ModuleType) -> ModuleType:
+    def _reload(self, name: str, current: ModuleType) -> ModuleType:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         module = importlib.util.module_from_spec(spec)
         self._replaced[name] = current
-        _put(name, module)  # dataclasses and pickle look their module up there
+        _put(name, module)  # dataclasses and pickle look up their module in sys.modules
         source = source_of(module)
         if source is None:
             spec.loader.exec_module(module)
         else:
-            # Not through the cache of compiled modules: it does not notice a change within a second.
+            # Bypass the bytecode cache: its timestamps miss a change within the same second.
             exec(compile(source.read_bytes(), source, "exec"), module.__dict__)  # noqa: S102 -- that is an import
         return module
 
     def undo(self) -> None:
-        """Put the modules back that served before."""
+        """Restore the previous modules."""
         for name, module in self._replaced.items():
             _put(name, module)
         self._replaced.clear()
@@ -96,16 +99,16 @@ def load_policy(
     fresh: FreshModules | None = None,
     advise: Callable[[str], None] = lambda _: None,
 ) -> LoadedPolicy:
-    """Make and configure one policy.
+    """Create and configure one policy.
 
     Args:
-        spec: Which, and for what.
-        properties: All of the broker's properties, handed to ``configure`` when the policy has one.
-        fresh: Where to take the module from when it is to be read anew; None takes what is imported.
-        advise: Called once per method with what the author should know: that it returns something, which nobody reads.
+        spec: The class and the kinds of requests.
+        properties: All properties of the broker, passed to ``configure`` if the policy has this method.
+        fresh: Source of reloaded modules. None uses modules that are already imported.
+        advise: Callback for advice to the policy's author, called at most once per method: a return value is ignored.
 
     Raises:
-        PolicyLoadError: No such class, or it is no policy, or making or configuring it fails.
+        PolicyLoadError: The class does not exist or is not a policy, or creating or configuring it failed.
     """
     policy_class, module = _find_class(spec, fresh)
     methods = {kind: _method(policy_class, kind, key) for kind, key in spec.keys.items()}
@@ -117,7 +120,7 @@ def load_policy(
         watched = [Path(file) for file in getattr(policy, "watched_files", ())]
         only_computes = bool(getattr(policy, "only_computes", False))
     except (Exception, SystemExit) as error:
-        raise PolicyLoadError(f"{spec.origin}: the policy cannot be set up: {_describe(error)}") from error
+        raise PolicyLoadError(f"{spec.origin}: cannot create or configure the policy: {_describe(error)}") from error
     source = source_of(module)
     return LoadedPolicy(
         policy=policy,
@@ -130,15 +133,21 @@ def load_policy(
 def _question(
     method: Callable[[Any], object], spec: PolicySpec, advise: Callable[[str], None]
 ) -> Callable[[Any], None]:
-    """Return what asks the policy; who answers False is told once that only raising refuses."""
-    is_told = False
+    """Return a function that asks the policy.
+
+    A first return value other than None triggers advice: only raising rejects.
+    """
+    is_advised = False
 
     def ask(details: Any) -> None:
-        nonlocal is_told
+        nonlocal is_advised
         answer = method(details)
-        if answer is not None and not is_told:
-            is_told = True
-            advise(f"{spec.origin}: it returned {reprlib.repr(answer)}, which allows; a policy refuses by raising")
+        if answer is not None and not is_advised:
+            is_advised = True
+            advise(
+                f"{spec.origin}: the policy returned {reprlib.repr(answer)}, which allows the request; to reject it,"
+                " raise PolicyViolationError"
+            )
 
     return ask
 
@@ -161,17 +170,17 @@ def _method(policy_class: type, kind: PolicyKind, key: str) -> str:
         method = getattr(policy_class, name, None)
         is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
         if is_async or inspect.isgeneratorfunction(method):
-            # Nobody would ever run it, so everything would be allowed.
+            # Its body would never run, so every request would be allowed.
             raise PolicyLoadError(
                 f"{key}={policy_class.__module__}:{policy_class.__qualname__}: {name} is"
-                f" {'an async function' if is_async else 'a generator'}; a policy has decided when it returns, so make"
-                " it a plain one"
+                f" {'an async function' if is_async else 'a generator'}, which is not supported:"
+                " make it a plain function"
             )
         if callable(method):
             return name
     raise PolicyLoadError(
         f"{key}={policy_class.__module__}:{policy_class.__qualname__}: the class has no method validate"
-        f" or {kind.method}, so it is no policy"
+        f" or {kind.method}, so it is not a policy"
     )
 
 

@@ -1,4 +1,7 @@
-"""Regular expressions over names: by RE2 in linear time, by Python's ``re`` where RE2 does not know what is asked."""
+"""Regular expressions for names.
+
+RE2 matches in linear time; Python's ``re`` handles patterns that RE2 does not support.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class NamePattern:
-    """A regular expression that a whole name matches or not. Names are ASCII, as those of topics are.
+    """Regular expression that matches a whole name. Names are ASCII, like topic names.
 
     Args:
-        pattern: As ``re`` understands it.
+        pattern: Pattern in the syntax of ``re``.
 
     Raises:
-        re.error: It is none.
+        re.error: The pattern is invalid.
     """
 
     def __init__(self, pattern: str) -> None:
         self.pattern: Final = pattern
         self._compiled = re.compile(pattern, re.ASCII)
         self._matches: Callable[[str], bool] | None = None
-        with contextlib.suppress(PatternError):  # look-around and the like: up to re
+        with contextlib.suppress(PatternError):  # look-around and the like, which only re supports
             self._matches = full_matcher(pattern)
 
     @property
     def is_linear(self) -> bool:
-        """Whether the time is bounded by the name's length; otherwise it is up to ``re``."""
+        """Whether matching takes linear time in the name's length. Patterns handled by ``re`` have no such bound."""
         return self._matches is not None
 
     def matches(self, name: str) -> bool:
-        """Tell whether the whole name matches."""
+        """Return whether the whole name matches."""
         return self._compiled.fullmatch(name) is not None if self._matches is None else self._matches(name)

@@ -1,4 +1,4 @@
-"""The file of ``RulesPolicy``: what may stand in it, and where it is wrong."""
+"""Parser for the file of ``RulesPolicy``, with errors that name the invalid place."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from klamm.policy.patterns import NamePattern
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# A "*" at the beginning or behind one literal character; that in a class, or behind one such as \d, is left alone.
+# A "*" at the start or after a literal character. A "*" in a character class or after an escape such as \d is not
+# matched.
 _GLOB: Final = re.compile(r"(?P<skip>\\[A-Za-z]\*?|\[\^?\]?[^\]]*\]\*?)|(?P<literal>\\[^A-Za-z]|[A-Za-z0-9_:-]|^)\*")
 ACTIONS: Final = ("create", "alter", "partitions", "delete")
 
 
 class RuleFileError(ValueError):
-    """The file cannot be used; the message names the place."""
+    """The rule file is invalid. The message names the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """A range of whole numbers, both ends included."""
+    """Range of integers, both ends included."""
 
     minimum: int | None = None
-    """None: no lower end."""
+    """Lower bound. None means no lower bound."""
     maximum: int | None = None
-    """None: no upper end."""
+    """Upper bound. None means no upper bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRule:
-    """What one config may be."""
+    """Rule for the value of one config."""
 
     is_required: bool = False
-    """Whether the topic must set it itself."""
+    """Whether the topic itself must set the config."""
     is_forbidden: bool = False
-    """Whether nobody may set it."""
+    """Whether the config must not be set."""
     bounds: Bounds = Bounds()
     one_of: tuple[str, ...] = ()
-    """The values allowed, of a list: the elements allowed; empty when any is."""
+    """Allowed values, or allowed elements of a list config. Empty means that all are allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +53,24 @@ class Rule:
 
     name: str
     topics: NamePattern | None = None
-    """Matches the whole name; None matches every topic."""
+    """Pattern for the whole topic name. None means every topic."""
     principals: tuple[NamePattern, ...] = ()
-    """Match the whole ``Type:name``; empty: everybody."""
+    """Patterns for the whole principal, ``Type:name``. Empty means every principal."""
     except_principals: tuple[NamePattern, ...] = ()
-    """Whom the rule does not concern, even so."""
+    """Patterns for principals that are exempt from the rule."""
     actions: tuple[str, ...] = ACTIONS
     naming: NamePattern | None = None
     partitions: Bounds = Bounds()
     replication_factor: Bounds = Bounds()
     configs: Mapping[str, ConfigRule] = field(default_factory=dict)
     only_configs: tuple[str, ...] | None = None
-    """The configs that may be set; None allows all, an empty list none."""
+    """Configs that may be set. None allows all, an empty list none."""
     forbids_deletion: bool = False
     remedy: str | None = None
-    """What every refusal says in the end; None: a remedy of the rule's kind."""
+    """Advice at the end of every rejection message. None means a default text for the violated part of the rule."""
 
     def concerns(self, action: str, topic: str, principal: str | None) -> bool:
-        """Tell whether the rule has a say; a principal that is not known is nobody's exception."""
+        """Return whether the rule applies. An unknown principal is never exempt."""
         if action not in self.actions or (self.topics is not None and not self.topics.matches(topic)):
             return False
         known = principal or ""
@@ -79,20 +80,20 @@ class Rule:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the rule decides in a time that grows with the names alone."""
+        """Whether all patterns of the rule match in linear time."""
         patterns = (self.topics, self.naming, *self.principals, *self.except_principals)
         return all(pattern is None or pattern.is_linear for pattern in patterns)
 
 
 def parse_rules(text: str, *, source: str) -> tuple[Rule, ...]:
-    """Read a file of rules.
+    """Parse a rule file.
 
     Args:
-        text: YAML.
-        source: The file's name, for messages.
+        text: YAML text.
+        source: File name for error messages.
 
     Raises:
-        RuleFileError: It is no YAML, or something in it is wrong.
+        RuleFileError: The text is not valid YAML, or an entry is invalid.
     """
     from klamm.strict_yaml import StrictYamlError, load_yaml  # noqa: PLC0415  # costs start-up time; only rules need it
 
@@ -112,22 +113,22 @@ def parse_rules(text: str, *, source: str) -> tuple[Rule, ...]:
 def _check_names(names: Sequence[str]) -> None:
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise RuleFileError(f"rules[{index}].name: {name!r} is the name of another rule already")
+            raise RuleFileError(f"rules[{index}].name: {name!r} is already the name of another rule")
 
 
 class _Table:
-    """A mapping of the document that knows where it stands."""
+    """Mapping of the document, with its place for error messages."""
 
     def __init__(self, value: Any, place: str) -> None:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise RuleFileError(f"{place or 'the document'}: expected a mapping with names, got {_shown(value)}")
+            raise RuleFileError(f"{place or 'the document'}: expected a mapping with string keys, got {_shown(value)}")
         self._value: dict[str, Any] = value
         self._place = place
 
     def only(self, *names: str) -> _Table:
         for name in self._value:
             if name not in names:
-                raise RuleFileError(f"{self.at(name)}: unknown, expected one of {', '.join(names)}")
+                raise RuleFileError(f"{self.at(name)}: unknown key, expected one of {', '.join(names)}")
         return self
 
     def at(self, name: str) -> str:
@@ -151,7 +152,7 @@ class _Table:
     def text(self, name: str) -> str:
         value = self._value.get(name)
         if not isinstance(value, str) or not value:
-            raise RuleFileError(f"{self.at(name)}: expected a text, got {_shown(value)}")
+            raise RuleFileError(f"{self.at(name)}: expected a string, got {_shown(value)}")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -160,8 +161,8 @@ class _Table:
             return ()
         values = value if isinstance(value, list) else [value]
         for index, entry in enumerate(values):
-            if not isinstance(entry, (str, int, float)):  # a bool is an int
-                raise RuleFileError(f"{self.at(name)}[{index}]: expected a text, got {_shown(entry)}")
+            if not isinstance(entry, (str, int, float)):  # bool is a subclass of int
+                raise RuleFileError(f"{self.at(name)}[{index}]: expected a string, got {_shown(entry)}")
         return tuple(str(entry).lower() if isinstance(entry, bool) else str(entry) for entry in values)
 
     def flag(self, name: str) -> bool:
@@ -173,7 +174,7 @@ class _Table:
     def number(self, name: str) -> int | None:
         value = self._value.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise RuleFileError(f"{self.at(name)}: expected a whole number, got {_shown(value)}")
+            raise RuleFileError(f"{self.at(name)}: expected an integer, got {_shown(value)}")
         return value
 
     def pattern(self, name: str) -> NamePattern | None:
@@ -184,7 +185,7 @@ class _Table:
         for index, text in enumerate(self.texts(name)):
             place = f"{self.at(name)}[{index}]"
             pattern = _pattern(text, place)
-            if ":" not in text and not text.startswith(".*"):  # it would match nobody
+            if ":" not in text and not text.startswith(".*"):  # it would never match a principal
                 raise RuleFileError(f"{place}: expected Type:name as in User:{text}, got {text!r}")
             found.append(pattern)
         return tuple(found)
@@ -228,10 +229,10 @@ def _bounds(table: _Table, name: str) -> Bounds:
 
 
 def _pattern(text: str, place: str) -> NamePattern:
-    """Read a regular expression; refuse a wildcard of shells, which would match something else.
+    """Parse a regular expression and reject a likely shell wildcard, which would match something else.
 
     Raises:
-        RuleFileError: It is no regular expression, or ``*`` repeats a single character as in ``prod-*``.
+        RuleFileError: The text is not a regular expression, or ``*`` repeats a single character as in ``prod-*``.
     """
     suggestion = _GLOB.sub(lambda found: found["skip"] or f"{found['literal']}.*", text)
     if suggestion != text:
@@ -242,7 +243,7 @@ def _pattern(text: str, place: str) -> NamePattern:
     try:
         return NamePattern(text)
     except re.error as error:
-        raise RuleFileError(f"{place}: {text!r} is no regular expression: {error}") from error
+        raise RuleFileError(f"{place}: {text!r} is not a valid regular expression: {error}") from error
 
 
 def _config_rules(table: _Table) -> dict[str, ConfigRule]:
@@ -263,10 +264,10 @@ def _only_configs(table: _Table) -> tuple[str, ...] | None:
 
 
 def _check_config_name(name: str, place: str) -> None:
-    if name not in topic_configs():  # a misspelt one would guard nothing, and could never be set
+    if name not in topic_configs():  # a misspelled config would protect nothing, and could never be set
         close = get_close_matches(name, topic_configs(), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise RuleFileError(f"{place}: no topic has such a config{hint}")
+        raise RuleFileError(f"{place}: not a topic config{hint}")
 
 
 def _config_rule(table: _Table) -> ConfigRule:

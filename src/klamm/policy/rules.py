@@ -1,4 +1,4 @@
-"""A policy that a small file configures, so that the usual rules need no code.
+"""Policy configured by a rule file, so that common rules need no code.
 
 Name it in any of the policy properties, and its file in ``policy.rules.file``::
 
@@ -21,11 +21,11 @@ Name it in any of the policy properties, and its file in ``policy.rules.file``::
         topics: "billing[.].*"
         deletion: forbidden
 
-Every rule that concerns the request must be kept. A rule judges the value that will be in force: where a topic does not
-set a config, the broker's default. A change of configs is judged by the configs it sets or removes, and by what is
-required afterwards; what was there before the rule came does not keep a topic from being changed otherwise.
+A request must satisfy every rule that applies to it. Rules check the value that will be in force: the broker's default
+if a topic does not set a config. For a change of configs, only the configs that it sets or removes are checked, plus
+``required``. A value from before the rule existed therefore does not block changes of other configs.
 
-Topics, names and principals are matched by regular expressions, the whole of them.
+Patterns for topics, names and principals are regular expressions that must match the whole text.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
     from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
 
 _UNLIMITED: Final = frozenset({"retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"})
-"""Configs in which -1 is more than any number."""
+"""Configs for which -1 means unlimited, and thus exceeds any number."""
 
 
 class RulesPolicy(Policy):
-    """Decides by a file of rules.
+    """Policy that decides by a rule file.
 
-    It only computes; but a file with a pattern that ``re`` alone can match takes as long as that takes, on its thread.
+    It sets ``only_computes`` unless the file has a pattern that only ``re`` supports. Such a pattern may take long, so
+    the policy then runs on its own thread.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class RulesPolicy(Policy):
         """Read the file that ``policy.rules.file`` names.
 
         Raises:
-            RuleFileError: It is not named, cannot be read, or is wrong.
+            RuleFileError: The property is not set, or the file cannot be read or is invalid.
         """
         name = str(configs.get(POLICY_RULES_FILE, "")).strip()
         if not name:
@@ -78,7 +79,7 @@ class RulesPolicy(Policy):
         self.only_computes = all(rule.is_linear for rule in self._rules)
 
     def validate_create_topic(self, details: TopicDetails) -> None:
-        """Raise PolicyViolationError for the first rule that the new topic breaks."""
+        """Raise PolicyViolationError for the first rule that the new topic violates."""
         assigned = details.replicas_assignments
         partitions = len(assigned) if assigned is not None else details.num_partitions or 1
         factors = dict.fromkeys(map(len, assigned.values())) if assigned else (details.replication_factor or 1,)
@@ -96,7 +97,10 @@ class RulesPolicy(Policy):
                 _check_config(rule, topic, key, wanted, value, is_set=key in details.configs)
 
     def validate_alter_config(self, details: AlterConfigDetails) -> None:
-        """Raise PolicyViolationError for the first rule that the change of a topic breaks; others are let be."""
+        """Raise PolicyViolationError for the first rule that a topic's config change violates.
+
+        Other resources are allowed.
+        """
         if details.resource_type != "TOPIC":
             return
         topic = details.resource_name
@@ -108,7 +112,7 @@ class RulesPolicy(Policy):
                 _check_config(rule, topic, key, wanted, value, is_set=key in details.result)
 
     def validate_create_partitions(self, details: CreatePartitionsDetails) -> None:
-        """Raise PolicyViolationError for the first rule that the new number of partitions breaks."""
+        """Raise PolicyViolationError for the first rule that the new number of partitions violates."""
         topic = details.topic
         factors = dict.fromkeys(map(len, details.new_assignments or ()))
         for rule in self._concerned("partitions", topic, details.principal):
@@ -117,7 +121,7 @@ class RulesPolicy(Policy):
                 _check_bounds(rule, topic, "replication factor", factor, rule.replication_factor)
 
     def validate_delete_topic(self, details: DeleteTopicDetails) -> None:
-        """Raise PolicyViolationError when a rule forbids the deletion."""
+        """Raise PolicyViolationError if a rule forbids the deletion."""
         topic = details.topic
         for rule in self._concerned("delete", topic, details.principal):
             if rule.forbids_deletion:
@@ -129,26 +133,26 @@ class RulesPolicy(Policy):
 
 
 class _Value(NamedTuple):
-    """A config's value that a rule judges."""
+    """Config value checked by a rule."""
 
     text: str
     is_default: bool
-    """Whether the broker's default is in force, since the topic does not set the config."""
+    """Whether it is the broker's default because the topic does not set the config."""
 
     @classmethod
     def in_force(cls, key: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> _Value | None:
-        """Return the value that a topic with these configs has; None when it is unknown."""
+        """Return the value in force for a topic with these configs; None if it is unknown."""
         if key in configs:
             return cls(configs[key], is_default=False)
         return cls(defaults[key], is_default=True) if key in defaults else None
 
     def __str__(self) -> str:
-        """Return the value as a refusal shows it."""
+        """Return the value as shown in a rejection message."""
         return f"{self.text} (the broker's default)" if self.is_default else self.text
 
 
 def _check_keys(rule: Rule, topic: str, altered: Mapping[str, str | None]) -> None:
-    """Refuse configs outside the rule's ``only_configs``; removing one is always allowed."""
+    """Reject configs outside the rule's ``only_configs``. Removing a config is always allowed."""
     if rule.only_configs is None:
         return
     for key, value in altered.items():
@@ -183,15 +187,15 @@ def _check_bounds(
 
 
 def _check_config(rule: Rule, topic: str, key: str, wanted: ConfigRule, value: _Value | None, *, is_set: bool) -> None:
-    """Judge the value that will be in force, be it set or the broker's default.
+    """Check the value that will be in force, whether the topic sets it or it is the broker's default.
 
     Args:
         rule: The rule.
-        topic: The topic's name.
-        key: The config.
-        wanted: What the rule says of the config.
-        value: The value in force; None when the request does not change it, or when it is unknown.
-        is_set: Whether the topic itself sets the config then.
+        topic: Name of the topic.
+        key: Name of the config.
+        wanted: The rule's requirements for the config.
+        value: The value in force; None if the request does not change it or it is unknown.
+        is_set: Whether the topic itself sets the config after the change.
     """
     if wanted.is_required and not is_set:
         _refuse(rule, topic, key, "(not set)", "is required", f"set {key}{_hint(wanted)}")
@@ -209,7 +213,7 @@ def _check_config(rule: Rule, topic: str, key: str, wanted: ConfigRule, value: _
     if wanted.bounds != Bounds():
         number = _number(value.text)
         if number is None:
-            _refuse(rule, topic, key, value, "is no number", f"set a number{_hint(wanted)}")
+            _refuse(rule, topic, key, value, "is not a number", f"set a number{_hint(wanted)}")
         is_unlimited = number == -1 and key in _UNLIMITED
         _check_bounds(rule, topic, key, value, wanted.bounds, number=number, is_unlimited=is_unlimited, verb=verb)
 

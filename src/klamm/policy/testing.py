@@ -1,11 +1,13 @@
-"""Help for those who test their policies: no broker is needed.
+"""Helpers for unit tests of policies, which need no broker.
 
-from klamm.policy.testing import a_topic, assert_allowed, assert_refused, make_policy
+::
 
-def test_small_topics_are_refused() -> None:
-    policy = make_policy(AtLeastThree)
-    assert_allowed(policy, a_topic("orders", num_partitions=3))
-    assert_refused(policy, a_topic("orders", num_partitions=1), match="at least 3")
+    from klamm.policy.testing import a_topic, assert_allowed, assert_refused, make_policy
+
+    def test_small_topics_are_rejected() -> None:
+        policy = make_policy(AtLeastThree)
+        assert_allowed(policy, a_topic("orders", num_partitions=3))
+        assert_refused(policy, a_topic("orders", num_partitions=1), match="at least 3")
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ KIND_OF_DETAILS: Final[Mapping[type, PolicyKind]] = {
     CreatePartitionsDetails: CREATE_PARTITIONS,
     DeleteTopicDetails: DELETE_TOPIC,
 }
-"""What is asked with which details."""
+"""Policy kind for each class of request details."""
 
 
 def make_policy(policy_class: type[Any], **configs: str) -> Any:
-    """Make and configure a policy as a broker does.
+    """Create and configure a policy as a broker does.
 
     Args:
-        policy_class: The class.
-        configs: The broker's properties, with ``_`` for ``.``; pass others by ``**{"a_b.c": "1"}``.
+        policy_class: The policy's class.
+        configs: Properties of the broker, with ``_`` instead of ``.``. Pass other names as ``**{"a_b.c": "1"}``.
     """
     policy = policy_class()
     configure = getattr(policy, "configure", None)
@@ -65,7 +67,7 @@ def a_topic(
     validate_only: bool = False,
     defaults: Mapping[str, str] | None = None,
 ) -> TopicDetails:
-    """Build a topic that is about to be created; with ``assignments`` the numbers are None, as in a request.
+    """Return the details of a topic about to be created. With ``assignments`` the numbers are None, as in a request.
 
     ``defaults`` are the broker's values of configs that the topic does not set.
     """
@@ -95,7 +97,7 @@ def a_config_change(
     client_id: str | None = CLIENT_ID,
     defaults: Mapping[str, str] | None = None,
 ) -> AlterConfigDetails:
-    """Build a change of configs; what is set then follows from what was set before."""
+    """Return the details of a config change. The resulting configs are computed from the previous ones."""
     sets = sets or {}
     result = {name: value for name, value in {**(before or {}), **sets}.items() if name not in removes}
     altered = {**sets, **dict.fromkeys(removes)}
@@ -121,7 +123,7 @@ def more_partitions(
     principal: str = PRINCIPAL,
     client_id: str | None = CLIENT_ID,
 ) -> CreatePartitionsDetails:
-    """Build a topic that is about to grow."""
+    """Return the details of a topic about to get more partitions."""
     return CreatePartitionsDetails(
         topic=topic,
         num_partitions=now,
@@ -136,16 +138,16 @@ def more_partitions(
 def a_deletion(
     topic: str = "orders", *, num_partitions: int = 1, principal: str = PRINCIPAL, client_id: str | None = CLIENT_ID
 ) -> DeleteTopicDetails:
-    """Build a topic that is about to be deleted."""
+    """Return the details of a topic about to be deleted."""
     return DeleteTopicDetails(
         topic=topic, num_partitions=num_partitions, principal=principal, client_id=client_id, listener=LISTENER
     )
 
 
 def ask(policy: object, details: Details) -> KafkaApiError | None:
-    """Return the policy's refusal, None when it allows; whatever else it raises is raised.
+    """Return the policy's rejection, or None if it allows the request. Other exceptions propagate.
 
-    The method asked is the broker's choice: ``validate_create_topic`` and its like when there is one, or ``validate``.
+    Like the broker, this calls a specific method such as ``validate_create_topic`` if there is one, else ``validate``.
     """
     method = getattr(policy, KIND_OF_DETAILS[type(details)].method, None) or policy.validate  # type: ignore[attr-defined]
     try:
@@ -156,20 +158,20 @@ def ask(policy: object, details: Details) -> KafkaApiError | None:
 
 
 def assert_allowed(policy: object, details: Details) -> None:
-    """Fail unless the policy allows."""
+    """Raise AssertionError unless the policy allows the request."""
     refusal = ask(policy, details)
     if refusal is not None:
-        raise AssertionError(f"refused with {refusal.error_code.name}: {refusal.error_message}\n{details}")
+        raise AssertionError(f"rejected with {refusal.error_code.name}: {refusal.error_message}\n{details}")
 
 
 def assert_refused(policy: object, details: Details, *, match: str = "", code: str | None = None) -> KafkaApiError:
-    """Fail unless the policy refuses; returns the refusal.
+    """Raise AssertionError unless the policy rejects the request; return the rejection.
 
     Args:
         policy: The policy.
-        details: What it is asked.
-        match: A regular expression that the message contains.
-        code: ``POLICY_VIOLATION`` or ``INVALID_REQUEST``; None for any.
+        details: Details of the request.
+        match: Regular expression that must be found in the message.
+        code: ``POLICY_VIOLATION`` or ``INVALID_REQUEST``. None accepts any code.
     """
     refusal = ask(policy, details)
     if refusal is None:
@@ -178,5 +180,5 @@ def assert_refused(policy: object, details: Details, *, match: str = "", code: s
     if re.search(match, message) is None:
         raise AssertionError(f"the message {message!r} does not match {match!r}")
     if code is not None and refusal.error_code.name != code:
-        raise AssertionError(f"refused with {refusal.error_code.name}, not {code}")
+        raise AssertionError(f"rejected with {refusal.error_code.name}, not {code}")
     return refusal

@@ -122,8 +122,8 @@ def test_a_policy_is_configured_once_with_the_brokers_properties() -> None:
         ("house_rules:NeverRuns", "validate is an async function"),
         ("house_rules:NeverRunsEither", "validate is a generator"),
         ("house_rules:BadSetup", "ValueError: no such directory"),
-        ("house_rules:NeedsArguments", "cannot be set up"),
-        ("house_rules:Unfinished", "cannot be set up"),
+        ("house_rules:NeedsArguments", "cannot create or configure the policy"),
+        ("house_rules:Unfinished", "cannot create or configure the policy"),
         ("house_rules", "expected module:Class"),
         (":x", "expected module:Class"),
     ],
@@ -143,7 +143,8 @@ def test_a_policy_that_answers_is_told_that_only_raising_refuses() -> None:
     ask("bad")
     ask("bad")
     assert told == [
-        f"{CREATE_TOPIC_POLICY}=house_rules:Answers: it returned False, which allows; a policy refuses by raising"
+        f"{CREATE_TOPIC_POLICY}=house_rules:Answers: the policy returned False, which allows"
+        " the request; to reject it, raise PolicyViolationError"
     ]
 
 

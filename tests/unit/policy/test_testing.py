@@ -45,7 +45,7 @@ def test_a_policy_is_asked_as_a_broker_asks_it() -> None:
 
 def test_assertions_say_what_happened_instead() -> None:
     policy = make_policy(AtLeast, house_least="3")
-    with pytest.raises(AssertionError, match="refused with POLICY_VIOLATION: at least 3"):
+    with pytest.raises(AssertionError, match="rejected with POLICY_VIOLATION: at least 3"):
         assert_allowed(policy, a_topic(num_partitions=1))
     with pytest.raises(AssertionError, match="allowed"):
         assert_refused(policy, a_topic(num_partitions=3))

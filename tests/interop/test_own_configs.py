@@ -174,7 +174,7 @@ def test_allowed_keys_count_from_the_next_request_on(admin: AdminClient) -> None
         admin.alter_client_configs({entity: [ClientConfigOp(key, "0")]}).all().result()
 
     set_config(admin, "client.configs.allowed.keys", "session.timeout.ms")
-    with pytest.raises(PolicyViolationError, match="may not be set"):
+    with pytest.raises(PolicyViolationError, match="must not be set"):
         set_for_client("acks")
     set_config(admin, "client.configs.allowed.keys", "acks,session.timeout.ms")
     set_for_client("acks")

@@ -120,7 +120,7 @@ def test_a_mirror_ends_in_time_while_the_target_does_not_answer(
     # then
     assert code == 0
     assert took_s < _MOST_S + 2, "three seconds for the tasks, and some for Spark"
-    assert "Tasks did not end within 3 s; what they had in flight is copied again" in mirror.text()
+    assert "Tasks did not end within 3 s; their records in flight are copied again" in mirror.text()
     assert "Traceback" not in mirror.text()
     assert psutil.wait_procs(processes, timeout=5)[1] == []
 

@@ -124,7 +124,7 @@ def test_a_checkpoint_directory_that_can_not_be_written_is_refused(
     there = f"klamm.checkpoint.dir = {tmp_path}/file/checkpoint\n{NO_HEARTBEATS}"
     asked = properties(broker.bootstrap_servers, broker.bootstrap_servers, there, topics="nothing")
     # then
-    with pytest.raises(SettingsError, match=r"does not start the query with the checkpoint directory .*/checkpoint: "):
+    with pytest.raises(SettingsError, match=r"cannot start the query with checkpoint directory .*/checkpoint: "):
         start(spark, parse_properties(asked))
     assert mirror_threads() == before
 
@@ -137,7 +137,7 @@ def test_a_second_mirror_in_a_session_is_refused_with_what_to_do(spark: SparkSes
     query = start(spark, keys)
     try:
         # then
-        with pytest.raises(SettingsError, match="runs in this Spark session already: give all flows to one, or stop"):
+        with pytest.raises(SettingsError, match="this Spark session already runs a mirror: stop that mirror first"):
             start(spark, keys)
         assert query.isActive
     finally:
@@ -145,7 +145,9 @@ def test_a_second_mirror_in_a_session_is_refused_with_what_to_do(spark: SparkSes
 
 
 def test_a_value_that_no_file_could_hold_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(SettingsError, match=r"^topics=\['a', 'b'\]: expected a text, a whole number, True or False"):
+    with pytest.raises(
+        SettingsError, match=r"^topics=\['a', 'b'\]: expected a string, an integer or a boolean, got list"
+    ):
         start(spark, {"clusters": "A,B", "topics": ["a", "b"]})
 
 
@@ -160,6 +162,8 @@ def test_a_python_without_klamm_is_told_with_what_to_do(
     address = broker.bootstrap_servers
     before = mirror_threads()
     # then
-    with pytest.raises(SettingsError, match=f"Spark's Python, {bare}, lacks what the mirror needs: No module named"):
+    with pytest.raises(
+        SettingsError, match=f"Spark's Python {bare} cannot import a module that the mirror needs: No module named"
+    ):
         start(spark, parse_properties(properties(address, address, NO_HEARTBEATS, topics="noted")))
     assert mirror_threads() == before

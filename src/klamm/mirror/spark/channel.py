@@ -1,7 +1,25 @@
-"""The side channel between driver and tasks: progress up, plans and the end of a lease down.
+"""Side channel between the driver and the tasks, for live progress, lease plans and the end of a lease.
 
-Lines of JSON over TCP; the first line of a connection holds the token that only the tasks of this driver know. A task
-whose channel breaks has lost its driver and stops copying, before somebody else takes its partitions.
+The protocol is one JSON object per line over TCP. The driver listens, tasks and Spark's planning process connect. The
+first line holds a random token that Spark passes to the tasks of this driver; the driver drops other connections.
+
+==========================================  ========================  ==============================================
+line                                        sent by                   meaning
+==========================================  ========================  ==============================================
+``{"token"}``                               both, first               authenticate
+``{"ask": "next", "after"}``                planning process          request the lease after a finished one
+``{"ask": "groups", "lease"}``              planning process          request the groups of a lease
+``{"task", "lease", "pid"}``                task                      a task starts to serve a group
+``{"progress", "session"}``                 task                      changed rows of ``PartitionProgress``
+``{"finished", "lease", "session"}``        task                      the group has ended its lease in order
+``{"unable"}``                              task                      this machine lacks klamm or a dependency
+``{"lease"}`` or ``{"failed"}``             driver                    answer to ``next``
+``{"lease", "seconds", "groups"}``          driver                    answer to ``groups``
+``{"end"}``                                 driver                    end this lease and all earlier ones
+==========================================  ========================  ==============================================
+
+The connection is also the task's proof that its driver is alive. A task whose connection breaks stops copying, so that
+two tasks do not copy the same partitions once a new driver deals them to another task.
 """
 
 from __future__ import annotations
@@ -18,68 +36,70 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WORKER_LINE: Final = "klamm-worker %(levelname)s %(name)s: %(message)s"
-"""Layout of what a task logs to its standard error. Where Spark is local, the driver logs it as its own."""
+"""Layout of the log lines that a task writes to stderr. With a local Spark, the driver logs them as its own lines."""
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MAX_LINE: Final = 64 * 1024 * 1024
 
 
 class Dispatcher(Protocol):
-    """What the driver does with lines. Called from a thread per connection."""
+    """Receiver of the lines that reach the driver. Called from one thread per connection."""
 
     def on_line(self, connection: ServerConnection, message: Mapping[str, Any]) -> None:
-        """Handle one line."""
+        """Handle one line of an authenticated connection."""
         ...
 
     def on_close(self, connection: ServerConnection) -> None:
-        """Note that the other side is gone."""
+        """Handle the end of an authenticated connection."""
         ...
 
 
 class ServerConnection:
-    """The driver's end. ``send`` is thread-safe."""
+    """Driver's end of one connection. ``send`` is thread-safe."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._lock = threading.Lock()
         self.is_task = False
-        """Whether it is a task, which listens all the time, and not the planning process, which asks."""
+        """True for a task, which expects ``end`` lines at any time. False for the planning process, which only reads
+        answers.
+        """
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a line; nothing happens when the other side is gone."""
+        """Send a line. Drop it if the peer has disconnected."""
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def close(self) -> None:
-        """Close."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 class ChannelServer:
-    """Listens on the driver, from when it is told where."""
+    """Driver's listener and its connections. It opens its port in ``listen``, once Spark's addresses are known."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._listener: socket.socket | None = None
         self.address: tuple[str, int] = ("", 0)
-        """Where tasks reach it."""
+        """Host and port that tasks connect to. Not valid before ``listen``."""
         self.token = secrets.token_hex(16)
         self._connections: set[ServerConnection] = set()
         self._lock = threading.Lock()
 
     def listen(self, host: str = "127.0.0.1", *, advertised: str | None = None) -> None:
-        """Begin to listen on a free port; does nothing the second time.
+        """Listen on a free port. A second call has no effect.
 
         Args:
-            host: the address to listen on.
-            advertised: what tasks connect to; None means: ``host``.
+            host: Address to listen on.
+            advertised: Address that tasks connect to. None means ``host``.
 
         Raises:
-            OSError: this machine has no such address.
+            OSError: This machine does not have the address ``host``.
         """
         if self._listener is not None:
-            return  # a new session after the JVM was lost: its tasks use the same port
+            return  # the session was started again after the JVM ended: its tasks use the same port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = self._listener = socket.create_server((host, 0), family=family)
         self.address = (advertised or host, listener.getsockname()[1])
@@ -105,7 +125,7 @@ class ChannelServer:
                 for line in lines:
                     self._dispatcher.on_line(connection, json.loads(line))
         except (OSError, ValueError):
-            pass  # the other side is gone, or is none of ours
+            pass  # the peer has disconnected, or it does not speak this protocol
         finally:
             with self._lock:
                 known = connection in self._connections
@@ -115,7 +135,7 @@ class ChannelServer:
             connection.close()
 
     def broadcast(self, message: Mapping[str, Any]) -> None:
-        """Send a line to all tasks."""
+        """Send a line to every connected task."""
         with self._lock:
             connections = [connection for connection in self._connections if connection.is_task]
         for connection in connections:
@@ -134,13 +154,13 @@ class ChannelServer:
 
 
 class ChannelClient:
-    """A task's end. Thread-confined."""
+    """Client end of the side channel, used by a task or by the planning process. Thread-confined."""
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
-        """Connect.
+        """Connect to the driver and send the token.
 
         Raises:
-            OSError: the driver is gone.
+            OSError: The driver cannot be reached.
         """
         self._socket = socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -151,18 +171,20 @@ class ChannelClient:
         """Send a line.
 
         Raises:
-            OSError: the driver is gone.
+            OSError: The connection to the driver is lost.
         """
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, *, timeout_s: float) -> dict[str, Any] | None:
-        """Return the next line, None when none came in time.
+        """Return the next line, or None if no complete line arrives within ``timeout_s`` seconds.
 
         Raises:
-            OSError: the driver is gone.
+            OSError: The connection to the driver is lost.
         """
         while b"\n" not in self._received:
-            self._socket.settimeout(timeout_s)  # a copier asks with 0 between its batches: it must not wait at all
+            self._socket.settimeout(
+                timeout_s
+            )  # a copier polls with a timeout of 0 between its batches: it must not block at all
             try:
                 data = self._socket.recv(65536)
             except (TimeoutError, BlockingIOError):
@@ -178,5 +200,5 @@ class ChannelClient:
         return message
 
     def close(self) -> None:
-        """Close."""
+        """Close the connection."""
         self._socket.close()

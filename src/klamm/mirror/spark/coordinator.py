@@ -1,4 +1,39 @@
-"""The driver's side of leases: what is to be copied, who copies it, how far they are."""
+"""Driver's side of the leases: the partitions to copy, the tasks that copy them, and their progress.
+
+Life cycle of a lease. A lease is one micro-batch of Spark; its number is Spark's offset.
+
+=============  ==============================  ======================================================================
+state          entered when                    what happens
+=============  ==============================  ======================================================================
+announced      Spark asks for ``next``         The number is one above the last lease. Asking also reports that Spark
+                                               has finished the lease named in ``after``. Without work, or while the
+                                               mirror ends, the answer after 0.2 s is ``after`` itself: Spark then
+                                               starts no micro-batch and asks again.
+dealt          Spark asks for ``groups``       The current shares of all flows are dealt to at most ``slots`` groups.
+                                               A group gets the session that ended the previous lease in order. The
+                                               timer for ``lease_s`` starts.
+served         a task sends ``task``           The task copies and sends progress. A second task for the same group is
+                                               a retry by Spark: the driver ends the older attempt.
+ending         the driver sends ``end``        The tasks stop fetching, wait for produce requests in flight, write
+                                               their source offsets, and send ``finished`` with their session.
+done           Spark asks for ``next`` with    Spark has committed the micro-batch.
+               this number in ``after``
+=============  ==============================  ======================================================================
+
+The driver ends a lease for one of these reasons:
+
+- ``lease_s`` seconds have passed since it was dealt.
+- A flow publishes other partitions or settings.
+- The number of slots changes.
+- The mirror ends or fails.
+
+A task also ends without the driver: when the side channel breaks, or 60 s after the regular end of the lease. Such a
+task closes its connections, and no later task may resume its session.
+
+A task can start late, for example when Spark retries it. By then its plan may be out of date. ``_end_if_stale``
+therefore ends it at once if the mirror ends, if a newer lease exists, or if the partitions, settings or slots have
+changed since the lease was dealt. An expired lease counts as changed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +55,7 @@ _GRACE_S: Final = 60.0
 
 
 class Coordinator:
-    """Deals leases and collects progress. Thread-safe: one lock over everything."""
+    """Owner of the current lease and of the partitions to copy. Thread-safe: one lock guards all state."""
 
     def __init__(
         self,
@@ -36,26 +71,27 @@ class Coordinator:
         self._changed = threading.Condition()
         self._shares: dict[str, Share] = {}
         self._lease = 0
-        """The newest lease that was announced."""
+        """Number of the newest announced lease. 0: none yet."""
         self._version = 0
-        """Counts changes of what is to be copied."""
+        """Counter of changes to shares and slots. A lease is out of date when it was dealt at another version."""
         self._dealt_version = 0
         self._done = 0
-        """The newest lease that Spark has counted as done."""
+        """Number of the newest lease that Spark has committed."""
         self._timer: threading.Timer | None = None
         self._tasks: dict[int, ServerConnection] = {}
-        """The last task that began to serve a group."""
+        """Connection of the latest task per group number."""
         self._sessions: dict[int, str] = {}
-        """Sessions that ended the newest lease in order, by group."""
+        """Session tokens per group number, from the tasks that ended the newest lease in order."""
         self._ending = False
         self.failure: str | None = None
-        """Why nothing will be copied any more, until somebody changes something."""
+        """Reason why the mirror copies nothing until an operator corrects something. None while it works."""
         self.server = ChannelServer(self)
 
     def set_slots(self, slots: int) -> None:
-        """Say how many tasks can run at once: no more groups are dealt, and what runs is dealt anew.
+        """Set the number of tasks that can run at the same time, and end the running lease if the number changed.
 
-        A task that waits for a slot would wait until the lease of the others is over.
+        A lease never has more groups than slots. A group without a slot would wait until the lease of the other
+        groups is over, and its partitions would not be copied meanwhile.
         """
         with self._changed:
             if slots == self._slots:
@@ -67,18 +103,26 @@ class Coordinator:
 
     @property
     def has_work(self) -> bool:
-        """Whether a flow has published something to copy."""
+        """Return whether at least one flow has published partitions to copy."""
         with self._changed:
             return bool(self._shares)
 
     def fail(self, reason: str) -> None:
-        """Let Spark's query fail with this reason when it asks for the next lease."""
+        """End the running lease, and let Spark's query fail with this reason when it asks for the next one."""
         with self._changed:
             self.failure = reason
         self.end()
 
     def publish(self, flow: str, share: Share | None) -> None:
-        """Say what a flow copies from now on; running leases end so that it takes effect."""
+        """Replace the partitions and settings of a flow. If they changed, end the running lease.
+
+        The next lease uses the new ones.
+
+        Args:
+            flow: Name of the flow.
+            share: Partitions and settings. None, or a share without partitions, means that the flow copies
+                nothing.
+        """
         with self._changed:
             before = self._shares.get(flow)
             if share is None or not share.partitions:
@@ -94,7 +138,7 @@ class Coordinator:
         self.server.broadcast({"end": lease})
 
     def end(self) -> None:
-        """Let the running lease end and announce no other."""
+        """End the running lease and announce no further one."""
         with self._changed:
             self._ending = True
             lease = self._lease
@@ -102,7 +146,7 @@ class Coordinator:
         self.server.broadcast({"end": lease})
 
     def on_line(self, connection: ServerConnection, message: Mapping[str, Any]) -> None:
-        """Handle a line of a task or of the planning process."""
+        """Handle a line from a task or from the planning process. Unknown lines are ignored."""
         match message:
             case {"progress": list(rows), "session": str(session)}:
                 self._status.update(session, rows)
@@ -123,11 +167,11 @@ class Coordinator:
                 pass
 
     def on_close(self, connection: ServerConnection) -> None:
-        """Nothing to do: a task that is gone is started again by Spark, and has no session to go on with."""
+        """Do nothing: Spark retries a lost task, and the retry cannot resume the session of the lost one."""
 
     def _next_lease(self, after: int) -> int:
         with self._changed:
-            # Spark asks for the next lease once it is done with the one before.
+            # Spark asks for the next lease only after it has committed the previous one.
             self._done = max(self._done, after)
             self._changed.notify_all()
             if self._ending or not self._shares:
@@ -146,7 +190,8 @@ class Coordinator:
             self._dealt_version = self._version
             self._start_timer(lease)
         named: list[Group] = [replace(group, session=sessions.get(group.number, "")) for group in groups]
-        # The driver ends leases; a task that it can not reach any more ends by itself a little later.
+        # Normally the driver ends a lease. The deadline of the tasks is later: it ends those that no longer reach the
+        # driver.
         return {
             "lease": lease,
             "seconds": self._lease_s + _GRACE_S,
@@ -161,14 +206,17 @@ class Coordinator:
         self._timer.start()
 
     def _expire(self, lease: int) -> None:
-        """End a lease whose time is over, also for tasks that were started again meanwhile."""
+        """End a lease whose time is over, and mark it as out of date for tasks that Spark retries afterwards."""
         with self._changed:
             if lease == self._lease:
                 self._dealt_version = -1
         self.server.broadcast({"end": lease})
 
     def _replace(self, group: int, connection: ServerConnection, lease: int) -> None:
-        """Note who serves a group now. Another attempt may still live that Spark has given up: it is to end."""
+        """Record the task that serves a group, and end an older attempt.
+
+        Spark may have given up that attempt while it still copies.
+        """
         with self._changed:
             before = self._tasks.get(group)
             self._tasks[group] = connection
@@ -187,12 +235,12 @@ class Coordinator:
                 self._sessions[group] = session
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until Spark is done with the newest lease; False when it takes longer."""
+        """Wait until Spark has committed the newest lease. Return False after ``timeout_s`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done >= self._lease, timeout_s)
 
     def close(self) -> None:
-        """Close the side channel: tasks that still run stop."""
+        """Close the side channel. Tasks that still run stop copying."""
         if self._timer is not None:
             self._timer.cancel()
         self.server.close()

@@ -1,7 +1,8 @@
-"""Spark's Python daemon of a local mirror: ``pyspark.daemon`` whose processes ignore SIGTERM.
+"""Python daemon of a local Spark: ``pyspark.daemon``, with SIGTERM ignored in the daemon and its workers.
 
-A service manager sends SIGTERM to all processes of a service at once. A task has to end when its driver asks it to,
-which waits until what is in flight has arrived. The JVM ends the daemon by closing its standard input.
+A service manager sends SIGTERM to all processes of a service at once. A task must not end on that signal. It ends when
+its driver ends the lease, after produce requests in flight have been acknowledged. The JVM ends the daemon by closing
+the daemon's standard input.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _without_sigterm(number: int, handler: Callable[..., Any] | int) -> object:
-    """Set a signal's handler, except for SIGTERM, which is ignored."""
+    """Install a signal handler, but ignore SIGTERM instead of installing one for it."""
     return signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else handler)
 
 

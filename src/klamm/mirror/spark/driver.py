@@ -1,4 +1,9 @@
-"""What a mirror does beside copying records: its control loops, groups, heartbeats and pages, as long as it runs."""
+"""Driver's part of a mirror: control loops, group translation, heartbeats and the metrics page.
+
+Each flow has two threads: one runs its control loop (``FlowControl``), one translates consumer group offsets. Each pair
+of clusters with heartbeats has one more thread. The control loops publish the partitions to copy to the
+``Coordinator``, which deals them to Spark's tasks. A flow that fails publishes no partitions; the other flows continue.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +42,18 @@ _JOIN_S: Final = 10.0
 
 
 class ControlLoops:
-    """Everything of a mirror but Spark; ``coordinator`` has what Spark is to copy. A context manager, for one run."""
+    """All parts of a mirror except Spark. A context manager for one run; ``coordinator`` holds the work for Spark."""
 
     def __init__(self, settings: MirrorSettings, *, join_s: float = _JOIN_S) -> None:
-        """Prepare the flows.
+        """Prepare the flows without connecting to a cluster.
 
         Args:
-            settings: of the mirror.
-            join_s: how long leaving the context waits for the threads, in seconds; they end with the process at last.
+            settings: Settings of the mirror.
+            join_s: Maximum time that leaving the context waits for all threads, in seconds. Threads that still
+                run after it are daemon threads and end with the process.
 
         Raises:
-            SettingsError: a client property that can not be honoured.
+            SettingsError: A flow has a client property that klamm does not support.
         """
         self._settings = settings
         self._join_s = join_s
@@ -61,16 +67,17 @@ class ControlLoops:
         self._running = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start all threads, and serve metrics where the file wants it.
+        """Start all threads, and serve metrics if the settings contain ``klamm.metrics.listen``.
 
         Raises:
-            SettingsError: ``klamm.metrics.listen`` names an address that can not be had.
+            SettingsError: The mirror cannot listen on the address in ``klamm.metrics.listen``.
         """
         with contextlib.ExitStack() as starting:
             starting.callback(self.coordinator.close)
             starting.enter_context(self._watched())
             threads = self._threads()
-            # The last in is the first out: no loop publishes to a coordinator that is closed.
+            # Callbacks run in reverse order: the threads are joined first, so no loop publishes to a closed
+            # coordinator.
             starting.callback(self._join, threads)
             for thread in threads:
                 thread.start()
@@ -84,21 +91,21 @@ class ControlLoops:
         self._running.close()
 
     def end(self) -> None:
-        """Let the threads end; leaving the context waits for them."""
+        """Ask the threads to end. Leaving the context waits for them."""
         self._ended.set()
 
     def _join(self, threads: list[threading.Thread]) -> None:
         self.end()
         deadline = time.monotonic() + self._join_s
         for thread in threads:
-            # One that waits for the answer of a cluster that is away has nothing to lose.
+            # A thread that waits for an unreachable cluster has nothing to finish, so it may be left behind.
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _watched(self) -> contextlib.AbstractContextManager[object]:
         address = self._settings.metrics_listen
         if address is None:
             return contextlib.nullcontext()
-        from klamm.mirror.status.live import status_server, watch  # noqa: PLC0415 - only who asks for it loads it
+        from klamm.mirror.status.live import status_server, watch  # noqa: PLC0415 - loaded only if metrics are served
 
         try:
             server = status_server(address, self.status, self.groups)
@@ -107,7 +114,7 @@ class ControlLoops:
         return watch(server, self._settings.flows, self.status)
 
     def _threads(self) -> list[threading.Thread]:
-        """Return a thread for each flow's control loop, for its groups, and for each pair's heartbeats."""
+        """Return one control loop and one group thread per flow, and one heartbeat thread per cluster pair."""
 
         def thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
             return threading.Thread(target=work, args=(*arguments, self._ended), name=name, daemon=True)
@@ -133,7 +140,7 @@ class ControlLoops:
         try:
             FlowControl(flow, source, target, status=self.status, publish=publish, heartbeats=heartbeats).run(ended)
         except Exception as error:  # a control loop never dies silently
-            logger.exception("%s failed", flow.name)
+            logger.exception("%s: the control loop failed", flow.name)
             publish(())
             self.status.set_state(flow.name, FlowState.FAILED, f"{type(error).__name__}: {error}")
         finally:

@@ -1,4 +1,4 @@
-"""The Python that Spark's workers on this machine run."""
+"""Launcher script of the Python interpreter for Spark workers on this machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PYTHONPATH={path} PYTHONWARNINGS={warnings} exec {python} "$@"
 
 
 def write_interpreter(directory: Path) -> Path:
-    """Write a script that starts this Python with this process's module path, and return it.
+    """Write a script that starts this interpreter with the module path of this process, and return its path.
 
-    Only for workers on this machine: elsewhere another path holds.
+    Use it only for workers on this machine, because module paths differ on other machines.
     """
     script = directory / "python"
     path = os.pathsep.join(entry for entry in sys.path if entry and Path(entry).is_dir())
-    # pyspark warns about every new pandas, which the workers do not use.
+    # pyspark warns about each pandas version newer than itself. The workers do not use pandas.
     warnings = os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning")
     text = _SCRIPT.format(path=shlex.quote(path), warnings=shlex.quote(warnings), python=shlex.quote(sys.executable))
     script.write_text(text)

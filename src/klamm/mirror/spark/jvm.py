@@ -1,9 +1,16 @@
-"""The JVM of Spark's driver, as a child process that signals to the mirror do not reach.
+"""JVM of Spark's driver, as a child process that signals to the mirror do not reach.
 
-A service manager sends SIGTERM to every process of the mirror, a terminal sends Ctrl-C to its process group. A JVM that
-ends on such a signal takes its tasks with it, and records in flight are copied again. So the JVM runs in a session of
-its own, and it and its Python workers ignore SIGTERM. The mirror stops them in order. When the mirror itself is killed,
-the kernel closes the JVM's standard input, which ends the JVM, which closes that of its workers.
+A service manager sends SIGTERM to every process of the mirror, and a terminal sends SIGINT to its process group on
+Ctrl-C. A JVM that ends on such a signal ends its tasks with it, and records in flight are copied again. Therefore the
+JVM runs in a session (setsid) of its own, and the JVM and its Python workers ignore SIGTERM.
+
+How the JVM ends:
+
+- Orderly: the mirror first ends the lease and waits for the tasks. Then ``Jvm.end`` shuts down the py4j gateway and
+  closes the standard input of the JVM. After one second it kills the process group.
+- When the mirror dies, even by SIGKILL, the kernel closes the standard input of the JVM. The JVM then ends, and closes
+  the standard input of its Python daemon, which ends the workers.
+- When the JVM dies, ``Jvm.exit_code`` is set, and ``SparkRun`` starts another JVM.
 """
 
 from __future__ import annotations
@@ -39,34 +46,34 @@ trap '' TERM
 exec {submit} "$@"
 """
 _SPARK_LINE: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (?P<level>[A-Z]+) (?P<name>\S+): (?P<text>.*)")
-"""A line of Spark's default log layout."""
+"""Line of Spark's default log layout."""
 _WORKER_LINE: Final = re.compile(r"klamm-worker (?P<level>[A-Z]+) (?P<name>\S+): (?P<text>.*)")
 _TOLD_LEVELS: Final = frozenset({"ERROR", "FATAL"})
 _REPEATING: Final = frozenset({"Utils", "DataWritingSparkTask", "TaskSetManager", "MicroBatchExecution"})
-"""Loggers of Spark that only repeat what ``Executor`` or the query's own error says of a failed task."""
+"""Loggers of Spark that repeat a task failure already logged by ``Executor`` or contained in the query's own error."""
 _KEPT_LINES: Final = 40
 _END_S: Final = 1.0
 
 
 class Jvm:
-    """A JVM that this process launched. Thread-safe."""
+    """JVM that this process has launched. Thread-safe."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, negative for a signal; None while the JVM runs."""
+        """Exit code, negative for a signal. None while the JVM runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return the exit code, or None when the JVM still runs after ``timeout_s`` seconds."""
+        """Return the exit code, or None if the JVM still runs after ``timeout_s`` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout_s)
         return None
 
     def describe_end(self) -> str:
-        """Return in words how the JVM ended."""
+        """Return a verb phrase for messages that describes how the JVM ended."""
         code = self.exit_code
         if code is None:
             return "does not answer"
@@ -74,12 +81,12 @@ class Jvm:
         return f"(pid {self._process.pid}) {name}"
 
     def end(self) -> None:
-        """End the JVM if it still runs, by force if needed, and let pyspark start another one."""
+        """End the JVM if it still runs, by force after one second, and reset pyspark so that it can start another."""
         gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
         SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         if gateway is not None:
-            with contextlib.suppress(Exception):  # py4j has many words for a peer that is gone
+            with contextlib.suppress(Exception):  # py4j raises many exception types when its peer is gone
                 gateway.shutdown()
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -88,30 +95,32 @@ class Jvm:
             self.kill()
 
     def kill(self) -> None:
-        """End the JVM at once. Its workers end when their standard input closes."""
+        """Kill the JVM's process group with SIGKILL. Its workers end when their standard input closes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 class JvmOutput:
-    """Standard output and error of the JVM and its workers, reduced to what a person needs.
+    """Filter for stdout and stderr of the JVM and its workers, reduced to the lines an operator needs.
 
-    Spark reports each failed task several times with the stacks of the JVM and of Python, although it retries the task.
-    One line of each report is logged. The rest is kept for the message when Spark does not start.
+    Spark reports each failed task several times, with the stack traces of the JVM and of Python, even though it
+    retries the task. This class logs one line per failure. It keeps the latest lines for the error message of a
+    failed start.
 
     Args:
-        passes_all: Whether every line goes to stderr as it is: the file sets ``spark.log.level``.
+        passes_all: Whether every line is copied to stderr unchanged. True if the settings contain
+            ``spark.log.level``.
     """
 
     def __init__(self, *, passes_all: bool) -> None:
         self._passes_all = passes_all
         self._last: deque[str] = deque(maxlen=_KEPT_LINES)
         self.is_muted = False
-        """Whether Spark's errors count for nothing any more: the mirror ends its tasks."""
+        """Whether errors from Spark are not logged. Set while the mirror ends its tasks, which causes such errors."""
 
     def follow(self, output: IO[bytes]) -> None:
-        """Read the output in a thread of its own until it is closed."""
+        """Read the output in a separate thread until it is closed."""
         threading.Thread(target=self._follow, args=(output,), name="spark-output", daemon=True).start()
 
     def _follow(self, output: IO[bytes]) -> None:
@@ -120,7 +129,7 @@ class JvmOutput:
                 self.take(line.decode(errors="replace").rstrip())
 
     def take(self, line: str) -> None:
-        """Log a line, keep it, or pass it on."""
+        """Process one line: keep it, and log it or copy it to stderr."""
         self._last.append(line)
         if self._passes_all:
             sys.stderr.write(line + "\n")
@@ -134,7 +143,7 @@ class JvmOutput:
 
     @property
     def last_words(self) -> str:
-        """The last line that is neither empty nor of a stack."""
+        """Last line that is neither empty nor part of a stack trace."""
         lines = [line for line in self._last if line.strip() and not line.startswith(("\t", " "))]
         return lines[-1] if lines else ""
 
@@ -144,15 +153,15 @@ def _is_told(line: re.Match[str]) -> bool:
 
 
 def launch(conf: SparkConf, directory: Path, output: JvmOutput) -> Jvm:
-    """Launch the JVM that pyspark is to use from now on.
+    """Launch the JVM that pyspark uses from now on.
 
     Args:
-        conf: What ``spark-submit`` gets.
-        directory: A private one that lives as long as the JVM.
-        output: Takes what the JVM and its workers write.
+        conf: Configuration passed to ``spark-submit``.
+        directory: Private directory that exists as long as the JVM.
+        output: Receiver of everything that the JVM and its workers print.
 
     Raises:
-        PySparkRuntimeError: The JVM ended before it listened.
+        PySparkRuntimeError: The JVM ended before its py4j gateway listened.
     """
     launcher = directory / "spark-submit"
     submit = os.path.join(_find_spark_home(), "bin", "spark-submit")

@@ -1,8 +1,11 @@
-"""Who copies what, for how long: leases that the driver deals out and tasks serve.
+"""Leases: the partitions that each task copies during one micro-batch of Spark.
 
-A lease is one micro-batch. Its groups are the parts of the assignment, one per task; a group has a share of the
-partitions of every flow. Between leases a group may keep its connections and what it has fetched, in the worker process
-that served it last: ``session`` says which copier the driver saw finish, and only that one may go on.
+A lease is one micro-batch. It consists of groups, one per task. A group holds a share of the partitions of one or more
+flows. ``coordinator`` describes the life cycle of a lease.
+
+A worker process may keep its connections and fetched records from one lease to the next. This is safe only for the task
+that ended the previous lease of the same group in order. ``Group.session`` names that task's session. A worker that
+finds another session, or other partitions, closes what it kept and starts from the source offsets on the target.
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ if TYPE_CHECKING:
 
 
 PARTITIONS_PER_TASK: Final = 8
-"""One task copies hundreds of MB/s; two with half of the partitions each take up to twice the requests for it."""
+"""Target number of partitions per task, for flows without a limit. One task copies hundreds of MB/s. Splitting the same
+partitions over two tasks takes up to twice as many requests.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The partitions of one flow in one group."""
+    """Partitions of one flow that one task copies, with the settings of the flow."""
 
     settings: CopySettings
     partitions: tuple[PartitionId, ...]
@@ -38,21 +43,32 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What one task copies."""
+    """Work of one task in a lease."""
 
     number: int
     shares: tuple[Share, ...]
     session: str = ""
-    """The copier that served this group in the lease before and ended it in order; empty: none."""
+    """Session that ended the previous lease of this group in order and may be resumed. Empty: none."""
 
 
 def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -> tuple[Group, ...]:
-    """Deal the partitions of all flows to at most ``slots`` groups.
+    """Distribute the partitions of all flows over at most ``slots`` groups.
 
-    Partitions go round, so that those of one topic are spread. A flow with a bound in ``tasks_max`` is dealt to so many
-    groups, others to groups of some partitions each: a request takes one batch of each partition, and with few
-    partitions it is all overhead. With more flows than slots a group serves several of them. A flow that writes in
-    transactions is dealt by whole shards: what a shard writes is one transaction.
+    The number of groups of a flow is the smallest of: ``slots``, its number of partitions, and its limit.
+
+    - The limit is the entry in ``tasks_max``, if there is one. Otherwise it gives each group about
+      ``PARTITIONS_PER_TASK`` partitions: a fetch request covers many partitions, so groups with few partitions
+      mostly add overhead.
+    - Partitions are assigned round-robin, so the partitions of one topic are spread over the groups.
+    - A flow starts at the slot after the last slot of the previous flow. With more flows than slots, a group serves
+      several flows.
+    - The unit of a flow with exactly-once delivery is the shard, because the writes of a shard form one
+      transaction. Each shard that has partitions goes to one group as a whole.
+
+    Args:
+        shares: All partitions of each flow.
+        slots: Number of tasks that can run at the same time, at least 1.
+        tasks_max: ``tasks.max`` by flow name. Flows without an entry have no limit.
     """
     hands: list[list[Share]] = [[] for _ in range(slots)]
     first = 0
@@ -70,7 +86,7 @@ def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -
 
 
 def _parts(share: Share) -> list[Share]:
-    """Return the shards of a flow that writes in transactions, those that have partitions; none for other flows."""
+    """Return one share per shard that has partitions, or an empty list for a flow without transactions."""
     transactions = share.settings.transactions
     if transactions is None:
         return []
@@ -88,12 +104,12 @@ def _parts(share: Share) -> list[Share]:
 
 
 def to_json(group: Group) -> dict[str, Any]:
-    """Return a group as plain values, to travel."""
+    """Return a group as plain JSON values for the side channel."""
     return asdict(group)
 
 
 def from_json(plain: Mapping[str, Any]) -> Group:
-    """Make a group of plain values."""
+    """Return the group that ``to_json`` encoded."""
     shares = tuple(
         Share(settings=_settings(share["settings"]), partitions=tuple(PartitionId(*p) for p in share["partitions"]))
         for share in plain["shares"]

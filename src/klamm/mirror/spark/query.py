@@ -1,4 +1,4 @@
-"""A mirror as a streaming query of a session that somebody else has started: notebooks and jobs."""
+"""Mirror as a streaming query in an existing Spark session, for notebooks and jobs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _TURN_S: Final = 1
 
 
 class MirrorQuery(StreamingQuery):
-    """Spark's query of a mirror. When it ends, however it does, everything else of the mirror ends too."""
+    """Streaming query of a mirror. When the query ends for any reason, all other parts of the mirror end as well."""
 
     def __init__(
         self, query: StreamingQuery, stream: MirrorStream, loops: ControlLoops, everything: contextlib.ExitStack
     ) -> None:
-        super().__init__(query._jsq)  # a subclass holds what its class holds
+        super().__init__(query._jsq)  # a StreamingQuery consists of the handle of the JVM's query
         self._stream = stream
         self._loops = loops
         self._everything = everything
@@ -48,11 +48,15 @@ class MirrorQuery(StreamingQuery):
 
     @property
     def flows(self) -> tuple[FlowProgress, ...]:
-        """How far each flow is, and why it waits or has failed."""
+        """Progress and state of each flow, with the reason if it waits or has failed."""
         return self._loops.status.snapshot()
 
     def stop(self) -> None:
-        """End the lease in order, so that nothing is copied twice, then the query; returns when all is released."""
+        """End the lease in order, then the query, and release all resources.
+
+        An orderly end leaves no records in flight, so a later start copies nothing twice. The call blocks until
+        everything is released.
+        """
         self._release()
 
     def _release(self) -> None:
@@ -60,7 +64,7 @@ class MirrorQuery(StreamingQuery):
             self._everything.close()
 
     def _watch(self) -> None:
-        """Follow the executors, end with the query, and let it fail when nothing is left to do."""
+        """Update the slots every second until the query ends, then release everything. Fail it if all flows fail."""
         try:
             while not super().awaitTermination(_TURN_S):
                 self._stream.count_slots()
@@ -69,9 +73,9 @@ class MirrorQuery(StreamingQuery):
                     reasons = "; ".join(f"{flow.flow}: {flow.reason}" for flow in flows)
                     self._loops.coordinator.fail(reasons)
         except StreamingQueryException as error:
-            logger.error("The mirror ended: %s", error)  # noqa: TRY400 - the text says it all
-        except Exception as error:  # noqa: BLE001 - whatever a session says that is gone
-            logger.error("The mirror ended: %s", error)  # noqa: TRY400 - nothing of klamm stands in the trace
+            logger.error("The mirror ended: %s", error)  # noqa: TRY400 - the message is complete
+        except Exception as error:  # noqa: BLE001 - a stopped session raises many types
+            logger.error("The mirror ended: %s", error)  # noqa: TRY400 - the trace has no frame of klamm
         with contextlib.suppress(Exception):
             self._release()
 
@@ -79,20 +83,20 @@ class MirrorQuery(StreamingQuery):
 def start(
     spark: SparkSession, properties: Mapping[str, object] | str | Path, clusters: Sequence[str] = ()
 ) -> MirrorQuery:
-    """Mirror as a query of this session until ``query.stop()``.
+    """Run a mirror as a streaming query in this session until ``query.stop()``.
 
     Args:
-        spark: the session; its master decides where the tasks run.
-        properties: MirrorMaker's file, or its keys and values, which may be whole numbers and booleans, too. Keys
-            ``spark.*`` have no effect: the session runs.
-        clusters: only flows to these clusters; empty means all.
+        spark: Running session. Its master determines where the tasks run.
+        properties: Path of MirrorMaker's properties file, or its keys and values. Values may also be integers,
+            booleans or paths. Keys ``spark.*`` have no effect, because the session already runs.
+        clusters: Aliases of the target clusters to mirror to. Empty means all.
 
     Returns:
-        The query. It fails, as ``exception()`` and ``awaitTermination()`` tell, when every flow has failed; of one flow
-        among several ``flows`` tells.
+        The query. It fails when every flow has failed: ``exception()`` and ``awaitTermination()`` then report the
+        reasons. If only some flows have failed, ``flows`` reports them.
 
     Raises:
-        SettingsError: what is asked for cannot be; names key, value and what is allowed.
+        SettingsError: A setting is invalid or not supported. The message names key, value and what is allowed.
     """
     if isinstance(properties, str | Path):
         keys = read_properties(Path(properties))
@@ -104,7 +108,7 @@ def start(
     check_session(spark)
     settings.tell(logger)
     if settings.spark:
-        logger.warning("%s: no effect, the session runs already", ", ".join(sorted(settings.spark)))
+        logger.warning("%s: no effect, because the Spark session already runs", ", ".join(sorted(settings.spark)))
     return _start(spark, settings)
 
 
@@ -117,7 +121,9 @@ def _as_in_a_file(key: str, value: object) -> str:
         case int() | Path():
             return str(value)
         case _:
-            raise SettingsError(f"{key}={value!r}: expected a text, a whole number, True or False")
+            raise SettingsError(
+                f"{key}={value!r}: expected a string, an integer or a boolean, got {type(value).__name__}"
+            )
 
 
 def _start(spark: SparkSession, settings: MirrorSettings) -> MirrorQuery:

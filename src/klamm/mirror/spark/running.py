@@ -1,4 +1,21 @@
-"""The run of a mirror on a Spark of its own: started once it is needed, started again when its JVM dies."""
+"""Run of a mirror on a Spark session that the mirror itself starts, and restarts when the JVM dies.
+
+States of ``SparkRun``, all in the calling thread:
+
+=================  ==================================================================================================
+waiting for work   No flow has published partitions yet. Spark is not started, since it would only use memory: a flow
+                   may still fail in its first round.
+starting           ``_Launch`` starts JVM and session in another thread, while this one reports progress and obeys
+                   ``stopping``.
+following          The query runs. Ten times a second, check the JVM and the query; once a second, report progress and
+                   count Spark's slots.
+ending             End the lease and give the tasks 3 s. Then stop query and session, or kill the JVM if a task still
+                   runs.
+=================  ==================================================================================================
+
+When the JVM dies in ``following``, the run returns to ``starting``. The fifth loss within ten minutes ends the mirror
+with an error. A query that fails while the JVM lives is restarted in the same session (``MirrorStream.check``).
+"""
 
 from __future__ import annotations
 
@@ -27,25 +44,25 @@ logger = logging.getLogger(__name__)
 _TURN_S: Final = 0.1
 _REPORT_EVERY_S: Final = 1.0
 _TASKS_END_S: Final = 3.0
-"""How long tasks may take to end in order: little enough for the whole mirror to end within five seconds."""
+"""Time that tasks get to end in order. It is short enough for the whole mirror to end within five seconds."""
 _LOSS_SHOWS_S: Final = 2.0
-"""A call to a JVM that is killed fails a moment before its parent learns that it is gone."""
+"""Time to wait for the exit code of the JVM after a failed call. The call fails shortly before the exit is visible."""
 _BLOCKED_S: Final = 10.0
-"""How long a refusal has to last to count: a right that was just given takes a while to be known to every broker."""
+"""Time that a refusal must last before the flow counts as blocked. A new ACL takes a while to reach every broker."""
 _MOST_LOSSES: Final = 5
 _LOSSES_WITHIN_S: Final = 600.0
 
 
 class SparkRun:
-    """Runs the coordinator's leases until the mirror is to end. Confined to the thread that calls ``run``.
+    """Loop that runs the coordinator's leases until the mirror ends. Confined to the thread that calls ``run``.
 
     Args:
-        settings: Of the mirror.
-        loops: The control loops, running.
-        stopping: Set when the mirror is to end.
-        directory: A private one that lives as long as the mirror.
-        until_caught_up: End when no flow lags.
-        on_progress: Called about once a second.
+        settings: Settings of the mirror.
+        loops: Control loops, already running.
+        stopping: Event that ends the mirror.
+        directory: Private directory that exists as long as the mirror.
+        until_caught_up: Whether the run ends as soon as no flow has any lag.
+        on_progress: Function called about once a second with the progress of all flows.
     """
 
     def __init__(
@@ -66,20 +83,20 @@ class SparkRun:
         self._on_progress = on_progress
         self._report_at = 0.0
         self._blocked_since: dict[str, float] = {}
-        """When a flow began to wait for a person."""
+        """Monotonic time at which a flow became blocked on something that only an operator can correct."""
         self.gave_up: tuple[str, ...] = ()
-        """Flows that ended before they had caught up, because only a person can mend what they wait for."""
+        """Flows that ended before they had caught up, because an operator has to correct something."""
         self._losses: deque[float] = deque(maxlen=_MOST_LOSSES)
 
     def run(self) -> None:
-        """Mirror until the end is asked for, everything is copied, or every flow has failed.
+        """Mirror until ``stopping`` is set, everything is copied (if requested), or every flow has failed.
 
         Raises:
-            SettingsError: Spark does not start as it is asked to.
-            SparkFailedError: Spark's JVM or query ends again and again.
+            SettingsError: Spark does not start with the given settings.
+            SparkFailedError: Spark's JVM or query ended too often within ten minutes.
         """
         while not self._loops.coordinator.has_work:
-            # Before anything can be copied Spark would only take memory: a flow may fail in its first round.
+            # Do not start Spark before there is work: it would only use memory, and a flow may fail in its first round.
             self._report()
             if self._is_over() or self._stopping.wait(_TURN_S):
                 return
@@ -98,19 +115,23 @@ class SparkRun:
             return False
         for flow in running:
             if flow.flow in blocked:
-                logger.error("%s: gives up, as only a person can change this: %s", flow.flow, flow.what_blocks)
+                logger.error(
+                    "%s: gives up, because only an operator can correct this: %s",
+                    flow.flow,
+                    flow.what_blocks,
+                )
         self.gave_up = tuple(blocked)
         return True
 
     def _blocked(self, flows: Sequence[FlowProgress]) -> list[str]:
-        """Return the flows that have waited for a person for long enough."""
+        """Return the flows that have been blocked for at least ``_BLOCKED_S`` seconds."""
         now = time.monotonic()
         names = [flow.flow for flow in flows if flow.is_blocked]
         self._blocked_since = {name: self._blocked_since.get(name, now) for name in names}
         return [name for name, since in self._blocked_since.items() if now - since >= _BLOCKED_S]
 
     def _start(self) -> StartedSpark | None:
-        """Return a new session; None when the mirror is to end before it is there."""
+        """Start a session and return it, or None if the mirror ends before the session has started."""
         launch = _Launch(self._settings.spark, self._directory)
         while not launch.is_done.wait(_TURN_S):
             self._report()
@@ -120,7 +141,12 @@ class SparkRun:
         return launch.result()
 
     def _serve(self, spark: StartedSpark) -> bool:
-        """Run the stream in a session; return True at the end of the mirror, False when the JVM is lost."""
+        """Run the stream in a session. Return True at the end of the mirror, False if the JVM died.
+
+        Raises:
+            SettingsError: Spark cannot run the mirror with the given settings.
+            SparkFailedError: Spark's JVM or query ended too often within ten minutes.
+        """
         from klamm.mirror.spark.stream import MirrorStream  # noqa: PLC0415 - pyspark takes a second to import
 
         stream: MirrorStream | None = None
@@ -131,7 +157,7 @@ class SparkRun:
             self._follow(spark, stream)
             spark.output.is_muted = True
             has_ended = stream.end_lease(_TASKS_END_S)
-            self._loops.end()  # now that all is written, groups are translated a last time while Spark stops
+            self._loops.end()  # all source offsets are written: translate group offsets a last time while Spark stops
             if not has_ended and spark.jvm is not None:
                 spark.jvm.kill()
             else:
@@ -158,7 +184,7 @@ class SparkRun:
                 return
 
     def _report(self) -> bool:
-        """Show the progress when it is due; return whether it was."""
+        """Report the progress if it is due, and return whether it was."""
         if time.monotonic() < self._report_at:
             return False
         self._report_at = time.monotonic() + _REPORT_EVERY_S
@@ -166,31 +192,31 @@ class SparkRun:
         return True
 
     def _note_loss(self, spark: StartedSpark) -> None:
-        """Log that the JVM is lost and what helps.
+        """Log the loss of the JVM, with its probable cause and the remedy.
 
         Raises:
-            SparkFailedError: This process cannot start another one, or several were lost within a short time.
+            SparkFailedError: Another program launched the JVM, or this is the fifth loss within ten minutes.
         """
         if spark.jvm is None:
-            raise SparkFailedError("Spark's JVM has ended; submit the mirror again: it resumes where it was")
+            raise SparkFailedError("Spark's JVM has ended. Submit the mirror again; it resumes from its source offsets")
         now = time.monotonic()
         self._losses.append(now)
         how = f"Spark's JVM {spark.jvm.describe_end()}"
         memory = (
-            "if nobody ended it, the kernel may have, for lack of memory (journalctl -k | grep -i oom): "
-            "let spark.driver.memory and the workers fit the machine"
+            "if it was not stopped on purpose, the kernel may have killed it to free memory "
+            "(journalctl -k | grep -i oom): reduce spark.driver.memory or the number of tasks, or add memory"
         )
         if len(self._losses) == _MOST_LOSSES and now - self._losses[0] < _LOSSES_WITHIN_S:
             raise SparkFailedError(f"{how}, the {_MOST_LOSSES}th within {_LOSSES_WITHIN_S / 60:.0f} minutes; {memory}")
-        logger.warning("%s; a new session is started and what was in flight is copied again; %s", how, memory)
+        logger.warning("%s; a new session is started and records in flight are copied again; %s", how, memory)
 
 
 class _JvmLostError(Exception):
-    """The JVM has ended."""
+    """The JVM has ended while the query was running."""
 
 
 def _lost_jvm(spark: StartedSpark, error: Exception) -> bool:
-    """Return whether an error means that the JVM is gone."""
+    """Return whether an error was caused by the end of the JVM."""
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
 
     if spark.jvm is None:
@@ -199,7 +225,7 @@ def _lost_jvm(spark: StartedSpark, error: Exception) -> bool:
 
 
 class _Launch:
-    """The start of a session in a thread of its own, so that a signal ends the mirror meanwhile."""
+    """Start of a session in a separate thread, so that a signal can end the mirror meanwhile."""
 
     def __init__(self, properties: Mapping[str, str], directory: Path) -> None:
         self._properties = properties
@@ -214,7 +240,7 @@ class _Launch:
     def _run(self) -> None:
         try:
             with warnings.catch_warnings():
-                # pyspark warns about every new pandas, which the mirror does not use.
+                # pyspark warns about each pandas version newer than itself. The mirror does not use pandas.
                 warnings.simplefilter("ignore", FutureWarning)
                 from klamm.mirror.spark.session import start_session  # noqa: PLC0415 - takes a second to import
 
@@ -230,7 +256,7 @@ class _Launch:
         self.is_done.set()
 
     def abandon(self) -> None:
-        """Let the session end as soon as it is there; at the latest it ends with this process."""
+        """Stop the session as soon as it has started. If it never does, it ends with this process."""
         with self._lock:
             self._is_abandoned = True
             started = self._started
@@ -238,10 +264,10 @@ class _Launch:
             started.stop()
 
     def result(self) -> StartedSpark:
-        """Return the session.
+        """Return the started session.
 
         Raises:
-            SettingsError: Spark does not start as it is asked to.
+            SettingsError: Spark does not start with the given settings.
         """
         if self._started is None:
             raise self._error or SparkFailedError("Spark did not start")

@@ -1,4 +1,4 @@
-"""A Spark session for the mirror: quick to start, small, and able to retry a task."""
+"""Spark session for the mirror, configured for a fast start, low memory use and task retries."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULT_MASTER: Final = "local[*,4]"
-"""``local[N]`` alone never retries a task."""
+"""All cores, with up to four attempts per task. Plain ``local[N]`` never retries a task."""
 
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit: the JVM runs already."""
+"""Environment variable set by spark-submit. It means that the JVM already runs."""
 _PYTHON: Final = "spark.pyspark.python"
 _WORKER_PYTHON: Final = "PYSPARK_PYTHON"
 _DAEMON: Final = "spark.python.daemon.module"
@@ -56,27 +56,27 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # The JVM only plans and reports: the quick compiler and the small collector start it sooner.
+    # The JVM only plans and reports, so the first-tier compiler and the serial collector suffice. They start faster.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedSpark:
-    """A session of Spark and the JVM behind it."""
+    """Spark session together with its JVM."""
 
     session: SparkSession
     jvm: Jvm | None
-    """None: somebody else launched the JVM, such as spark-submit."""
+    """None if another program launched the JVM, for example spark-submit."""
     output: JvmOutput
 
     @property
     def is_lost(self) -> bool:
-        """Whether the JVM has ended."""
+        """Return whether the JVM has ended. Always False for a JVM that another program launched."""
         return self.jvm is not None and self.jvm.exit_code is not None
 
     def stop(self) -> None:
-        """Stop the session and the JVM; neither needs to be running."""
+        """Stop the session and the JVM. Neither needs to be running."""
         self.output.is_muted = True
         if not self.is_lost:
             with contextlib.suppress(Py4JError, OSError):
@@ -86,18 +86,20 @@ class StartedSpark:
 
 
 def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpark:
-    """Return the running session, or start one. Called from any thread but the main one.
+    """Return the running session, or start one. Call it from any thread except the main thread.
 
-    In the main thread ``SparkContext`` replaces the handler of SIGINT: Ctrl-C then cancels all jobs, with records in
-    flight. Under spark-submit the launcher has said where to run, and what it was told wins over the defaults here.
+    In the main thread, ``SparkContext`` replaces the SIGINT handler. Ctrl-C would then cancel all jobs, with
+    records in flight. Under spark-submit, the master and all options given to spark-submit take precedence over the
+    defaults here.
 
     Args:
-        properties: ``spark.*`` keys of the mirror's file; they win over everything but spark-submit's master.
-        directory: a private one that lives as long as the session.
+        properties: ``spark.*`` keys of the mirror's file. They take precedence over everything except the master
+            given to spark-submit.
+        directory: Private directory that exists as long as the session.
 
     Raises:
-        SettingsError: Spark does not start as it is asked to; or speculation is on: two copies of a task would write
-            records twice.
+        SettingsError: Spark does not start with these properties, or speculation is enabled. With speculation, two
+            attempts of one task would run at the same time and write records twice.
     """
     logging.getLogger().addFilter(_is_no_py4j_record)
     output = JvmOutput(passes_all=_LOG_LEVEL in properties)
@@ -119,7 +121,7 @@ def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpar
 
 
 def _is_no_py4j_record(record: logging.LogRecord) -> bool:
-    """Return whether a record of the root logger is to be logged: py4j logs a trace there when the JVM is gone."""
+    """Filter for the root logger that drops py4j's records. It logs a stack trace there when the JVM is gone."""
     return record.module != "java_gateway"
 
 
@@ -128,14 +130,14 @@ def _say_nothing(request: object, client_address: object) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of Spark's says, without the stack of the JVM."""
+    """Return the message of an error from Spark without the stack trace of the JVM."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString()).partition("\n")[0]
     return str(error).partition("\n")[0]
 
 
 def _submitted_session(properties: Mapping[str, str]) -> SparkSession:
-    SparkContext._ensure_initialized()  # else what was said is not seen
+    SparkContext._ensure_initialized()  # without this, the options given to spark-submit are not visible
     said = dict(SparkConf().getAll())
     builder = SparkSession.builder
     for key, value in (dict(_DEFAULTS) | said | dict(properties)).items():
@@ -151,7 +153,7 @@ def _own_session(properties: Mapping[str, str], directory: Path, output: JvmOutp
     keys = {MASTER: master, **_DEFAULTS, **(_LOCAL_DEFAULTS if here else {}), **properties}
     python = properties.get(_PYTHON) or (str(write_interpreter(directory)) if here else sys.executable)
     if here and not properties.get(_PYTHON) and _WORKER_PYTHON not in os.environ:
-        keys.setdefault(_DAEMON, "klamm.mirror.spark.daemon")  # this Python's workers have klamm
+        keys.setdefault(_DAEMON, "klamm.mirror.spark.daemon")  # the workers run this Python, which has klamm installed
     builder = SparkSession.builder
     for key, value in keys.items():
         builder = builder.config(key, value)
@@ -165,34 +167,37 @@ def _own_session(properties: Mapping[str, str], directory: Path, output: JvmOutp
 
 
 def check_session(session: SparkSession) -> None:
-    """Refuse a session on which records would be written twice.
+    """Reject a session that could write records twice.
 
     Raises:
-        SettingsError: speculation is on.
+        SettingsError: Speculation is enabled.
     """
     if session.sparkContext.getConf().get("spark.speculation", "false") == "true":
         raise SettingsError("spark.speculation=true: expected false; two copies of a task would write records twice")
 
 
 def is_local(master: str | None) -> bool:
-    """Tell whether tasks run in the driver's own process, as with ``local[2,4]``; ``local-cluster`` is a cluster."""
+    """Return whether tasks run on the driver's machine inside its JVM, as with ``local[2,4]``.
+
+    ``local-cluster`` starts separate executors, so it counts as a cluster.
+    """
     return (master or "").partition("[")[0] == "local"
 
 
 def slots(session: SparkSession) -> int:
-    """Return how many tasks can run at once now, at least 1."""
+    """Return the number of tasks that can run at the same time now, at least 1."""
     context = session.sparkContext
     if is_local(context.master):
         return max(1, context.defaultParallelism)
-    # defaultParallelism is at least 2 on a cluster, also when one slot is left: the second task would wait for it
-    # until the lease of the first is over.
-    scala_context = context._jsc.sc()  # not offered in Python
+    # On a cluster, defaultParallelism is at least 2 even if only one slot is left. The second task would then wait for
+    # that slot until the lease of the first one is over.
+    scala_context = context._jsc.sc()  # pyspark has no API for this
     profile = scala_context.resourceProfileManager().defaultResourceProfile()
     return max(1, int(scala_context.maxNumConcurrentTasks(profile)))
 
 
 def channel_addresses(session: SparkSession) -> tuple[str, str]:
-    """Return where the driver is to listen for tasks, and where they find it: as for Spark's own ports."""
+    """Return the address the driver listens on for tasks and the one they connect to, as for Spark's own ports."""
     context = session.sparkContext
     if is_local(context.master):
         return "127.0.0.1", "127.0.0.1"
@@ -203,7 +208,7 @@ def channel_addresses(session: SparkSession) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _worker_python(python: str) -> Iterator[None]:
-    """Say which Python workers run, unless somebody has said so; Spark reads it while it starts."""
+    """Set the Python interpreter of the workers while Spark starts, unless ``PYSPARK_PYTHON`` is already set."""
     if _WORKER_PYTHON in os.environ:
         yield
         return

@@ -1,6 +1,6 @@
-"""klamm itself for Spark's workers on other machines, as an archive of modules.
+"""Archive of klamm's modules for Spark workers on other machines.
 
-``python -m klamm.mirror.spark.shipping klamm.zip`` writes one for ``spark-submit --py-files klamm.zip``.
+``python -m klamm.mirror.spark.shipping klamm.zip`` writes an archive for ``spark-submit --py-files klamm.zip``.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(klamm.__file__).parent
 _NOT_SHIPPED: Final = (".pyc", ".so", ".pyd")
-"""Python loads no compiled module from an archive, and it might be another Python there."""
+"""Suffixes of compiled modules. Python cannot load them from an archive, and the worker's Python may differ."""
 
 
 def ship(spark: SparkSession) -> None:
-    """Send this klamm to workers on other machines, so that driver and tasks are of one version.
+    """Send this klamm to workers on other machines, so that driver and tasks have the same version.
 
-    Nothing is sent to workers on this machine, nor when klamm itself came in an archive: ``--py-files`` sent that one.
+    Nothing is sent to workers on this machine. Nothing is sent either if klamm itself was loaded from an archive,
+    because ``--py-files`` has already sent it.
     """
     context = spark.sparkContext
     if is_local(context.master) or not _PACKAGE.is_dir():
         return
-    # Spark serves the file itself to executors that come later: it lives as long as the session.
+    # Spark serves this file to executors that join later, so it must exist as long as the session.
     directory = Path(tempfile.mkdtemp(prefix="klamm-shipped-", dir=context._temp_dir))
     context.addPyFile(str(write_archive(directory / f"{directory.name}.zip")))
 
 
 def write_archive(path: Path) -> Path:
-    """Write an archive of the package that is running, its source, as ``--py-files`` takes it, and return its path."""
+    """Write the sources of the running package to an archive for ``--py-files``, and return its path."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(_PACKAGE.rglob("*")):
             if module.is_file() and module.suffix not in _NOT_SHIPPED:

@@ -1,4 +1,4 @@
-"""The mirror as a streaming source: a micro-batch is a lease, its rows say how far the copying is."""
+"""Streaming data source of the mirror. A micro-batch is a lease, and its rows are the progress per partition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAN_TIMEOUT_S: Final = 30.0
 
 
 class LeasePartition(InputPartition):
-    """One group of a lease: what one task copies."""
+    """One group of a lease: the work of one task."""
 
     def __init__(self, lease: int, seconds: float, group: dict[str, Any]) -> None:
         super().__init__(group["number"])
@@ -38,27 +38,29 @@ class LeasePartition(InputPartition):
 
 
 class MirrorSource(DataSource):
-    """``spark.readStream.format("klamm-mirror")`` with the address and the token of the driver's side channel."""
+    """Data source ``klamm-mirror``. Its options are host, port and token of the driver's side channel."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """Return the fields of ``PartitionProgress``."""
+        """Return the fields of ``PartitionProgress`` as a Spark schema."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> MirrorReader:  # noqa: N802 - Spark's name
-        """Return the reader."""
+        """Return the reader. The schema is fixed."""
         _ = schema
         return MirrorReader(self.options)
 
 
 class MirrorReader(DataSourceStreamReader):
-    """Plans leases in Spark's planning process by asking the driver, and serves them in tasks.
+    """Stream reader that plans leases in Spark's planning process and serves them in tasks.
 
-    ``read`` is called on copies of this object in worker processes: it keeps nothing here.
+    Spark pickles this object to send it to the tasks. ``initialOffset``, ``latestOffset`` and ``partitions`` run in
+    the planning process, which keeps one connection to the driver. ``read`` runs on a copy in a worker process, so
+    it must not keep state in this object.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -67,7 +69,7 @@ class MirrorReader(DataSourceStreamReader):
         self._channel: ChannelClient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection behind when the reader travels."""
+        """Return the state without the connection, which cannot be pickled."""
         return {"_address": self._address, "_token": self._token, "_channel": None}
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -76,33 +78,38 @@ class MirrorReader(DataSourceStreamReader):
         self._channel.send(question)
         answer = self._channel.receive(timeout_s=_PLAN_TIMEOUT_S)
         if answer is None:
-            raise TimeoutError("The driver does not answer")
+            raise TimeoutError(f"The mirror's driver did not answer within {_PLAN_TIMEOUT_S:g} s")
         if "failed" in answer:
             raise FlowFailedError(answer["failed"])
         return answer
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the number before the first lease."""
+        """Return lease number 0, which precedes the first lease."""
         return {"lease": 0}
 
     def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next lease, or ``start`` while there is nothing to copy."""
+        """Return the next lease, or ``start`` if there is nothing to copy."""
         _ = limit
         return {"lease": int(self._ask({"ask": "next", "after": start["lease"]})["lease"])}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Return the groups of a lease. After a restart Spark may ask for one again: the plan of today counts."""
+        """Return the groups of a lease.
+
+        After a restart, Spark may ask again for the groups of a lease that did not finish. The answer is a new
+        plan made from the current partitions, not the earlier one: progress depends only on the source offsets
+        on the target.
+        """
         if start["lease"] == end["lease"]:
             return []
         plan = self._ask({"ask": "groups", "lease": end["lease"]})
         return [LeasePartition(plan["lease"], plan["seconds"], group) for group in plan["groups"]]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Copy until the lease is over, then yield progress."""
+        """Copy until the lease is over, then yield one row of progress per partition."""
         if not isinstance(partition, LeasePartition):
-            raise TypeError(f"{partition!r} is no lease")
+            raise TypeError(f"Expected a LeasePartition, got {partition!r}")
         try:
-            # What the driver needs not, and a worker on another machine may not have.
+            # The driver's planning process does not need these modules. A worker on another machine may lack them.
             from klamm.mirror.spark import leases, worker  # noqa: PLC0415
         except ImportError as error:
             self._tell_what_is_missing(error)
@@ -118,10 +125,10 @@ class MirrorReader(DataSourceStreamReader):
             yield tuple(row.values())
 
     def _tell_what_is_missing(self, error: ImportError) -> None:
-        """Let the driver end in clear words: trying again would change nothing."""
+        """Report the missing module to the driver, which then ends the mirror: a retry would not help."""
         reason = (
-            f"Spark's Python on {socket.gethostname()} ({sys.executable}) can not run the mirror: {error}. Install "
-            "klamm with its dependencies there (pip install klamm), or let PYSPARK_PYTHON name a Python that has them"
+            f"Spark's Python on {socket.gethostname()} ({sys.executable}) cannot run the mirror: {error}. Install "
+            "klamm with its dependencies there (pip install klamm), or set PYSPARK_PYTHON to a Python that has them"
         )
         with contextlib.suppress(OSError):
             channel = ChannelClient(self._address, self._token)

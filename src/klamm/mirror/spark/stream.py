@@ -1,4 +1,4 @@
-"""The streaming query whose micro-batches are leases."""
+"""Streaming query whose micro-batches are leases."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _RESTARTS_WITHIN_S: Final = 600.0
 
 
 class MirrorStream:
-    """Runs the leases of a coordinator in Spark; starts the query again when it fails. Confined to one thread."""
+    """Runner of the coordinator's leases as a query in a session. Restarts a failed query. Confined to one thread."""
 
     def __init__(self, spark: SparkSession, coordinator: Coordinator, *, checkpoint: str) -> None:
-        """Give the workers what they need, register the source, and listen where tasks come from.
+        """Send klamm to the workers, register the data source, and listen on the side channel.
 
         Args:
-            spark: where to run.
-            coordinator: what to run.
-            checkpoint: Spark's directory, a path or an address. It may go when the mirror ends: positions are on the
-                target.
+            spark: Session to run in.
+            coordinator: Coordinator whose leases are run.
+            checkpoint: Spark's checkpoint directory, a path or a URI. It may be deleted when the mirror has
+                ended, because the source offsets are stored on the target cluster.
 
         Raises:
-            SettingsError: this machine has no address ``spark.driver.bindAddress``.
+            SettingsError: This machine does not have the address in ``spark.driver.bindAddress``.
         """
         self._spark = spark
         self._coordinator = coordinator
         self._checkpoint = checkpoint
         self._query: StreamingQuery | None = None
         self._restarts: deque[float] = deque(maxlen=_MAX_RESTARTS + 1)
-        """When the query was started again, by the monotonic clock."""
+        """Monotonic times of the latest restarts of the query."""
         ship(spark)
         spark.dataSource.register(MirrorSource)
         host, advertised = channel_addresses(spark)
@@ -65,22 +65,25 @@ class MirrorStream:
         """Start the query.
 
         Raises:
-            SettingsError: it does not start, as when the checkpoint directory can not be written, Spark's Python lacks
-                klamm, or another mirror runs in the session.
+            SettingsError: The query does not start. For example, the checkpoint directory is not writable,
+                Spark's Python lacks klamm, or another mirror runs in the same session.
         """
         if any(query.name == _NAME for query in self._spark.streams.active):
-            # Each holds its slots for a lease: the other one might wait for minutes, and nobody would know why.
-            raise SettingsError("a mirror runs in this Spark session already: give all flows to one, or stop it first")
+            # A mirror holds its slots for a whole lease. A second mirror might wait for minutes without any visible
+            # reason.
+            raise SettingsError(
+                "this Spark session already runs a mirror: stop that mirror first, or run all flows in it"
+            )
         host, port = self._coordinator.server.address
         reader = self._spark.readStream.format(FORMAT).options(
             host=host, port=str(port), token=self._coordinator.server.token
         )
-        # Progress comes by the side channel while a lease runs; its rows are counted by Spark and go nowhere.
+        # Live progress arrives on the side channel. The rows of the stream are only counted by Spark, then discarded.
         writer = self._load(reader).writeStream.format("noop").option("checkpointLocation", self._checkpoint)
         try:
             self._query = writer.queryName(_NAME).start()
         except (PySparkException, Py4JError) as error:
-            said = f"Spark does not start the query with the checkpoint directory {self._checkpoint}"
+            said = f"Spark cannot start the query with checkpoint directory {self._checkpoint}"
             raise SettingsError(f"{said}: {first_line(error)}") from error
         return self._query
 
@@ -94,20 +97,20 @@ class MirrorStream:
                 raise
             python = self._spark.sparkContext.pythonExec
             raise SettingsError(
-                f"Spark's Python, {python}, lacks what the mirror needs: {missing.partition(': ')[2]}. Name one that "
-                "has klamm by PYSPARK_PYTHON or spark.pyspark.python before the session starts"
+                f"Spark's Python {python} cannot import a module that the mirror needs: {missing.partition(': ')[2]}. "
+                "Before the session starts, set PYSPARK_PYTHON or spark.pyspark.python to a Python that has klamm"
             ) from error
 
     def count_slots(self) -> None:
-        """Let as many tasks be dealt as can run now: executors come and go."""
+        """Set the coordinator's slots to the tasks that can run at the same time now. Executors come and go."""
         self._coordinator.set_slots(slots(self._spark))
 
     def check(self) -> None:
-        """Start the query again if it ended.
+        """Restart the query if it has ended.
 
         Raises:
-            SettingsError: no worker can run the mirror as things are.
-            SparkFailedError: it ended more than ten times within ten minutes.
+            SettingsError: No worker can run the mirror, for example because klamm is not installed there.
+            SparkFailedError: The query ended more than ten times within ten minutes.
         """
         if self._coordinator.failure is not None:
             raise SettingsError(self._coordinator.failure)
@@ -119,18 +122,17 @@ class MirrorStream:
         self._restarts.append(now)
         if len(self._restarts) > _MAX_RESTARTS and now - self._restarts[0] < _RESTARTS_WITHIN_S:
             raise SparkFailedError(
-                f"Spark ended the query {len(self._restarts)} times within {_RESTARTS_WITHIN_S / 60:.0f} minutes, "
-                f"the last time with: {reason}"
+                f"Spark's query ended {len(self._restarts)} times within {_RESTARTS_WITHIN_S / 60:.0f} minutes. "
+                f"Last error: {reason}"
             )
-        logger.warning("Spark ended the query, it is started again: %s", reason)
+        logger.warning("Spark's query ended and is restarted: %s", reason)
         self.start()
 
     def stop(self, patience_s: float = _STOP_S) -> None:
-        """End the running lease in order, then the query.
+        """End the running lease in order, then stop the query and close the side channel.
 
         Args:
-            patience_s: how long the tasks may take to end.
-
+            patience_s: Maximum time to wait for the tasks, in seconds.
         """
         self.end_lease(patience_s)
         if self._query is not None:
@@ -139,9 +141,9 @@ class MirrorStream:
         self._coordinator.close()
 
     def end_lease(self, patience_s: float) -> bool:
-        """End the running lease in order; return whether its tasks were done within ``patience_s`` seconds."""
+        """End the running lease in order. Return whether its tasks ended within ``patience_s`` seconds."""
         self._coordinator.end()
         if self._query is None or not self._query.isActive or self._coordinator.wait_idle(patience_s):
             return True
-        logger.warning("Tasks did not end within %g s; what they had in flight is copied again", patience_s)
+        logger.warning("Tasks did not end within %g s; their records in flight are copied again", patience_s)
         return False

@@ -1,4 +1,14 @@
-"""What a task does with its lease, inside Spark's Python worker."""
+"""Task's side of a lease, inside a Python worker process of Spark.
+
+A task runs one copier per flow of its group. The first copier runs in the task's own thread, the others each in a
+thread of their own. The first copier's thread also owns the side channel: it reads ``end`` lines every 0.05 s and sends
+the progress of all copiers every 0.25 s.
+
+A task ends its lease when the driver sends ``end``, when its deadline passes, when the side channel breaks, or when one
+of its copiers raises an error. Each copier then stops fetching, waits for produce requests in flight and writes its
+source offsets. Only a task that still has its driver at that point sends ``finished`` and keeps its session for the
+next lease. Every other task closes its session.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +32,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REPEATED_FOR_S: Final = 3 * RATE_WINDOW_S
-"""So that the driver sees that nothing comes any more, and its rates go down to zero."""
+"""Time for which an unchanged row is still sent, so that the driver's rates fall to zero when copying stops."""
 _REPORT_EVERY_S: Final = 0.25
 _LISTEN_EVERY_S: Final = 0.05
 _JOIN_S: Final = 60.0
 
 
 class LeaseSession:
-    """The copiers of one group; may serve lease after lease in one process."""
+    """Copiers of one group, with their connections and fetched records. May serve several leases in one process."""
 
     def __init__(self, shares: Sequence[Share]) -> None:
         self.token = uuid.uuid4().hex
@@ -37,24 +47,25 @@ class LeaseSession:
         self.copiers = [Copier(share.settings, share.partitions) for share in shares]
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections of the copiers."""
         for copier in self.copiers:
             copier.close()
 
 
 _sessions: dict[int, LeaseSession] = {}
-"""Sessions that ended their lease in order, by group; they may go on if the driver says so. One task at a time
-runs in a worker process, so nothing else touches it."""
+"""Sessions that ended their lease in order, by group number. The driver decides whether one is resumed. Needs no lock,
+because a worker process runs one task at a time.
+"""
 
 
 class News:
-    """Tells which rows of progress the driver has to hear of: with ten thousand partitions most have nothing to say."""
+    """Filter for progress rows that the driver does not know yet. Most partitions have no news at a given time."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str, int], tuple[PartitionProgress, float]] = {}
 
     def of(self, rows: Iterable[PartitionProgress], now: float) -> Iterator[PartitionProgress]:
-        """Yield the rows that changed since they were yielded, and those that did so a short while ago."""
+        """Yield the rows that are new, have changed since they were last yielded, or changed a short while ago."""
         for row in rows:
             key = (row.flow, row.topic, row.partition)
             before, changed_at = self._told.get(key, (None, now))
@@ -66,7 +77,7 @@ class News:
 
 
 class _Lease:
-    """One run of a session: watches the time and the channel, reports what the copiers did."""
+    """Run of one lease by a session. Watches deadline and side channel, and reports the copiers' progress."""
 
     def __init__(self, session: LeaseSession, channel: ChannelClient, *, lease: int, seconds: float) -> None:
         self._session = session
@@ -82,7 +93,11 @@ class _Lease:
         self._news = News()
 
     def run(self) -> None:
-        """Copy until the lease is over; every copier has a thread, the first one this one."""
+        """Copy until the lease is over. The first copier runs in this thread, each other copier in a thread of its own.
+
+        Raises:
+            Exception: The first error of a copier. The lease ends for all copiers of the group.
+        """
         threads = [
             threading.Thread(target=self._copy, args=(number,), name=f"copier-{number}", daemon=True)
             for number in range(1, len(self._session.copiers))
@@ -105,7 +120,7 @@ class _Lease:
         self._rows[number] = copier.progress()
 
     def _note(self, number: int) -> None:
-        """Keep the progress of a copier, made in its own thread; the first one's thread sends all of it."""
+        """Keep the progress of a copier. Called in the copier's thread; the first copier's thread sends all of it."""
         now = time.monotonic()
         if now < self._report_at[number]:
             return
@@ -115,7 +130,7 @@ class _Lease:
             self.report()
 
     def report(self) -> None:
-        """Send what is new of the progress to the driver."""
+        """Send the progress rows that are new to the driver."""
         news = [asdict(row) for row in self._news.of(self.rows(), time.monotonic())]
         try:
             self._channel.send({"session": self._session.token, "progress": news})
@@ -123,7 +138,7 @@ class _Lease:
             self._lose_driver()
 
     def rows(self) -> list[PartitionProgress]:
-        """Return the last known progress of all copiers."""
+        """Return the latest known progress of all copiers."""
         return [row for rows in self._rows for row in rows]
 
     def _should_end(self) -> bool:
@@ -151,7 +166,18 @@ class _Lease:
 def serve(
     group: Group, *, lease: int, seconds: float, address: tuple[str, int], token: str
 ) -> Iterator[dict[str, Any]]:
-    """Copy the partitions of a group until its lease is over, then yield a row of progress per partition."""
+    """Copy the partitions of a group until its lease is over, then yield one row of progress per partition.
+
+    Args:
+        group: Partitions and settings of each flow.
+        lease: Number of the lease.
+        seconds: Deadline of the task, in seconds from now, in case the driver does not end the lease.
+        address: Host and port of the side channel.
+        token: Token of the side channel.
+
+    Raises:
+        OSError: The driver cannot be reached.
+    """
     logging.basicConfig(format=WORKER_LINE)
     channel = ChannelClient(address, token)
     session = _resume(group)
@@ -173,10 +199,10 @@ def serve(
 
 
 def _resume(group: Group) -> LeaseSession:
-    """Return the session that the driver wants to go on, or a new one; sessions that others overtook are closed."""
+    """Return the session that the driver named if this process has it, else a new one. Close all other sessions."""
     kept = _sessions.pop(group.number, None)
     for number in list(_sessions):
-        # A worker serves one group at a time: what is left here belongs to groups that went elsewhere.
+        # A worker serves one group at a time. The other sessions belong to groups that other workers serve now.
         _sessions.pop(number).close()
     if kept is not None:
         if kept.token == group.session and kept.shares == group.shares:

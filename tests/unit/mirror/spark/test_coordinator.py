@@ -195,7 +195,7 @@ def test_a_worker_that_lacks_a_module_ends_the_mirror_in_clear_words(
         next(reader.read(LeasePartition(1, 60.0, {"number": 0})))
     # then
     wait_until(lambda: coordinator.failure is not None, timeout_s=WAIT_S, what="the reason")
-    with pytest.raises(FlowFailedError, match=r"can not run the mirror: .*Install klamm with its dependencies"):
+    with pytest.raises(FlowFailedError, match=r"cannot run the mirror: .*Install klamm with its dependencies"):
         reader.latestOffset({"lease": 0}, None)
     reader.stop()
 

@@ -60,7 +60,7 @@ def test_a_job_gives_up_what_only_a_person_can_mend(tmp_path: Path, caplog: pyte
     loops = Loops()
     loops.status.set_state("A->B", FlowState.WAITING, DENIED)
     assert run(loops, tmp_path, until_caught_up=True).gave_up == ("A->B",)
-    assert caplog.messages == [f"A->B: gives up, as only a person can change this: {DENIED}"]
+    assert caplog.messages == [f"A->B: gives up, because only an operator can correct this: {DENIED}"]
 
 
 @pytest.mark.usefixtures("no_spark")

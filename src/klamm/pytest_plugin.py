@@ -1,9 +1,10 @@
-"""pytest fixtures that give tests a broker; loaded by pytest itself wherever klamm is installed.
+"""Pytest fixtures that start brokers. Pytest loads this plugin automatically wherever klamm is installed.
 
-``klamm_broker``: a broker of its own for each test. ``klamm_session_broker``: one for all tests of the run.
-``make_klamm_broker``: as many as a test wants, with the arguments of ``klamm.Broker``.
+- ``klamm_broker``: a separate broker for each test.
+- ``klamm_session_broker``: one broker shared by all tests of the run.
+- ``make_klamm_broker``: a function that starts any number of brokers, with the arguments of ``klamm.Broker``.
 
-The report of a failed test shows the end of the log of every broker that the test has as a fixture, or had made.
+The report of a failed test shows the end of the log of every broker that the test uses as a fixture or started.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ def _broker(**options: object) -> Broker:
 
 @pytest.fixture
 def klamm_broker() -> Iterator[Broker]:
-    """Give the test an empty broker that runs; it is stopped and its data are removed afterwards."""
+    """Provide a running, empty broker; it is stopped and its data are removed after the test."""
     with _broker() as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def klamm_session_broker() -> Iterator[Broker]:
-    """Give all tests of the run one broker; they share its topics."""
+    """Provide one broker to all tests of the run; they share its topics."""
     with _broker() as broker:
         yield broker
 
 
 @pytest.fixture
 def make_klamm_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
-    """Give the test a function that starts brokers, with the arguments of ``klamm.Broker``."""
+    """Provide a function that starts brokers, with the arguments of ``klamm.Broker``."""
     made: list[Broker] = request.node.stash.setdefault(_MADE, [])
     with ExitStack() as stack:
 
@@ -68,7 +69,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 
 def _brokers_of(item: pytest.Item) -> list[Broker]:
-    """Return the brokers among the test's fixtures, those of other plugins included, and those that it had made."""
+    """Return the brokers of the test's fixtures, including those of other plugins, and brokers that it started."""
     kind: type[Broker] = sys.modules[_MODULE].Broker
     fixtures = getattr(item, "funcargs", {}).values()
     return [one for one in (*fixtures, *item.stash.get(_MADE, [])) if isinstance(one, kind)]

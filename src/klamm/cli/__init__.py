@@ -1,7 +1,7 @@
-"""The command line: ``klamm COMMAND ...``, one module per command.
+"""Command line of klamm: ``klamm COMMAND ...``, with one module per command.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage. Messages go to stderr, results to stdout. A command's module is imported
-when the command is asked for, so that ``klamm broker`` answers as fast as the broker itself.
+Exit codes: 0 success, 1 failure, 2 wrong usage. Results go to stdout and messages to stderr. The module of a command
+is imported only when that command runs, so that ``klamm broker`` does not load the other commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXIT_INTERRUPTED: Final = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command and the module whose ``main(arguments) -> exit code`` runs it."""
+    """One command and the module whose ``main(arguments)`` runs it and returns the exit code."""
 
     name: str
     module: str
@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names and values may hold what the terminal does not know
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # names and values may contain characters that the terminal's encoding lacks
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MissingExtraError as error:
         sys.stderr.write(f"klamm: {error}\n")
         return EXIT_USAGE
-    except BrokenPipeError:  # who read the result has enough of it
+    except BrokenPipeError:  # the reader of the output closed the pipe early, as `head` does
         write_nothing_more()
         return EXIT_OK
     except OSError as error:
@@ -110,19 +112,19 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Give a stream that the shell closed (``>&-``) a place to write to: Python has None there."""
+    """Open ``os.devnull`` in place of each standard stream that the shell closed (``>&-``), where Python has None."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
 
 
 def write_nothing_more() -> None:
-    """Let what is still buffered go nowhere, also at the exit."""
+    """Redirect stdout to ``os.devnull``, so that flushing its buffer at exit cannot fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def version_line() -> str:
-    """Return which klamm this is, and whether it is the compiled one: the same records take it a third of the time."""
+    """Return klamm's version and whether its record modules are compiled, which makes them three times faster."""
     from importlib.metadata import version  # noqa: PLC0415 - takes a while to import, and few commands need it
 
     from klamm.protocol.records import is_compiled  # noqa: PLC0415 - loads the codecs, which few commands need

@@ -1,4 +1,4 @@
-"""``python -m klamm.cli`` is ``klamm``."""
+"""Entry point of ``python -m klamm.cli``, which is the same as ``klamm``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Flags as Kafka's tools have them: each once, no abbreviations, ``--flag value`` or ``--flag=value``."""
+"""Argument parsing with the rules of Kafka's tools.
+
+Each flag may be given once, flags cannot be abbreviated, and a value follows as ``--flag value`` or ``--flag=value``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _PASSWORD: Final = re.compile(r"(password\s*=\s*)\S+")
 
 
 class Once(argparse.Action):
-    """Keep a value that may be given only once: Kafka's tools refuse two as well."""
+    """Argparse action that stores a value and rejects a repeated flag, as Kafka's tools do."""
 
     def __call__(
         self,
@@ -27,10 +30,10 @@ class Once(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Keep the value.
+        """Store the value.
 
         Raises:
-            SystemExit: It was given before.
+            SystemExit: The flag was given before.
         """
         if getattr(namespace, self.dest, None) is not None:
             parser.error(f"{option_string} was given twice")
@@ -43,7 +46,7 @@ class _ShowVersion(argparse.Action):
 
 
 class ToolParser(argparse.ArgumentParser):
-    """A parser whose refusals are one line: what is wrong, and how to learn more."""
+    """Argument parser whose errors are one line: the mistake, and the command that prints the help."""
 
     def __init__(self, *, prog: str, description: str, epilog: str | None = None) -> None:
         super().__init__(
@@ -56,12 +59,12 @@ class ToolParser(argparse.ArgumentParser):
         self.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
 
     def error(self, message: str) -> NoReturn:
-        """Write the error to stderr, without passwords, and exit with 2."""
+        """Write the error to stderr with passwords removed, and exit with 2."""
         message = _PASSWORD.sub(r"\1(hidden)", message)
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def add_value(self, flag: str, **how: Any) -> None:
-        """Add a flag that takes one value and may be given once."""
+        """Add a flag that takes one value and may be given only once."""
         self.add_argument(flag, action=Once, **how)
 
     def add_switch(self, flag: str, **how: Any) -> None:
@@ -70,7 +73,7 @@ class ToolParser(argparse.ArgumentParser):
 
 
 def whole_number(highest: int, *, lowest: int | None = None) -> Callable[[str], int]:
-    """Return what reads the value of a flag as a number that the wire, or whoever takes it, has room for."""
+    """Return a converter for flag values that accepts only whole numbers within the given range."""
     least = -highest - 1 if lowest is None else lowest
 
     def read(text: str) -> int:
@@ -87,7 +90,7 @@ def whole_number(highest: int, *, lowest: int | None = None) -> Callable[[str], 
 
 
 def add_common(parser: ToolParser) -> None:
-    """Add what every command of ours that talks to a cluster takes."""
+    """Add the flags shared by all commands that connect to a cluster."""
     parser.add_value("--bootstrap-server", metavar="HOST:PORT", help="the servers to connect to, comma separated")
     parser.add_value(
         "--command-config", metavar="FILE", help="properties of Kafka's Java admin client, for security and timeouts"
@@ -102,10 +105,10 @@ def add_common(parser: ToolParser) -> None:
 
 
 def check_conflicts(parser: ToolParser, given: Sequence[str], used: str, others: Sequence[str]) -> None:
-    """Refuse a flag together with any of the others, in the words of Kafka's tools.
+    """Reject a flag given together with any of the others, with the message of Kafka's tools.
 
     Raises:
-        SystemExit: Both were given.
+        SystemExit: The flag and one of the others were given.
     """
     if used not in given:
         return

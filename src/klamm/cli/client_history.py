@@ -1,7 +1,7 @@
-"""``klamm clients history`` and ``klamm clients revert``: who set what for clients, and back to how it was.
+"""Commands ``klamm clients history`` and ``klamm clients revert``: changes of client configs, and their reversal.
 
-The history is read from the broker's data directory, as Kafka has no request for it; going back is an ordinary change,
-with the rights, the checks and the line in the history that any change has.
+The history is read from the broker's data directory, because Kafka has no request for it. A revert is an ordinary
+alter request: it needs the same ACLs, passes the same checks and is recorded in the history like any other change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHOWN_LINES: Final = 50
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one action; 0 when it is done, 1 when it was refused, 2 (by SystemExit) when the flags are wrong."""
+    """Run one action. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
     action, *rest = arguments
     prog = f"klamm clients {action}"
     parser = _parser(prog, action)
@@ -61,7 +61,13 @@ def main(arguments: Sequence[str]) -> int:
 def _parser(prog: str, action: str) -> ToolParser:
     parser = ToolParser(prog=prog, description=_DESCRIPTION)
     add_common(parser)
-    parser.add_value("--data-dir", type=Path, required=True, metavar="DIR", help="the broker's; it may be running")
+    parser.add_value(
+        "--data-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the broker's data directory; the broker may be running",
+    )
     parser.add_value("--user", metavar="NAME", help="the user")
     parser.add_switch("--user-defaults", help="the default user")
     parser.add_value("--client", metavar="ID", help="the client id of this user; without it the user itself")
@@ -127,10 +133,10 @@ def _revert(options: argparse.Namespace) -> int:
 
 
 def _wanted(reversals: Sequence[Reversal], present: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the values to set, None for configs to remove.
+    """Return the values to set, and None for each config to remove.
 
-    A change of a config may change its roll-out, and the other way round. The one that is to stay as it is now is
-    therefore named as well, with its present value.
+    The broker may change a config's roll-out when the config changes, and the config when its roll-out changes.
+    Whichever of the two must keep its present value is therefore sent as well, with that value.
     """
     wanted = {one.name: one.value for one in reversals}
     for one in reversals:

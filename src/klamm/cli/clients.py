@@ -1,7 +1,7 @@
-"""``klamm clients list`` and ``klamm clients watch``: who is connected, and who follows what is set centrally.
+"""Commands ``klamm clients list`` and ``klamm clients watch``: connected clients and whether they follow their configs.
 
-Kafka has no request that lists connections, so the broker is asked where it also tells its metrics
-(``klamm broker --metrics HOST:PORT``): there no Kafka client ever comes by.
+Kafka has no request that lists connections. The data therefore comes from the broker's metrics listener
+(``klamm broker --metrics HOST:PORT``), which is separate from the listeners of Kafka clients.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _COLUMNS: Final = (
 )
 
 _KEY: Final = ("principal", "client_id", "software_name", "software_version", "host")
-"""What tells one client from another."""
+"""Fields that identify a client."""
 
 Client = dict[str, Any]
 Known = dict[tuple[str, ...], tuple[str, str]]
-"""Name and state of each client, as they were told last."""
+"""Name and state of each client as last printed."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one action; 0 when it is done, 1 when the broker is away, 2 (by SystemExit) when the flags are wrong."""
+    """Run one action. Return 0 on success and 1 if the broker does not answer; wrong flags exit with 2 (SystemExit)."""
     if arguments and arguments[0] in {"history", "revert"}:
         from klamm.cli.client_history import main as history_or_revert  # noqa: PLC0415  # only these read the store
 
@@ -66,7 +66,7 @@ def _parser() -> ToolParser:
     parser = ToolParser(
         prog=_PROG,
         description="List the clients of a broker and whether they follow the configs set for them (KIP-649).\n"
-        "klamm clients history shows who changed client configs, klamm clients revert restores those of a time.",
+        "klamm clients history shows past changes of client configs, klamm clients revert undoes them.",
         epilog="Exit codes: 0 done, 1 the broker does not answer, 2 wrong or missing flags.",
     )
     parser.add_argument(
@@ -74,14 +74,22 @@ def _parser() -> ToolParser:
         choices=("list", "watch"),
         help="one table, or a line for each change",
     )
-    parser.add_value("--metrics", metavar="HOST:PORT", required=True, help="what klamm broker --metrics was given")
-    parser.add_switch("--gone", help="include clients that have disconnected")
-    parser.add_value("--user", metavar="NAME", help="only this user's")
-    parser.add_value("--client", metavar="ID", help="only with this client id")
-    parser.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="watch: how often to look (default 2)"
+    parser.add_value(
+        "--metrics", metavar="HOST:PORT", required=True, help="the address given to klamm broker --metrics"
     )
-    parser.add_argument("-o", "--output", choices=("human", "json", "yaml"), default="human", help="list: how to write")
+    parser.add_switch("--gone", help="include clients that have disconnected")
+    parser.add_value("--user", metavar="NAME", help="only clients of this user")
+    parser.add_value("--client", metavar="ID", help="only clients with this client id")
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="watch: seconds between two requests (default 2)",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("human", "json", "yaml"), default="human", help="list: output format"
+    )
     return parser
 
 
@@ -104,7 +112,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _watch(options: argparse.Namespace) -> int:
     known: Known = {}
-    clients = fetch(options.metrics)  # an address that is wrong is told at once
+    clients = fetch(options.metrics)  # a wrong address fails at once; only later failures are retried
     while True:
         for line in changed(known, _chosen(clients, options)):
             say(line)
@@ -113,7 +121,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _fetch_again(address: str, interval_s: float) -> list[Client]:
-    """Wait, and ask until there is an answer: brokers restart."""
+    """Retry until the broker answers, waiting before each attempt, because brokers restart."""
     is_told = False
     while True:
         time.sleep(interval_s)
@@ -126,10 +134,10 @@ def _fetch_again(address: str, interval_s: float) -> list[Client]:
 
 
 def fetch(address: str) -> list[Client]:
-    """Ask a broker who is connected.
+    """Fetch the list of clients from a broker's metrics listener.
 
     Raises:
-        RefusedError: Nobody answers, or something that is no broker of klamm; the message names the address.
+        RefusedError: The address does not answer, or not as a klamm broker. The message contains the address.
     """
     parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
@@ -158,13 +166,13 @@ def _chosen(clients: Iterable[Client], options: argparse.Namespace) -> list[Clie
 
 
 def _is_wanted(client: Client, options: argparse.Namespace) -> bool:
-    """Return whether the flags ask for this client, connected or not."""
+    """Return whether the flags select this client, regardless of whether it is connected."""
     is_of_user = options.user is None or user_name(options.user) == client["principal"].partition(":")[2]
     return is_of_user and options.client in {None, client["client_id"]}
 
 
 def _none_found(clients: Sequence[Client], options: argparse.Namespace) -> str:
-    """Return the line in place of an empty table, with the nearest known name when one was asked for."""
+    """Return the line printed in place of an empty table; it suggests the nearest known name if a name was given."""
     gone = any(_is_wanted(client, options) for client in clients)
     if gone:
         return "No client is connected; --gone shows those that left."
@@ -179,7 +187,7 @@ def _none_found(clients: Sequence[Client], options: argparse.Namespace) -> str:
 
 
 def table(clients: Sequence[Client]) -> list[str]:
-    """Return one line per client under a line of headings."""
+    """Return a heading line, followed by one line per client."""
     rows = [_COLUMNS, *(_cells(client) for client in clients)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -202,7 +210,7 @@ def _cells(client: Client) -> tuple[str, ...]:
 
 
 def _registered(keys: Sequence[str] | None) -> str:
-    """Return the keys; a client that never registered differs from one that registered an empty list."""
+    """Return the registered keys as text. No registration is shown differently from an empty list of keys."""
     return "unknown (never registered)" if keys is None else f"[{', '.join(map(printable, keys))}]"
 
 
@@ -220,7 +228,7 @@ def _standing(client: Client) -> str:
 
 
 def changed(known: Known, clients: Iterable[Client]) -> list[str]:
-    """Return one line per client that came, went or changed, and remember them in ``known``."""
+    """Return one line per client that connected, disconnected or changed, and update ``known``."""
     now = {
         tuple(str(client[part]) for part in _KEY): (
             _name(client),

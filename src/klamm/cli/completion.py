@@ -1,7 +1,7 @@
-"""``klamm completion bash|zsh``: prints what makes the shell complete commands, flags and names of topics.
+"""Command ``klamm completion bash|zsh``: shell completion of commands, flags and topic names.
 
-The flags come from each command's own ``--help`` when the completion is printed, so that pressing Tab starts Python
-only for the names of topics, and only where the line names a ``--bootstrap-server``.
+The flags are taken from the ``--help`` of each command when the script is printed. Pressing Tab therefore starts Python
+only to complete topic names, and only if the command line contains a ``--bootstrap-server``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ autoload -Uz compinit bashcompinit && compinit && bashcompinit
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the completion for a shell; 0, or 2 (by SystemExit) for a shell that is not known."""
+    """Print the completion script for a shell and return 0; an unknown shell exits with 2 (SystemExit)."""
     parser = ToolParser(
         prog="klamm completion",
         description="Print a script that makes the shell complete klamm. To load it: source <(klamm completion bash)",
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def bash_completion() -> str:
-    """Return the completion for bash; zsh understands it too."""
+    """Return the completion script for bash; zsh can load it too."""
     from klamm.cli.configs.entities import ENTITY_TYPES  # noqa: PLC0415  # --help needs none of it
 
     return _BASH.format(
@@ -98,7 +98,7 @@ def bash_completion() -> str:
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """Return what may follow a command: its sub-commands and every flag that its help names."""
+    """Return the words that may follow a command: its sub-commands and every flag of its help."""
     command = next(command for command in COMMANDS if command.name == name)
     if command.module == __name__:
         return _SUBCOMMANDS[name]
@@ -110,8 +110,8 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def _help(module: str, words: Sequence[str]) -> list[str]:
-    """Return the lines of a command's help that describe a flag."""
+    """Return the lines of a command's help that describe flags."""
     text = io.StringIO()
-    with redirect_stdout(text), suppress(SystemExit):  # how argparse ends after its help
+    with redirect_stdout(text), suppress(SystemExit):  # argparse exits after printing the help
         import_module(module).main(words)
     return [line for line in text.getvalue().splitlines() if _FLAG_LINE.match(line)]

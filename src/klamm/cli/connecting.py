@@ -1,4 +1,7 @@
-"""From the flags and the Java client's properties to a connected admin; errors as one line and an exit code."""
+"""Admin connections for commands, made from the flags and from the Java client's properties.
+
+Errors are reported as one line and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +38,19 @@ _NAMES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
     "default.api.timeout.ms": ("timeout_ms", int),
 }
-"""Properties of the Java admin client that mean the same here; the rest of Java's tuning is passed over."""
+"""Properties with the same meaning in the Java admin client; its other tuning properties are ignored."""
 
 
 class RefusedError(Exception):
-    """Something that was asked for cannot be done; the message is for the user."""
+    """A request that cannot be carried out; the message is for the user."""
 
 
 @contextmanager
 def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterator[AdminClient]:
-    """Provide an admin client for ``--bootstrap-server`` with the settings of ``--command-config``.
+    """Yield an admin client for ``--bootstrap-server`` with the settings of ``--command-config``.
 
-    When no server has answered after some seconds, a line on stderr says what is being tried and why it fails.
+    If no server answers for some seconds, a line on stderr names the servers that are tried and the reason for the
+    failure.
 
     Raises:
         SettingsError: The properties cannot be read or used.
@@ -79,7 +83,7 @@ def _report_silence(admin: AdminClient, addresses: Sequence[str], limit_s: float
 
 
 def _obstacle(address: str) -> str:
-    """Return why a server may not answer: found out by a connection of its own."""
+    """Return the probable reason why a server does not answer, found by opening a separate connection."""
     try:
         with socket.create_connection(split_address(address) or ("", 0), timeout=_PROBE_TIMEOUT_S):
             return "connected, but no answer to a Kafka request (does security.protocol match the listener?)"
@@ -91,10 +95,12 @@ def _obstacle(address: str) -> str:
 
 
 def _addresses(text: str) -> list[str]:
-    """Return the servers to connect to, checked at once: a misspelt one would only fail after a minute.
+    """Return the addresses of the servers.
+
+    They are checked before connecting, because a misspelt address would only fail after a minute.
 
     Raises:
-        SettingsError: One is no address, or none of their hosts has one.
+        SettingsError: A server is not HOST:PORT, or none of the host names can be resolved.
     """
     addresses = [part.strip() for part in text.split(",") if part.strip()]
     unreadable = next((address for address in addresses or [text] if split_address(address) is None), None)
@@ -116,7 +122,7 @@ def client_settings(properties: Mapping[str, str]) -> dict[str, Any]:
     """Translate properties of the Java admin client.
 
     Raises:
-        SettingsError: A value is no number, a login without user or password, or a store that cannot be opened.
+        SettingsError: A value is not a number, a login has no user or password, or a key store cannot be opened.
     """
     settings: dict[str, Any] = {}
     for name, value in properties.items():
@@ -143,7 +149,7 @@ def _login(jaas: str) -> dict[str, str]:
 
 
 def explain(error: BaseException) -> str:
-    """Return what went wrong as one line."""
+    """Return an error as one line of text."""
     if isinstance(error, UnsupportedVersionError):
         return f"The cluster does not support this request: {error}"
     if isinstance(error, KafkaApiError):
@@ -154,16 +160,16 @@ def explain(error: BaseException) -> str:
 
 
 def _meaning(code: ErrorCode) -> str:
-    """Return an error code that came without a message in words, and the code itself to search for."""
+    """Return the description of an error code that came without a message, followed by the code's name."""
     return f"{code.name.replace('_', ' ').capitalize()} ({code.name})"
 
 
 def guarded(prog: str, work: Callable[[], int], *, complain_with: Callable[[str], None] | None = None) -> int:
-    """Run a command; an error that has a meaning to its user becomes one line and exit code 1."""
+    """Run a command; report every expected error as one line and return exit code 1."""
     try:
         code = work()
         sys.stdout.flush()
-    except BrokenPipeError:  # who read the result has enough of it, as `head` does
+    except BrokenPipeError:  # the reader of the output closed the pipe early, as `head` does
         write_nothing_more()
         return 0
     except (RefusedError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:

@@ -1,4 +1,4 @@
-"""``klamm demo``: show everything on real data, and check it."""
+"""Command ``klamm demo``: show and check all features on real data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo; 0 when everything it claims was so, 1 when not."""
+    """Run the demo. Return 0 if every check passed, else 1."""
     parser = ToolParser(
         prog="klamm demo",
         description="Mirror 336,776 flights between two brokers while everything changes, and check it.",
@@ -24,5 +24,5 @@ def main(arguments: Sequence[str]) -> int:
 
     from klamm.demo.scenario import run  # noqa: PLC0415 - --help needs none of it
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as on Ctrl-C: in order
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # shuts down in order, as on Ctrl-C
     return run(keep=options.keep)

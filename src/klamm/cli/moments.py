@@ -1,4 +1,4 @@
-"""Moments as flags take them and as results show them: ISO 8601."""
+"""Timestamps in flags and results, in ISO 8601."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 TO_HELP: Final = "ISO 8601, e.g. 2026-11-21T09:30:00Z; UTC without a zone"
-"""What the flag says that takes a moment."""
+"""Help text of flags that take a timestamp."""
 
 
 def moment_ms(text: str) -> int:
-    """Read a moment; returns milliseconds since the epoch. Without a zone it is in UTC.
+    """Parse a timestamp and return milliseconds since the epoch. A timestamp without a zone is in UTC.
 
     Raises:
-        argparse.ArgumentTypeError: It is none.
+        argparse.ArgumentTypeError: The text is not a timestamp.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -28,5 +28,5 @@ def moment_ms(text: str) -> int:
 
 
 def shown_moment(at_ms: int) -> str:
-    """Write milliseconds since the epoch as ``2026-11-21T09:30:00.000Z``."""
+    """Format milliseconds since the epoch as ``2026-11-21T09:30:00.000Z``."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

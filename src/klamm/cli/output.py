@@ -1,4 +1,4 @@
-"""Results for people or for programs, on stdout; messages go to stderr."""
+"""Output of results on stdout, for people or for programs, and of messages on stderr."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """Write one line of a result."""
+    """Write one line of a result to stdout."""
     sys.stdout.write(f"{line}\n")
 
 
 def complain(line: str) -> None:
-    """Write one line for whoever watches."""
+    """Write one line of a message to stderr."""
     sys.stderr.write(f"{line}\n")
 
 
 def write(output: str, document: object, human: Callable[[], Sequence[str]], *, has_tabs: bool = False) -> None:
-    """Write a result in the form that was asked for.
+    """Write a result in the requested form.
 
     Args:
         output: ``human``, ``json`` or ``yaml``.
-        document: Dictionaries, lists and plain values, for the two others.
-        human: Makes the lines for people, which are escaped: names and values in them are chosen by others.
-        has_tabs: The lines are columns between tabs, and what others chose in them is escaped already.
+        document: Dictionaries, lists and plain values, for JSON and YAML.
+        human: Function that returns the lines for people. They are escaped, because clients choose the names and values
+            in them.
+        has_tabs: Whether the lines are columns separated by tabs whose names and values are escaped already.
     """
-    takes_all = (sys.stdout.encoding or "").lower().startswith("utf")  # where not, both forms have escapes of their own
+    takes_all = (
+        (sys.stdout.encoding or "").lower().startswith("utf")
+    )  # other encodings get the escapes that JSON and YAML define
     if output == "json":
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not takes_all) + "\n")
     elif output == "yaml":

@@ -1,4 +1,4 @@
-"""``klamm policy test POLICY``: which of the topics that exist would a policy refuse?"""
+"""Command ``klamm policy test POLICY``: list the existing topics that a policy would reject."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ _KINDS: Final[Mapping[str, PolicyKind]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingTopic:
-    """What a policy can know of a topic that exists."""
+    """The facts about an existing topic that a policy can see."""
 
     name: str
     num_partitions: int
     replication_factor: int
     configs: Mapping[str, str]
-    """What the topic itself sets."""
+    """Configs set on the topic itself."""
     defaults: Mapping[str, str]
-    """The cluster's values of the other configs; Kafka's where only a file describes the topic."""
+    """The cluster's values of all other configs; Kafka's defaults if a file describes the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the policy says of a topic."""
+    """Decision of the policy about one topic."""
 
     topic: str
     kind: str
     verdict: str
-    """``allowed``, ``refused``, or ``failed`` when the policy broke."""
+    """``allowed``, ``refused``, or ``failed`` if the policy raised an unexpected error."""
     code: str | None
     message: str | None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Judge topics; 0 when all would be allowed, 3 when some would not, 1 when it cannot be found out."""
+    """Judge the topics. Return 0 if all are allowed, 3 if some are not, 1 if the test itself failed."""
     parser = _parser()
     words = list(arguments)
     if words[:1] not in (["test"], ["-h"], ["--help"], ["--version"]):
@@ -80,13 +80,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, principal: str) -> list[Verdict]:
-    """Ask a policy about every topic, as if what is there were asked for now.
+    """Run a policy on every topic, as if a request asked for the present state of that topic.
 
     Args:
-        policy: It has ``validate``, or the method of the kind.
-        kind: ``create``, ``alter`` (everything the topic sets is set again), ``partitions`` (one more) or ``delete``.
-        topics: The topics.
-        principal: Who is said to ask.
+        policy: Object with ``validate``, or with the method of the kind.
+        kind: ``create``, ``alter`` (set all configs of the topic once more), ``partitions`` (add one) or ``delete``.
+        topics: Existing topics.
+        principal: Principal that the policy sees as the requester.
     """
     method = getattr(policy, _KINDS[kind].method, None) or getattr(policy, "validate")  # noqa: B009 -- mypy
     verdicts = []
@@ -127,7 +127,7 @@ def _test(options: argparse.Namespace) -> int:
     name = options.policy or RULES_POLICY
     kinds = options.kind or ["create"]
     try:
-        with redirect_stdout(sys.stderr):  # what the policy prints is no part of the result
+        with redirect_stdout(sys.stderr):  # output printed by the policy must not mix with the result
             spec = _spec(name, kinds)
             policy = load_policy(spec, properties).policy
     except PolicyLoadError as error:
@@ -176,7 +176,7 @@ def _locate(name: str) -> tuple[str, str]:
         module, _, class_name = name.rpartition(":" if ":" in name else ".")
         if not module or not class_name:
             raise RefusedError(f"{name}: expected FILE.py, FILE.py:Class or module:Class")
-        sys.path.insert(0, "")  # as python -m does
+        sys.path.insert(0, "")  # as with python -m, so that modules of the working directory can be imported
         return module, class_name
     path = Path(file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -269,18 +269,23 @@ def _parser() -> ToolParser:
     parser.add_argument("policy", nargs="?", metavar="POLICY", help="FILE.py, FILE.py:Class or module:Class")
     add_common(parser)
     parser.add_value(
-        "--topics-file", metavar="FILE", help="topics as klamm configs plan takes them, in place of a cluster"
+        "--topics-file",
+        metavar="FILE",
+        help="file that declares topics, as for klamm configs plan, in place of a cluster",
     )
     parser.add_value(
         "--rules", metavar="FILE", help="rules for klamm.policy.rules:RulesPolicy, which is then the policy"
     )
     parser.add_argument(
-        "--kind", action="append", choices=tuple(_KINDS), help="the request to ask about; create unless given"
+        "--kind",
+        action="append",
+        choices=tuple(_KINDS),
+        help="the kind of request to test (default create); may be repeated",
     )
     parser.add_argument(
         "--property", action="append", default=[], metavar="NAME=VALUE", help="a property for the policy's configure"
     )
     parser.add_argument(
-        "--principal", default=ANONYMOUS, metavar="NAME", help=f"user or principal that asks (default {ANONYMOUS})"
+        "--principal", default=ANONYMOUS, metavar="NAME", help=f"requesting user or principal (default {ANONYMOUS})"
     )
     return parser

@@ -1,4 +1,4 @@
-"""``klamm registrations report --bootstrap-server HOST:PORT``: which client versions support which configs."""
+"""Command ``klamm registrations report``: support of each dynamic config by client version."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 _REACH_TIMEOUT_MS: Final = 15_000
 _OWN_CLIENT_IDS: Final = frozenset({"klamm-admin", "klamm-mirror-admin", "klamm-policy-test", "klamm-status"})
 _OWN_SOFTWARE: Final = "klamm-mirror"
-"""Of the report's own connections for data; those of the mirror have the same name."""
+"""Software name of the report's own data connections. Connections of the mirror have the same name."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the report; 0 when it was printed, 1 when the cluster or Java is away or a setting cannot be."""
+    """Print the report.
+
+    Return 0 on success, and 1 if the cluster does not answer, Java is missing or a setting is invalid.
+    """
     parser = _parser()
     options = parser.parse_args(list(arguments))
     if options.checkpoint is not None and not options.follow:
@@ -52,7 +55,7 @@ def _report(options: argparse.Namespace) -> int:
     from klamm.registration_report.main import run_report  # noqa: PLC0415 - --help needs none of it
     from klamm.registration_report.report import Following, Scope  # noqa: PLC0415
 
-    # Spark takes seconds to start; a wrong address is told before.
+    # Checked before Spark, whose start takes seconds, so that a wrong address is reported at once.
     with connect(options, timeout_ms=_REACH_TIMEOUT_MS) as admin:
         admin.describe_cluster().result()
     following = Following(every_s=options.every, checkpoint=options.checkpoint, late=options.late)
@@ -69,22 +72,25 @@ def _report(options: argparse.Namespace) -> int:
             sightings=None if options.metrics is None else _sightings_of(options.metrics.split(",")),
         )
     except KeyboardInterrupt:
-        return 0  # that is how following ends
+        return 0  # --follow is ended by Ctrl-C
     except (JavaNotFoundError, ReadingError) as error:
         sys.stderr.write(f"klamm registrations: {error}\n")
         return 1
 
 
 def _sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
-    """Return what asks brokers for their clients, now for the first time: an address that is wrong is told at once."""
+    """Return a function that fetches the seen clients from the brokers.
+
+    The first fetch happens here, so that a wrong address is reported at once.
+    """
     latest = {address: sightings(fetch(address)) for address in addresses}
 
     def ask() -> Sequence[Sighting]:
         for address in addresses:
             try:
                 latest[address] = sightings(fetch(address))
-            except (RefusedError, OSError) as error:  # a report that follows outlives a restart of the broker
-                sys.stderr.write(f"klamm registrations: {address}: {error}; its last answer is used\n")
+            except (RefusedError, OSError) as error:  # --follow continues while a broker restarts
+                sys.stderr.write(f"klamm registrations: {address}: {error}; its last response is used\n")
         return [one for of_broker in latest.values() for one in of_broker]
 
     return ask
@@ -93,8 +99,8 @@ def _sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
 def sightings(clients: Sequence[Client]) -> list[Sighting]:
     """Return the clients that a broker has seen and that did not register.
 
-    Left out are clients without a client id (every client library sends one, health checks do not), admin clients, and
-    clients that have neither produced nor consumed: no config concerns them.
+    Omitted because no config applies to them: clients without a client id (every client library sends one, health
+    checks do not), admin clients, and clients that have neither produced nor consumed.
     """
     from klamm.registration_report.report import Sighting  # noqa: PLC0415 - --help needs none of it
 
@@ -145,7 +151,11 @@ def _parser() -> ToolParser:
     report.add_argument("--parquet", type=Path, metavar="DIR", help="write support, ignoring and windows as Parquet")
     report.add_argument("--follow", action="store_true", help="keep running and report again whenever clients register")
     report.add_argument(
-        "--every", type=float, default=10.0, metavar="SECONDS", help="with --follow: how often to look (default 10)"
+        "--every",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="with --follow: seconds between two requests (default 10)",
     )
     report.add_argument(
         "--checkpoint",
@@ -157,6 +167,6 @@ def _parser() -> ToolParser:
         "--late",
         default="1 day",
         metavar="DURATION",
-        help="with --follow: how late a registration may come and still count in its window (default: 1 day)",
+        help="with --follow: how late a registration may arrive and still count in its window (default: 1 day)",
     )
     return parser

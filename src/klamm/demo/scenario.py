@@ -267,7 +267,7 @@ class Scenario:
         table, errors = report.communicate(timeout=REPORT_S)
         self._display.table(table)
         self._claim(
-            "the registrations tell which client version supports which config",
+            "the registrations show which client version supports which config",
             holds=report.returncode == 0 and "acks" in table,
             evidence=errors.strip().splitlines()[-1] if report.returncode else f"{CLIENT_ID} takes acks",
         )

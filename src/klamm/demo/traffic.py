@@ -79,7 +79,7 @@ class DemoTraffic:
                 done = due
                 self._sleep(_TICK_S)
             self._producer.flush()
-        except Exception as error:  # noqa: BLE001 - told to whoever looks at errors; a thread has no caller
+        except Exception as error:  # noqa: BLE001 - recorded in errors, because a thread has no caller
             self.errors.append(error)
 
     def _send_one(self, flight: FlightRecord) -> None:

@@ -326,7 +326,7 @@ def test_a_plan_shows_the_difference_and_apply_makes_it_so(run: Run, topic: str,
     # when
     assert run("configs", "apply", str(file), "--prune-configs") == 0
     # then
-    assert "    - segment.ms: 6 (topic) -> what is inherited\n" in run.out
+    assert "    - segment.ms: 6 (topic) -> the inherited value\n" in run.out
     run("configs", "--describe", "--topic", topic)
     assert "segment.ms" not in run.out
 

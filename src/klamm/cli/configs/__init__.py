@@ -1,11 +1,15 @@
-"""``klamm configs``: kafka-configs.sh for every day.
+"""Command ``klamm configs``: the counterpart of kafka-configs.sh.
 
-``plan`` and ``apply`` keep topics as a file says; ``history`` and ``revert`` tell who changed what, and bring it back.
+``plan`` and ``apply`` compare topics with a file and change them to match it. ``history`` and ``revert`` show past
+changes and undo them.
 
-Flags, stdout and exit codes are those of Kafka 4.1's ConfigCommand. Deliberately different: flags that do not go
-together exit with 2, words that belong to no flag are refused, entities are listed in the order of their names
-(Kafka's order is that of a hash table), and no stack trace follows an error. Users and clients have, besides quotas and
-SCRAM credentials, the dynamic configs of KIP-649.
+Flags, stdout and exit codes are those of Kafka 4.1's ConfigCommand, with these deliberate differences:
+
+- Conflicting flags exit with 2.
+- Words that belong to no flag are rejected.
+- Entities are listed by name (Kafka lists them in the order of a hash table).
+- Errors have no stack trace.
+- Users and clients have the dynamic configs of KIP-649 in addition to quotas and SCRAM credentials.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ _PROG: Final = "klamm configs"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one action; 0 when it is done, 1 when it was refused, 2 (by SystemExit) when the flags are wrong."""
+    """Run one action. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
     if arguments and arguments[0] in {"plan", "apply"}:
         from klamm.cli.configs.plan import main as plan_or_apply  # noqa: PLC0415  # only these two need YAML
 
@@ -49,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     changes = read_changes(options)
     if found.has_quotas:
-        users.route(found, changes)  # what is wrong in itself is told before anything is connected
+        users.route(found, changes)  # flags that are wrong in themselves are reported before connecting
     with connect(options) as admin:
         change = users.alter if found.has_quotas else resources.alter
         effects = change(admin, found, changes, options)

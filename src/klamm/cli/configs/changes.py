@@ -1,4 +1,4 @@
-"""The changes that the flags ask for: pure reading of ``k=v`` lists."""
+"""Pure parsing of the changes that the flags of ``klamm configs --alter`` request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PAIR: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What to do to the configs of one entity."""
+    """Requested changes to the configs of one entity."""
 
     added: Mapping[str, str]
     deleted: tuple[str, ...]
@@ -33,11 +33,11 @@ class Changes:
 
     @property
     def is_any(self) -> bool:
-        """Whether anything is to be changed."""
+        """Return whether at least one change is requested."""
         return bool(self.added or self.deleted or self.appended or self.subtracted)
 
     def only(self, is_meant: Callable[[str], bool]) -> Changes:
-        """Return what concerns some of the keys."""
+        """Return only the changes of the given keys."""
 
         def some(pairs: Mapping[str, str]) -> dict[str, str]:
             return {key: value for key, value in pairs.items() if is_meant(key)}
@@ -50,7 +50,7 @@ class Changes:
         )
 
     def document(self) -> list[dict[str, str | None]]:
-        """Return the changes for programs, without the values that hold a password."""
+        """Return the changes for JSON or YAML output, without values that contain a password."""
         pairs: list[tuple[str, str, str | None]] = [
             *(("set", name, None if _is_secret(name) else value) for name, value in self.added.items()),
             *(("delete", name, None) for name in self.deleted),
@@ -65,10 +65,10 @@ def _is_secret(key: str) -> bool:
 
 
 def read_changes(options: argparse.Namespace) -> Changes:
-    """Read what the flags of ``--alter`` ask for.
+    """Parse the changes that the flags of ``--alter`` request.
 
     Raises:
-        RefusedError: Not ``k=v``, or a key with characters that no config has.
+        RefusedError: An entry is not of the form ``k=v``, or a key has a character that no config name contains.
         SettingsError: The file of ``--add-config-file`` cannot be read.
     """
     if options.add_config_file is not None:
@@ -86,10 +86,10 @@ def read_changes(options: argparse.Namespace) -> Changes:
 
 
 def parse_pairs(text: str | None) -> dict[str, str]:
-    """Read ``k1=v1,k2=[a,b]``; brackets keep the commas of a value together and are not part of it.
+    """Parse ``k1=v1,k2=[a,b]``; brackets protect the commas of a value and are removed from it.
 
     Raises:
-        RefusedError: Not of this form, or a key with characters that no config has.
+        RefusedError: An entry is not of this form, or a key has a character that no config name contains.
     """
     if text is None:
         return {}

@@ -1,4 +1,4 @@
-"""Users and their clients: the configs that running clients take over (KIP-649)."""
+"""Dynamic client configs of users and of their client ids (KIP-649) in ``klamm configs``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES: Final = {"users": EntityType.USER, "clients": EntityType.CLIENT_ID}
 
 
 def find(admin: AdminClient, target: Target) -> tuple[ClientConfigsDescription, ...]:
-    """Return the entities that have exactly the types asked for, with the client versions that registered there."""
+    """Return the entities of exactly the given types, with the client versions registered for them."""
     components = []
     for kind, entity_type in _TYPES.items():
         if kind not in target.types:
@@ -44,10 +44,10 @@ def alter(
     """Send the changes of one entity.
 
     Returns:
-        With a percent, one line per config: the values that apply to the clients after the change.
+        With a percentage, one line per config that shows the values in force for the clients after the change.
 
     Raises:
-        RefusedError: A key to be deleted is not set, or there is no roll-out to take back; nothing was sent.
+        RefusedError: A key to delete is not set, or there is no roll-out to undo. Nothing is sent.
     """
     entity = entity_of(target)
     present = configs_of(admin, entity) if changes.deleted or percent is not None else {}
@@ -66,7 +66,7 @@ def alter(
 
 
 def entity_of(target: Target) -> ClientConfigEntity:
-    """Return the entity that the configs belong to; the empty name is the default of its type."""
+    """Return the entity that owns the configs; an empty name means the default entity of its type."""
     user, client = target.name_of("users"), target.name_of("clients")
     if "clients" in target.types:
         return ClientConfigEntity.of_client(user or None, client or None)
@@ -75,24 +75,24 @@ def entity_of(target: Target) -> ClientConfigEntity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One step of the roll-out of one config."""
+    """One step of the staged roll-out of one config."""
 
     operation: ClientConfigOp
     effect: str
-    """The values that apply to the clients after the step, for people."""
+    """The values in force for the clients after the step, as text for people."""
 
 
 def stage(entity: ClientConfigEntity, present: Mapping[str, str], pair: tuple[str, str], percent: float) -> Stage:
-    """Return the step that sets a value for some percent of the clients; 0 percent restores the value before.
+    """Return the step that sets a value for a percentage of the clients; 0 percent restores the previous value.
 
     Args:
-        entity: The user, for messages.
-        present: Its configs now, roll-outs included.
-        pair: Key and value.
-        percent: From 0 to 100.
+        entity: Name of the user, for messages.
+        present: Present configs of the user, including roll-outs.
+        pair: Key and value to set.
+        percent: Percentage of the clients, 0 to 100.
 
     Raises:
-        RefusedError: 0 percent, and the config has no roll-out.
+        RefusedError: The percentage is 0 and the config has no roll-out.
     """
     key, value = pair
     name = rollout_key(key)
@@ -103,7 +103,7 @@ def stage(entity: ClientConfigEntity, present: Mapping[str, str], pair: tuple[st
             raise RefusedError(_nothing_to_take_back(entity, key, plain))
         return Stage(operation=ClientConfigOp(name, None), effect=f"  {_plainly(entity, key, plain)}")
     if under_way is not None and under_way.is_complete and under_way.value != value:
-        plain = under_way.value  # the broker makes it the value of the clients that are not in the new roll-out
+        plain = under_way.value  # the broker gives this value to the clients outside the new roll-out
     rollout = Rollout(hundredths=round(percent * 100), value=value)
     operation = ClientConfigOp(name, str(rollout))
     if rollout.is_complete:
@@ -133,10 +133,10 @@ def _nothing_to_take_back(entity: ClientConfigEntity, key: str, plain: str | Non
 
 
 def check(target: Target) -> None:
-    """Check that there is somebody whom such configs can belong to.
+    """Check that the selected entity can own dynamic client configs.
 
     Raises:
-        RefusedError: A client id without a user.
+        RefusedError: A client id is given without a user.
     """
     if "users" not in target.types:
         raise RefusedError(
@@ -146,7 +146,7 @@ def check(target: Target) -> None:
 
 
 def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
-    """Return the entity's own configs, roll-outs included."""
+    """Return the configs set on the entity itself, including roll-outs."""
     components = tuple(
         FilterComponent.of_default_entity(kind) if name is None else FilterComponent.of_entity(kind, name)
         for kind, name in entity.components
@@ -156,7 +156,7 @@ def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]
 
 
 def lines(spelled_entity: str, described: ClientConfigsDescription) -> list[str]:
-    """Return an entity's configs in one line, and the client versions that registered under it."""
+    """Return one line with the configs of an entity, and lines with the client versions registered for it."""
     configs = ", ".join(f"{key}={value}" for key, value in described.configs.items())
     return [
         f"Dynamic configs for {spelled_entity} are {configs}".rstrip(),
@@ -168,7 +168,7 @@ def lines(spelled_entity: str, described: ClientConfigsDescription) -> list[str]
 
 
 def document(described: ClientConfigsDescription) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the configs and client versions of an entity for JSON or YAML output."""
     return {
         "configs": dict(described.configs),
         "registered": [

@@ -1,4 +1,4 @@
-"""SCRAM credentials of users (KIP-554): what ``klamm configs`` shows and changes of them; never a password."""
+"""SCRAM credentials of users (KIP-554) in ``klamm configs``; passwords are never shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CREDENTIAL: Final = re.compile(r"(?:iterations=(-1|[0-9]+),)?password=(.*)")
 
 
 def find(admin: AdminClient, user: str | None) -> dict[str, tuple[ScramCredentialInfo, ...]]:
-    """Return what is known of the credentials of one user, or of all, in the order of their names."""
+    """Return the mechanisms and iterations of the credentials of one user, or of all users sorted by name."""
     if user is None:
         return dict(admin.list_user_scram_credentials().result())
     try:
@@ -33,15 +33,15 @@ def find(admin: AdminClient, user: str | None) -> dict[str, tuple[ScramCredentia
 
 
 def alter(admin: AdminClient, user: str, changes: Changes) -> None:
-    """Set and delete credentials of one user."""
+    """Set and delete SCRAM credentials of one user."""
     admin.alter_user_scram_credentials(read(user, changes)).all().result()
 
 
 def read(user: str, changes: Changes) -> Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion]:
-    """Read ``SCRAM-SHA-256=iterations=8192,password=...``.
+    """Parse ``SCRAM-SHA-256=iterations=8192,password=...``.
 
     Raises:
-        RefusedError: Another form, or too few iterations; the message does not repeat the password.
+        RefusedError: The value has another form, or too few iterations. The message does not contain the password.
     """
     return [
         *(UserScramCredentialDeletion(user, ScramMechanism.from_name(name)) for name in changes.deleted),
@@ -64,6 +64,6 @@ def _upsertion(user: str, mechanism: ScramMechanism, text: str) -> UserScramCred
 
 
 def line(user: str, infos: Sequence[ScramCredentialInfo]) -> str:
-    """Return the credentials of a user as Kafka's tool prints them."""
+    """Return the credentials of a user in the format of Kafka's tool."""
     told = ", ".join(f"{info.mechanism.mechanism_name}=iterations={info.iterations}" for info in infos)
     return f"SCRAM credential configs for user-principal '{user}' are {told}"

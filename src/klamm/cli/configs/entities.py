@@ -1,4 +1,4 @@
-"""What has configs, in the words of Kafka's tool."""
+"""Entities whose configs ``klamm configs`` shows and changes, in the terms of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a command is about: one type of entity, or users and clients together."""
+    """The entities selected by the flags: entities of one type, or users and clients together."""
 
     types: tuple[str, ...]
     names: tuple[str, ...]
-    """In the order of the types; "" is the default entity; fewer than types, or none, mean all of the type."""
+    """Names in the order of the types; "" is the default entity. A type without a name selects all of that type."""
 
     @property
     def has_quotas(self) -> bool:
-        """Whether it is about users, their clients, or addresses."""
+        """Return whether users, their clients or IP addresses are selected: the entities that have quotas."""
         return self.types[0] in {"users", "clients", "ips"}
 
     def name_of(self, kind: str) -> str | None:
-        """Return the name for a type: "" for the default, None when there is none."""
+        """Return the name given for a type: "" for the default entity, None if no name was given."""
         if kind not in self.types or self.types.index(kind) >= len(self.names):
             return None
         return self.names[self.types.index(kind)]
 
     def check_ids(self) -> None:
-        """Check that brokers are named by numbers, and addresses by addresses or the names of hosts.
+        """Check that broker ids are numbers, and that the names of ``ips`` are IP addresses or resolvable hosts.
 
         Raises:
-            RefusedError: One is not.
+            RefusedError: A name is invalid for its type.
         """
         kind = self.types[0]
         if kind == "ips":
@@ -60,14 +60,14 @@ class Target:
                     )
 
     def completed(self) -> str:
-        """Return what is said when a change is done."""
+        """Return the message printed after a change."""
         kind, name = self.types[0], self.names[0]
         if name:
             return f"Completed updating config for {kind[:-1]} {name}."
         return f"Completed updating default config for {kind} in the cluster."
 
     def valid(self) -> str:
-        """Return what is said when a change would be accepted."""
+        """Return the message printed when ``--validate-only`` finds a change valid."""
         kind, name = self.types[0], self.names[0]
         return f"Valid: config for {kind[:-1]} {name}." if name else f"Valid: default config for {kind} in the cluster."
 

@@ -1,9 +1,9 @@
-"""``klamm configs history`` and ``klamm configs revert``: who changed what, and the way back.
+"""Commands ``klamm configs history`` and ``klamm configs revert``: past config changes, and their reversal.
 
-Kafka has no request for the history, so both read it in the broker's data directory, also while the broker runs. Where
-that is, a broker on this machine tells itself (``log.dirs``).
-``revert`` sends one change with the values of then; what was not changed since stays untouched. Quotas go back too,
-passwords do not: nothing is kept that they could be made of.
+Kafka has no request for the history, so both commands read it from the broker's data directory; the broker may be
+running. Without ``--data-dir``, a broker on this machine is asked for its ``log.dirs``.
+``revert`` sends one alter request with the values at the given time. Configs that did not change since then are left
+alone. Quotas can be reverted too. SCRAM credentials cannot, because the history does not keep passwords.
 """
 
 from __future__ import annotations
@@ -47,23 +47,25 @@ _KINDS: Final = {kind.name: kind for kind in RESOURCE_TYPES if kind is not Resou
 
 
 def parser(action: str) -> ToolParser:
-    """Return the parser of ``history`` or ``revert``."""
+    """Return the argument parser of ``history`` or ``revert``."""
     found = ToolParser(
         prog=f"klamm configs {action}",
-        description="Show who changed which config when, the newest first."
+        description="Show past config changes with time and principal, the newest first."
         if action == "history"
         else "Restore the configs that a resource had at a time. Configs that were not changed since are left alone.",
         epilog="A resource is TOPIC:name, BROKER:id, BROKER: (the default of all brokers), GROUP:id"
         " or CLIENT_METRICS:name; of quotas QUOTA:user=alice,client-id=reports (<default> for the default one);"
-        " of SCRAM credentials SCRAM:alice; for client configs what the history says, e.g. \"user 'alice'\".",
+        " of SCRAM credentials SCRAM:alice; for client configs the name shown by the history, e.g. \"user 'alice'\".",
     )
     found.add_value(
         "--data-dir",
         metavar="DIR",
-        help="the broker's data directory; the broker may run (default: what the broker at --bootstrap-server says)",
+        help="the broker's data directory; the broker may be running (default: log.dirs of a local --bootstrap-server)",
     )
     add_common(found)
-    found.add_value("--resource", metavar="TYPE:NAME", help="only this resource; the flags below name it too")
+    found.add_value(
+        "--resource", metavar="TYPE:NAME", help="only this resource; the flags below are other ways to name it"
+    )
     found.add_value("--entity-type", metavar="TYPE", help=f"one of {', '.join(_ENTITY_TYPES)}")
     found.add_value("--entity-name", metavar="NAME", help="its name")
     found.add_switch("--entity-default", help="the default of all brokers")
@@ -80,7 +82,7 @@ def parser(action: str) -> ToolParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show or revert; 0 when done, 1 when refused, 2 (by SystemExit) for wrong flags."""
+    """Show or revert changes. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
     action = arguments[0]
     flags = parser(action)
     options = flags.parse_args(list(arguments[1:]))
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _resource(flags: ToolParser, options: argparse.Namespace) -> str | None:
-    """Return the one resource that the flags name, None when they name none; ends the program when they name two."""
+    """Return the one resource that the flags name, or None if they name none; exit with 2 if they name several."""
     named = [] if options.resource is None else [options.resource]
     for flag, entity_type in _SHORT_FLAGS.items():
         name = getattr(options, flag.replace("-", "_"))
@@ -164,10 +166,10 @@ def _revert(options: argparse.Namespace) -> int:
 
 
 def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace], None]:
-    """Return what sends the changes of a resource, named as in the history.
+    """Return the function that sends the reverting changes of a resource, given by its name in the history.
 
     Raises:
-        RefusedError: There is no way back, or another tool knows it.
+        RefusedError: Changes of this type cannot be reverted, or only by another command, which the message names.
     """
     kind, _, name = resource.partition(":")
     if kind == _SCRAM:
@@ -224,7 +226,11 @@ def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> S
 
 
 def _data_dir(options: argparse.Namespace) -> Path:
-    """Return where the history is: the flag, or what the first broker was started with."""
+    """Return the data directory: the value of ``--data-dir``, or the ``log.dirs`` of the first broker of the cluster.
+
+    Raises:
+        RefusedError: The broker does not report a directory that exists on this machine.
+    """
     if options.data_dir is not None:
         return Path(options.data_dir)
     from klamm.admin import ConfigResource  # noqa: PLC0415  # with the flag this needs no network library
@@ -238,8 +244,12 @@ def _data_dir(options: argparse.Namespace) -> Path:
 
 
 def _as_in_history(text: str | None) -> str | None:
-    """Return a resource as the history spells it."""
-    if text is None or "'" in text or text.startswith("the default"):  # users and clients
+    """Return a resource in the spelling of the history.
+
+    Raises:
+        SettingsError: The text is not ``TYPE:NAME`` with a known type, or not a valid quota entity.
+    """
+    if text is None or "'" in text or text.startswith("the default"):  # a user or a client id of a user
         return text
     kind, colon, name = text.partition(":")
     if kind.upper() == QUOTA_RESOURCE and colon:

@@ -1,4 +1,4 @@
-"""The flags of ``klamm configs``: those of Kafka 4.1's kafka-configs.sh, with its rules of what goes together."""
+"""Flags of ``klamm configs``: those of Kafka 4.1's kafka-configs.sh, with its rules for combining them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHANGES: Final = ("add-config", "add-config-file", "delete-config", "append-con
 
 
 class _EntityName(argparse.Action):
-    """Collect ``--entity-name`` and ``--entity-default`` in the order in which they stand; "" is the default."""
+    """Argparse action that collects ``--entity-name`` and ``--entity-default`` in given order; "" is the default."""
 
     def __call__(
         self,
@@ -44,7 +44,7 @@ class _EntityName(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Keep the name."""
+        """Append the name."""
         del parser
         name = values if isinstance(values, str) else ""
         namespace.entity_names = [*(namespace.entity_names or ()), name]
@@ -53,20 +53,20 @@ class _EntityName(argparse.Action):
 
 
 def parser() -> ToolParser:
-    """Return the parser."""
+    """Return the argument parser of ``klamm configs``."""
     found = ToolParser(
         prog="klamm configs",
         description="Describe and change configs, with the flags and the output of kafka-configs.sh.\n\n"
         "Further commands, each with a --help of its own:\n"
         "  klamm configs plan FILE     compare topics with a YAML file\n"
-        "  klamm configs apply FILE    create and change topics as a YAML file says\n"
-        "  klamm configs history       show who changed which config when\n"
+        "  klamm configs apply FILE    create and change topics to match a YAML file\n"
+        "  klamm configs history       show past config changes with time and principal\n"
         "  klamm configs revert        restore the configs that a topic, broker, ... had at a time\n"
         "The configs of users and clients have klamm clients history and klamm clients revert.",
         epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
     )
     add_common(found)
-    found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # refused with a reason, so it is not offered
+    found.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # always rejected with a reason
     found.add_switch("--alter", help="change configs")
     found.add_switch("--describe", help="show configs")
     found.add_switch("--all", help="show every config, not only those set for this entity")
@@ -110,10 +110,10 @@ def _percent(text: str) -> float:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Read the flags and check those that Kafka's tool answers with its usage.
+    """Parse the flags and reject those for which Kafka's tool prints its usage.
 
     Raises:
-        SystemExit: They do not go together (2), or only help or the version was asked for (0).
+        SystemExit: The flags conflict (2), or only the help or the version was requested (0).
     """
     flags = parser()
     options = flags.parse_args(list(words))
@@ -128,10 +128,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def target(options: argparse.Namespace) -> Target:
-    """Find out what is described or altered.
+    """Return the entities to describe or alter.
 
     Raises:
-        RefusedError: Kafka's tool would refuse it too; the message is its own.
+        RefusedError: Kafka's tool rejects these flags too; the message is that of Kafka's tool.
     """
     short_types = [kind for flag, (kind, _) in _NAME_FLAGS.items() if _value(options, flag) is not None]
     short_types += [kind for flag, kind in _DEFAULT_FLAGS.items() if _value(options, flag)]
@@ -153,7 +153,7 @@ def target(options: argparse.Namespace) -> Target:
 
 
 def _without_principal_type(types: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Accept a user by the principal too, as ``klamm clients list`` prints it."""
+    """Return the user name without ``User:``, because ``klamm clients list`` prints users as principals."""
     kinds = (*types, *([""] * len(names)))
     return tuple(user_name(name) if kind == "users" else name for kind, name in zip(kinds, names, strict=False))
 

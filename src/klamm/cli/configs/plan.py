@@ -1,4 +1,4 @@
-"""``klamm configs plan FILE`` and ``klamm configs apply FILE``: topics and their configs as a file says."""
+"""Commands ``klamm configs plan FILE`` and ``klamm configs apply FILE``: topics and configs declared in a file."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ EXIT_DRIFT: Final = 3
 
 
 def parser(action: str) -> ToolParser:
-    """Return the parser of ``plan`` or ``apply``."""
+    """Return the argument parser of ``plan`` or ``apply``."""
     found = ToolParser(
         prog=f"klamm configs {action}",
         description="Compare topics with a YAML file; nothing is changed."
         if action == "plan"
-        else "Create and change topics as a YAML file says; only differences are sent.",
+        else "Create and change topics to match a YAML file; only differences are sent.",
         epilog="The file:\n  topics:\n    orders:\n      partitions: 6\n      replication_factor: 1\n"
         "      configs:\n        retention.ms: 604800000\n        cleanup.policy: [compact, delete]\n\n"
-        "Topics and configs that the file does not name stay as they are; --prune-configs unsets such configs.",
+        "Topics and configs missing from the file are left unchanged; --prune-configs unsets such configs.",
     )
-    found.add_argument("file", type=Path, metavar="FILE", help="the wanted topics")
+    found.add_argument("file", type=Path, metavar="FILE", help="YAML file that declares the topics")
     add_common(found)
-    found.add_switch("--prune-configs", help="unset configs that are set and that the file does not name")
+    found.add_switch("--prune-configs", help="unset configs that are set on a topic but missing from the file")
     if action == "plan":
         found.add_switch("--check", help="exit with 3 when anything differs")
     else:
@@ -47,7 +47,7 @@ def parser(action: str) -> ToolParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Plan or apply; 0 when done, 1 when refused, 2 (by SystemExit) for wrong flags, 3 for drift with ``--check``."""
+    """Plan or apply. Return 0 on success, 1 on failure and 3 for drift with ``--check``; wrong flags exit with 2."""
     action = arguments[0]
     flags = parser(action)
     options = flags.parse_args(list(arguments[1:]))

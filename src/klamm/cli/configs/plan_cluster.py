@@ -1,4 +1,4 @@
-"""The cluster's side of plan and apply: what is there, and sending the difference."""
+"""Cluster access of ``plan`` and ``apply``: reading the present topics and sending the differences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ORIGINS: Final = {
 
 
 def current_topics(admin: AdminClient, declared: Iterable[DeclaredTopic]) -> dict[str, CurrentTopic]:
-    """Return those of the declared topics that exist."""
+    """Return the declared topics that exist in the cluster."""
     everything = admin.list_topics(include_internal=True).result()
     names = [topic.name for topic in declared if topic.name in everything]
     described = admin.describe_topics(names).all().result()
@@ -64,9 +64,10 @@ def _current(entry: ConfigEntry) -> CurrentConfig:
 
 
 def carry_out(admin: AdminClient, plans: Sequence[TopicDiff], *, validate_only: bool) -> dict[str, BaseException]:
-    """Send the difference, or only have it checked; returns what was refused, by topic.
+    """Send the differences, or only validate them, and return the errors by topic.
 
-    A topic that cannot grow keeps its configs too; one topic's refusal never stops another.
+    If adding partitions to a topic fails, its configs are left unchanged. The failure of one topic does not stop the
+    others.
     """
     sound = [plan for plan in plans if not plan.problems]
     refused: dict[str, BaseException] = {}

@@ -1,4 +1,4 @@
-"""The difference between topics as they are wanted and as they are, key by key."""
+"""Differences between declared and existing topics, key by key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLUSTER: Final = "cluster"
 
 
 class Mark(StrEnum):
-    """What happens to a key or a topic."""
+    """Symbol for the change to a key or a topic."""
 
     ADD = "+"
     CHANGE = "~"
@@ -31,23 +31,23 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentConfig:
-    """A config of a topic that exists."""
+    """One config of an existing topic."""
 
     value: str | None
-    """None when it is a secret or has no value."""
+    """Present value. None if it is sensitive or has no value."""
     origin: str
-    """Where the value comes from, in words."""
+    """Source of the value, as text for people."""
     is_own: bool
-    """Whether it is set for this topic; all else is inherited."""
+    """Whether the config is set on the topic itself; any other value is inherited."""
     inherited: str | None = None
-    """The value once it is not set for this topic any more; None when the cluster does not tell."""
+    """Value in force after the config is removed from the topic. None if the cluster does not report it."""
     inherited_origin: str = "default"
-    """Where that comes from."""
+    """Source of the inherited value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentTopic:
-    """A topic that exists."""
+    """One existing topic."""
 
     partitions: int
     replication_factor: int
@@ -56,20 +56,20 @@ class CurrentTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChange:
-    """One key of one topic: from what to what, and where both come from."""
+    """Change of one key of one topic: old and new value with the source of each."""
 
     mark: Mark
     key: str
     old: str | None
-    """None when there is nothing yet."""
+    """None if there is no old value."""
     old_origin: str | None
     new: str | None
-    """None when a key is removed and the cluster does not tell what is inherited then."""
+    """None if the key is removed and the cluster does not report the inherited value."""
     new_origin: str
 
     def __str__(self) -> str:
         """Return ``~ key: old (its origin) -> new (its origin)``."""
-        after = "what is inherited" if self.new is None else self._shown(self.new, self.new_origin)
+        after = "the inherited value" if self.new is None else self._shown(self.new, self.new_origin)
         if self.old_origin is None:
             return f"{self.mark} {self.key}: {after}"
         return f"{self.mark} {self.key}: {self._shown(_text(self.old), self.old_origin)} -> {after}"
@@ -81,39 +81,39 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDiff:
-    """What has to be done to one topic."""
+    """All changes required for one topic."""
 
     topic: DeclaredTopic
     exists: bool
     changes: tuple[KeyChange, ...]
     problems: tuple[str, ...] = ()
-    """What the file wants and nobody can do; then nothing is done to this topic."""
+    """Declarations that cannot be carried out. If there are any, the topic is not changed."""
 
     @property
     def is_in_line(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether the topic needs no change."""
         return self.exists and not self.changes and not self.problems
 
     @property
     def is_to_grow(self) -> bool:
-        """Whether it needs more partitions."""
+        """Return whether the topic needs more partitions."""
         return self.exists and any(change.key == PARTITIONS for change in self.changes)
 
     @property
     def config_changes(self) -> tuple[KeyChange, ...]:
-        """The changes to configs alone."""
+        """Return the changes to configs, without those to partitions."""
         return tuple(change for change in self.changes if change.key not in {PARTITIONS, REPLICATION_FACTOR})
 
 
 def plan_topics(
     declared: Iterable[DeclaredTopic], current: Mapping[str, CurrentTopic], *, prune_configs: bool = False
 ) -> tuple[TopicDiff, ...]:
-    """Compare, in file order; topics that the file does not name are left alone.
+    """Compare declared with existing topics, in file order; topics missing from the file are left alone.
 
     Args:
-        declared: What is wanted.
-        current: What is there, by name; a topic that is missing is to be created.
-        prune_configs: Whether configs that are set and not named by the file are to be unset.
+        declared: Topics of the file.
+        current: Existing topics by name. A declared topic missing here is to be created.
+        prune_configs: Whether to remove configs that are set on a topic but missing from the file.
     """
     return tuple(
         _existing(topic, current[topic.name], prune_configs=prune_configs) if topic.name in current else _new(topic)
@@ -182,7 +182,7 @@ def _pruned(current: Mapping[str, CurrentConfig], wanted: Collection[str]) -> li
 
 
 def is_same(key: str, current: str | None, wanted: str) -> bool:
-    """Tell whether two values of a topic config mean the same: numbers as numbers, lists without their blanks."""
+    """Return whether two values of a topic config are equal: numbers by value, lists without blanks around elements."""
     if current is None or current == wanted:
         return current == wanted
     definition = topic_configs().get_definition(key)
@@ -191,7 +191,7 @@ def is_same(key: str, current: str | None, wanted: str) -> bool:
     try:
         return definition.parse(current) == definition.parse(wanted)
     except InvalidConfigError:
-        return False  # the broker says what is wrong
+        return False  # sent unchanged: the broker's error names the mistake
 
 
 def _text(value: str | None) -> str:

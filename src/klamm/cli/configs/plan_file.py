@@ -1,4 +1,4 @@
-"""The file that says which topics there are to be, and what is wrong with it.
+"""Parser of the file that declares topics for ``klamm configs plan`` and ``apply``.
 
 ::
 
@@ -30,13 +30,13 @@ _MAX_PARTITIONS: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredTopic:
-    """One topic as the file wants it."""
+    """One topic as declared in the file."""
 
     name: str
     partitions: int | None = None
-    """None leaves it to the broker, and alone where the topic exists."""
+    """None means the broker's default for a new topic, and no change for an existing one."""
     replication_factor: int | None = None
-    """None leaves it to the broker, and alone where the topic exists."""
+    """None means the broker's default for a new topic, and no change for an existing one."""
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -44,7 +44,8 @@ def parse_document(text: str) -> tuple[DeclaredTopic, ...]:
     """Return the topics of a file, in file order.
 
     Raises:
-        SettingsError: No YAML, or a key or value that cannot be; the message names key, value and what is allowed.
+        SettingsError: The text is not YAML, or a key or value is invalid. The message contains the key, the value and
+            the allowed values.
     """
     try:
         content = load_yaml(text)

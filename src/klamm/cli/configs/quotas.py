@@ -1,4 +1,4 @@
-"""Quotas of users, clients and addresses (KIP-546): what ``klamm configs`` shows and changes of them."""
+"""Quotas of users, clients and IP addresses (KIP-546) in ``klamm configs``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CLIENT_QUOTAS: Final = frozenset(
 IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
 _TYPES: Final = {"users": "user", "clients": "client-id", "ips": "ip"}
 _NUMBER: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
-"""What Java takes for a double, but for hexadecimal ones."""
+"""The text forms that Java parses as a double, except hexadecimal ones."""
 _PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7
-"""Between these Java writes a double without an exponent."""
+"""Range in which Java writes a double without an exponent."""
 
 
 def find(admin: AdminClient, target: Target) -> dict[ClientQuotaEntity, dict[str, float]]:
-    """Return the quotas of the entities that have exactly the types asked for, in the order of their names."""
+    """Return the quotas of the entities of exactly the given types, sorted by name."""
     components = []
     for kind in target.types:
         name = target.name_of(kind)
@@ -47,7 +47,7 @@ def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only
     """Send the changes of one entity.
 
     Raises:
-        RefusedError: A value is no number, or a quota to be deleted is not set; nothing was sent.
+        RefusedError: A value is not a number, or a quota to delete is not set. Nothing is sent.
     """
     operations = [ClientQuotaOp(key, _number(key, value)) for key, value in changes.added.items()]
     if changes.deleted:
@@ -60,12 +60,12 @@ def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only
 
 
 def line(spelled_entity: str, quotas: Mapping[str, float]) -> str:
-    """Return the quotas of an entity as Kafka's tool prints them."""
+    """Return the quotas of an entity in the format of Kafka's tool."""
     return f"Quota configs for {spelled_entity} are " + ", ".join(f"{k}={java_text(v)}" for k, v in quotas.items())
 
 
 def java_text(value: float) -> str:
-    """Write a double as Java does: ``1024.0``, ``1.0E7``."""
+    """Format a double as Java does: ``1024.0``, ``1.0E7``."""
     if math.isnan(value) or math.isinf(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
@@ -75,7 +75,7 @@ def java_text(value: float) -> str:
 
 
 def _scientific(value: float) -> tuple[str, str, str]:
-    """Part the shortest digits that mean this number from its power of ten."""
+    """Return the shortest digits that identify this number, and its power of ten."""
     sign = "-" if value < 0 else ""
     whole, _, fraction = repr(abs(value)).partition(".")
     digits = (whole + fraction).lstrip("0")

@@ -1,4 +1,4 @@
-"""Topics, brokers, loggers, groups and client metrics: what ``klamm configs`` does with their configs."""
+"""Configs of topics, brokers, loggers, groups and client metrics in ``klamm configs``."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _KINDS: Final = {
     "client-metrics": (Kind.CLIENT_METRICS, ConfigSource.CLIENT_METRICS_CONFIG),
     "groups": (Kind.GROUP, ConfigSource.GROUP_CONFIG),
 }
-"""The source of what is set for an entity of each type; None: all of it counts."""
+"""The config source that marks a value as set on an entity of each type. None: every source does."""
 _SPELLED: Final = {
     ConfigSource.CLIENT_METRICS_CONFIG: "DYNAMIC_CLIENT_METRICS_CONFIG",
     ConfigSource.GROUP_CONFIG: "DYNAMIC_GROUP_CONFIG",
 }
-"""Where the Java admin's names differ from those on the wire."""
+"""Names of the Java admin client that differ from the names in the protocol."""
 
 
 def describe(admin: AdminClient, target: Target, options: argparse.Namespace) -> None:
-    """Show the configs of one entity, or of all of its type."""
+    """Print the configs of one entity, or of all entities of its type."""
     kind = target.types[0]
     name = target.name_of(kind)
     if name and not options.all and not _exists(admin, kind, name):
@@ -56,13 +56,13 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
 
 
 def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> list[str]:
-    """Send the changes of one entity, and nothing else (KIP-339).
+    """Send exactly the requested changes of one entity (KIP-339).
 
     Returns:
-        Lines about the effect, for people: none.
+        Always empty: these changes have no further effect to report.
 
     Raises:
-        RefusedError: A config to be deleted is not set, or a logger is not there; nothing was sent.
+        RefusedError: A config to delete is not set, or a logger does not exist. Nothing is sent.
     """
     kind, name = target.types[0], target.names[0]
     known = {entry.name for entry in _entries(admin, kind, name, everything=False)}
@@ -92,7 +92,7 @@ def _exists(admin: AdminClient, kind: str, name: str) -> bool:
 
 
 def _all(admin: AdminClient, kind: str) -> Sequence[str]:
-    """Return the entities of a type, in order; "" is the default of all brokers."""
+    """Return the names of all entities of a type, sorted; "" is the default of all brokers."""
     if kind == "topics":
         return tuple(admin.list_topics(include_internal=True).result())
     if kind == "client-metrics":
@@ -104,7 +104,7 @@ def _all(admin: AdminClient, kind: str) -> Sequence[str]:
 
 def _groups(admin: AdminClient) -> Sequence[str]:
     groups = {group.group_id for group in admin.list_groups().result()}
-    with suppress(UnsupportedVersionError):  # brokers before 4.1 cannot tell which other groups have configs
+    with suppress(UnsupportedVersionError):  # brokers before 4.1 cannot list further groups that have configs
         groups.update(admin.list_config_resources(Kind.GROUP).result())
     return sorted(groups)
 

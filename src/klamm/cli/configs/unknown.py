@@ -1,4 +1,4 @@
-"""Warnings about users and client ids without any registered client: most often the name has a typing error."""
+"""Warnings about users and client ids for which no client ever registered, usually because the name is misspelt."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def warning(admin: AdminClient, entity: ClientConfigEntity) -> str | None:
-    """Return a warning when no client of the entity has ever registered, None when one has.
+    """Return a warning if no client of the entity has ever registered, else None.
 
-    Configs may be set before the first client starts, so this is never an error. The default user and default client
-    ids concern everybody. A principal that may not describe client configs gets no warning.
+    This is never an error, because configs may be set before the first client starts. There is no warning for the
+    default user and the default client id, which apply to every client, nor if the principal may not describe client
+    configs.
     """
     if entity.user is None:
         return None
@@ -39,7 +40,7 @@ def warning(admin: AdminClient, entity: ClientConfigEntity) -> str | None:
 
 
 def _registered(admin: AdminClient, user: FilterComponent) -> set[tuple[str, str]]:
-    """Return user and client id of the clients that have registered."""
+    """Return user and client id of every registered client."""
     components = (user, FilterComponent.of_entity_type(EntityType.CLIENT_ID))
     found = admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
     return {
@@ -50,7 +51,7 @@ def _registered(admin: AdminClient, user: FilterComponent) -> set[tuple[str, str
 
 
 def _other_users(admin: AdminClient) -> set[str]:
-    """Return users that exist without a registration: those with a password, and clients that do not log in."""
+    """Return users known without a registration: those with a SCRAM credential, and User:ANONYMOUS."""
     users = {user_name(ANONYMOUS)}
     with suppress(KafkaApiError):
         users |= set(admin.list_user_scram_credentials().result())

@@ -1,4 +1,7 @@
-"""Users, their clients, and addresses: quotas, SCRAM credentials and dynamic client configs, each to its own API."""
+"""Configs of users, their clients and IP addresses: quotas, SCRAM credentials and dynamic client configs.
+
+Each of the three has an API of its own; this module splits a command by API.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _SHOWN: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The changes of one entity by the API that they are for."""
+    """Changes of one entity, split by API."""
 
     quotas: Changes
     credentials: Changes
@@ -34,7 +37,7 @@ class Routed:
 
 
 def describe(admin: AdminClient, target: Target, options: argparse.Namespace) -> None:
-    """Show the entities that have exactly the types asked for, one line for each kind of config."""
+    """Print the entities of exactly the given types, one line per entity and API."""
     lines: list[str] = []
     documents: dict[tuple[tuple[str, str | None], ...], dict[str, Any]] = {}
 
@@ -45,12 +48,12 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
     for entity, values in quotas.find(admin, target).items():
         lines.append(quotas.line(spelled(entity.parts), values))
         document(entity.parts)["quotas"] = values
-    with suppress(UnsupportedVersionError):  # Kafka has these from 2.7 on
+    with suppress(UnsupportedVersionError):  # served by Kafka since 2.7
         for user, infos in credentials.find(admin, target.name_of("users")).items() if _of_users(target) else ():
             lines.append(credentials.line(user, infos))
             told = {info.mechanism.mechanism_name: {"iterations": info.iterations} for info in infos}
             document([("user", user)])["credentials"] = told
-    with suppress(UnsupportedVersionError):  # Apache Kafka has none
+    with suppress(UnsupportedVersionError):  # not served by Apache Kafka
         for described in clients.find(admin, target) if "users" in target.types else ():
             parts = [(kind.value, name) for kind, name in described.entity.components]
             lines += clients.lines(spelled(parts), described)
@@ -59,12 +62,12 @@ def describe(admin: AdminClient, target: Target, options: argparse.Namespace) ->
 
 
 def _of_users(target: Target) -> bool:
-    """Tell whether it is about users as such, and not only about what is default for them."""
+    """Return whether users are selected by name or as a whole, and not the default user."""
     return target.types == ("users",) and "" not in target.names
 
 
 def spelled(parts: Sequence[tuple[str, str | None]]) -> str:
-    """Return an entity in the words of Kafka's tool."""
+    """Return an entity in the terms of Kafka's tool."""
     return ", ".join(
         f"the default {_SHOWN.get(kind, kind)}" if name is None else f"{_SHOWN.get(kind, kind)} '{name}'"
         for kind, name in parts
@@ -72,10 +75,10 @@ def spelled(parts: Sequence[tuple[str, str | None]]) -> str:
 
 
 def route(target: Target, changes: Changes) -> Routed:
-    """Part the changes by API.
+    """Split the changes by API.
 
     Raises:
-        RefusedError: A key that is nothing here, or what cannot go together; nothing was sent.
+        RefusedError: A key is unknown to all three APIs, or the changes cannot be combined. Nothing is sent.
     """
     if changes.appended or changes.subtracted:
         raise RefusedError(
@@ -130,13 +133,13 @@ def _check_credentials(target: Target, found: Routed) -> None:
 
 
 def alter(admin: AdminClient, target: Target, changes: Changes, options: argparse.Namespace) -> list[str]:
-    """Send the changes of one entity; with two APIs, the cluster checks every part that it can check first.
+    """Send the changes of one entity; if they need two APIs, the cluster first validates all parts that it can.
 
     Returns:
         Lines about the effect, for people; empty without ``--percent``.
 
     Raises:
-        RefusedError: What was asked for cannot be done; nothing was sent.
+        RefusedError: The requested change is not possible. Nothing is sent.
     """
     found = route(target, changes)
     if options.percent is not None and (found.quotas.is_any or found.credentials.is_any):

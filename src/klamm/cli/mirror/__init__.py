@@ -1,4 +1,4 @@
-"""``klamm mirror mm2.properties``, and what else is done with the same file: ``klamm mirror verify mm2.properties``."""
+"""Command ``klamm mirror mm2.properties`` and its actions on the same file, such as ``klamm mirror verify``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ACTIONS: Final[Mapping[str, str]] = {
     "status": "klamm.cli.mirror.status",
     "verify": "klamm.cli.mirror.verify",
 }
-"""By first word, the module whose ``main(arguments)`` does it; a first word that is none is the file to run."""
+"""Module with ``main(arguments)`` for each action. Any other first word is the properties file of a mirror to run."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a mirror, or do what the first word says; 0 when all went well, 1 when something failed, 2 wrong usage."""
+    """Run a mirror, or the action of the first word. Return 0 on success, 1 on failure and 2 for wrong usage."""
     action = ACTIONS.get(arguments[0]) if arguments else None
     module = import_module(action or "klamm.cli.mirror.run")
     return int(module.main(arguments[1:] if action else arguments))

@@ -1,4 +1,4 @@
-"""``klamm mirror cutover GROUP``: move a consumer group to the target of a flow."""
+"""Command ``klamm mirror cutover GROUP``: move a consumer group to the target of a flow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS: Final = ("GROUP", "TOPIC", "PARTITION", "SOURCE OFFSET", "TARGET OFFSE
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Move a group, or say what would happen; 0: nothing stands in the way, 1: not now, 2: wrong usage."""
+    """Move a group, or print the plan (``--dry-run``). Return 0 if moved or movable, 1 if not, 2 for wrong usage."""
     options = _parser().parse_args(list(arguments))
     try:
         settings = parse_settings(resolve(read_properties(options.properties)))
@@ -64,7 +64,7 @@ def _run(flow: FlowSettings, options: argparse.Namespace) -> int:
 
 
 def _show(outcome: Cutover, flow: FlowSettings) -> int:
-    """Print the table and what became of the group."""
+    """Print the table of offsets and the result for the group."""
     rows = [_COLUMNS, *(_cells(outcome.group, row) for row in outcome.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     for row in rows if outcome.rows else ():
@@ -100,9 +100,10 @@ def _cells(group: str, row: CutoverRow) -> tuple[str, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="klamm mirror cutover",
-        description="Move a consumer group to the target of a flow: its offsets are translated one last time and set "
-        "there, only forwards. Its consumers must be stopped on both sides. Nothing is set unless all of its "
-        "offsets can be translated. LAG is what it has not read on the source, AGAIN what it may read twice.",
+        description="Move a consumer group to the target of a flow: its offsets are translated one last time and "
+        "committed there, only forwards. Its consumers must be stopped on both sides. Nothing is committed "
+        "unless all of its offsets can be translated. LAG is the number of records not yet read on the source, AGAIN "
+        "the number of records that may be read twice.",
         epilog="Exit codes: 0 nothing stands in the way (--dry-run) or the group was moved, 1 it cannot be moved now, "
         "2 wrong usage.",
         allow_abbrev=False,

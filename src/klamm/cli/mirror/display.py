@@ -1,4 +1,4 @@
-"""Progress of a mirror: a live table at a terminal, log records elsewhere."""
+"""Progress display of a mirror: a live table on a terminal, log records elsewhere."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from klamm.mirror.progress import FlowProgress, PartitionStatus
 
 _MOST_TOPICS: Final = 20
-"""What a terminal has room for."""
+"""Maximum number of topics in the table, so that it fits a terminal."""
 _COLUMNS: Final = ("topic", "copied", "total", "", "lag", "state")
 
 
 class MirrorDisplay:
-    """Shows progress on stderr. One thread calls ``show``."""
+    """Progress display on stderr. Only one thread may call ``show``."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
@@ -35,7 +35,7 @@ class MirrorDisplay:
         self._shown: Sequence[FlowProgress] = ()
 
     def __enter__(self) -> Self:
-        """Begin; log lines go above the live table."""
+        """Start the display; log lines are printed above the live table."""
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -46,7 +46,7 @@ class MirrorDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the last state as plain lines."""
+        """Stop the display and print the last state as plain lines."""
         if self._live is None:
             self._lines.finish(self._shown)
             return
@@ -81,7 +81,10 @@ def _tables(flows: Sequence[FlowProgress]) -> Group:
 
 
 def _shown(partitions: Sequence[PartitionStatus]) -> tuple[Mapping[str, Sequence[PartitionStatus]], int]:
-    """Return the partitions by topic, and how many topics are left out: those with the least to tell."""
+    """Return the partitions by topic, and the number of topics omitted because the table is full.
+
+    Topics with a stopped partition are shown first, then those with the largest lag.
+    """
     by_topic: dict[str, list[PartitionStatus]] = {}
     for partition in partitions:
         by_topic.setdefault(partition.topic, []).append(partition)

@@ -1,4 +1,4 @@
-"""Run a mirror: what connect-mirror-maker.sh is for MirrorMaker 2."""
+"""Action that runs a mirror: the counterpart of MirrorMaker 2's connect-mirror-maker.sh."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a mirror until it is stopped; 0 when all went well, 1 when a flow failed, 2 when the file is wrong."""
+    """Run a mirror until it is stopped. Return 0 on success, 1 if a flow failed and 2 if the file is invalid."""
     options = _parser().parse_args(list(arguments))
     require_extra("spark", feature="klamm mirror")
     if not options.properties.is_file():
         sys.stderr.write(f"klamm mirror: {options.properties}: no such file\n")
         return 2
     stop: threading.Event | None = None
-    if not options.plan:  # which a KeyboardInterrupt ends at once
+    if not options.plan:  # with --plan, the default KeyboardInterrupt ends the run at once
         stop = threading.Event()
-        stop_on_signals(stop)  # for the rest of the process: a second signal must not end what the first one began
+        stop_on_signals(
+            stop
+        )  # never restored: a second signal must not interrupt the shutdown that the first one started
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the mirror itself reports when the JVM is gone
-    # kafka-python has a line for each attempt to reach a broker; what it means for the mirror is told by the mirror.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the mirror reports the loss of the JVM with its own message
+    # kafka-python logs a line for each attempt to connect; the mirror itself logs the consequences for the flow.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     if not options.plan:
         try:
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, str]:
-    """Return the keys of the file that the command line sets instead."""
+    """Return the keys of the properties file that command line flags set, with their values."""
     from klamm.mirror.settings.mirror import CHECKPOINT_DIR, MASTER, METRICS_LISTEN  # noqa: PLC0415 - --help needs none of it
 
     said = {METRICS_LISTEN: options.metrics, MASTER: options.master, CHECKPOINT_DIR: options.checkpoint}
@@ -66,7 +68,8 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="klamm mirror",
-        description="Mirror clusters on Spark, as an mm2.properties file says. SIGTERM or Ctrl-C stops it cleanly.",
+        description="Mirror clusters on Spark, as configured in an mm2.properties file. SIGTERM or Ctrl-C "
+        "stops it cleanly.",
         epilog="klamm mirror status FILE shows how far a mirror is, klamm mirror verify FILE "
         "compares both sides, klamm mirror cutover GROUP FILE moves a consumer group: see their --help.",
         allow_abbrev=False,

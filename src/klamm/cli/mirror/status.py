@@ -1,4 +1,7 @@
-"""``klamm mirror status``: how far a mirror is, as its target tells it. No Spark, no Java, nothing is written."""
+"""Command ``klamm mirror status``: the progress of a mirror, read from its target.
+
+It starts neither Spark nor Java and writes nothing to either cluster.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,17 @@ _OK: Final = 0
 _FAILED: Final = 1
 _USAGE: Final = 2
 _TARGET: Final = "target"
-"""The alias of a target that nobody named; its heartbeats may tell a better one."""
+"""Alias of a target whose alias is not known; its heartbeats may contain the real alias."""
 _NOWHERE: Final = "localhost:1"
-"""Stands for the address of a source that nobody named; never connected to."""
+"""Placeholder for the unknown address of a source; never connected to."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show; 0: shown, 1: the target does not answer or shows no trace of a flow, 2 (by SystemExit) wrong usage."""
+    """Print the status.
+
+    Return 0 on success, and 1 if the target does not answer or has no trace of a flow. Wrong usage exits with 2
+    (SystemExit).
+    """
     parser = _parser()
     options = parser.parse_args(list(arguments))
     if (options.properties is None) == (options.bootstrap_server is None):
@@ -79,10 +86,10 @@ def _flows_of_file(file: Path, clusters: Sequence[str]) -> tuple[FlowSettings, .
 
 
 def _aliases(options: argparse.Namespace, client: Mapping[str, str]) -> list[str]:
-    """Ask the target for the names that its mirrors left.
+    """Return the source aliases found in the names of the mirror topics on the target.
 
     Raises:
-        SettingsError: There are none.
+        SettingsError: The target has no such topic.
     """
     found = source_aliases(list_topics(_settings("source", options, client).flows[0]))
     if not found:
@@ -93,7 +100,7 @@ def _aliases(options: argparse.Namespace, client: Mapping[str, str]) -> list[str
 
 
 def _settings(alias: str, options: argparse.Namespace, client: Mapping[str, str]) -> MirrorSettings:
-    """Return the settings of a flow of which only the command line tells."""
+    """Return the settings of a flow that is described only by the command line, without a properties file."""
     target = _TARGET if alias != _TARGET else f"{_TARGET}-cluster"
     return parse_settings(
         {
@@ -131,15 +138,17 @@ def _parser() -> ToolParser:
     parser = ToolParser(
         prog=_PROG,
         description="Show how far a mirror is, from what klamm or MirrorMaker 2 left on its target.\n"
-        "Only reads, starts no Spark, and needs no mirror that runs.",
+        "Read-only. Neither Spark nor a running mirror is needed.",
         epilog="With FILE every flow of it is shown, and the source is asked for the lag. With --bootstrap-server the\n"
         "target's address is enough.\n"
         "Exit codes: 0 shown, 1 the target does not answer or shows no trace of a flow, 2 wrong usage.",
     )
     parser.add_argument("properties", type=Path, nargs="?", metavar="FILE", help="MirrorMaker's properties file")
     add_common(parser)
-    parser.add_value("--source", metavar="ALIAS", help="the source's alias (default: all that left their topics here)")
+    parser.add_value(
+        "--source", metavar="ALIAS", help="the source's alias (default: every source with mirror topics on the target)"
+    )
     parser.add_value("--source-bootstrap-server", metavar="HOST:PORT", help="the source's servers, for the lag")
-    parser.add_argument("--clusters", nargs="+", metavar="ALIAS", help="of FILE only the flows to these clusters")
+    parser.add_argument("--clusters", nargs="+", metavar="ALIAS", help="only flows of FILE to these clusters")
     parser.add_switch("--target-only", help="do not ask the source, even if FILE has its address")
     return parser

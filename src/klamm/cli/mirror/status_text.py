@@ -1,4 +1,4 @@
-"""What ``klamm mirror status`` tells people. Pure."""
+"""Text output of ``klamm mirror status``. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def lines(sight: FlowSight, now_ms: int) -> list[str]:
-    """Return what is known of a flow: a summary, its topics, its groups, and what cannot be known."""
+    """Return the lines for one flow: a summary, its topics, its groups, and the list of unknown facts with reasons."""
     out = [sight.name]
     for label, text in _summary(sight, now_ms):
         out.append(f"  {label:<22}{text}")
@@ -92,7 +92,7 @@ def _number(count: int | None) -> str:
 
 
 def ago(then_ms: int | None, now_ms: int) -> str:
-    """Return how long ago something was, for people."""
+    """Return the time since a timestamp as text for people."""
     age = age_s(then_ms, now_ms)
     if age is None:
         return _NONE

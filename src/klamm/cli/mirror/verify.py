@@ -1,4 +1,4 @@
-"""``klamm mirror verify mm2.properties``: do both sides hold the same records?"""
+"""Command ``klamm mirror verify mm2.properties``: compare the records of source and target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USAGE: Final = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare; 0: both sides are the same up to what is mirrored, 1: they differ or cannot be read, 2: wrong usage."""
+    """Compare. Return 0 if both sides agree up to the mirrored offsets, 1 if not or unreadable, 2 for wrong usage."""
     options = _parser().parse_args(list(arguments))
     try:
         wanted = re.compile(options.topics)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) -> int:
-    """Print a line for each partition, and one for the flow."""
+    """Compare one flow and print a line per partition and one for the flow."""
     same = problems = lag = partitions = 0
     try:
         verdicts = verify_flow(
@@ -80,14 +80,16 @@ def _line(verdict: PartitionVerdict) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="klamm mirror verify",
-        description="Compare both sides of every flow, up to where the mirror says it has copied: partitions, offsets, "
-        "and for each record key, value, headers and timestamp. Only reads, also while a mirror runs. Records "
-        "that retention has removed from one side already are no difference.",
+        description="Compare both sides of every flow, up to the offsets that the mirror has copied: partitions, "
+        "offsets, and for each record key, value, headers and timestamp. Read-only; a mirror may be running. Records "
+        "that retention has already removed from one side do not count as differences.",
         epilog="Exit codes: 0 nothing differs, 1 something differs or cannot be read, 2 wrong flags.",
         allow_abbrev=False,
     )
     parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")
     parser.add_argument("--clusters", nargs="+", default=(), metavar="ALIAS", help="only flows to these clusters")
     parser.add_argument("--topics", default=".*", metavar="REGEX", help="only source topics whose whole name matches")
-    parser.add_argument("--offsets-only", action="store_true", help="read no records: partitions and positions only")
+    parser.add_argument(
+        "--offsets-only", action="store_true", help="compare partitions and offsets only, without reading records"
+    )
     return parser

@@ -1,9 +1,12 @@
-"""``klamm topics``: kafka-topics.sh for every day, with ``--validate-only`` and JSON or YAML where they are wanted.
+"""Command ``klamm topics``: the counterpart of kafka-topics.sh, with ``--validate-only`` and JSON or YAML output.
 
-Flags, stdout and exit codes are those of Kafka 4.1's TopicCommand, its failures on stdout included (with ``-o json`` or
-``yaml`` they go to stderr). Deliberately different: flags that do not go together exit with 2, words that belong to
-no flag are refused, topics are described in the order of their names (Kafka's order is that of a hash table), and no
-stack trace follows an error.
+Flags, stdout and exit codes are those of Kafka 4.1's TopicCommand. Errors go to stdout as in Kafka, or to stderr with
+``-o json`` and ``-o yaml``. These differences are deliberate:
+
+- Conflicting flags exit with 2.
+- Words that belong to no flag are rejected.
+- Topics are described by name (Kafka describes them in the order of a hash table).
+- Errors have no stack trace.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one action; 0 when it is done, 1 when it was refused, 2 (by SystemExit) when the flags are wrong."""
+    """Run one action. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
     options = parse(arguments)
 
     def work() -> int:

@@ -1,4 +1,4 @@
-"""What ``klamm topics`` does with a cluster: one function per action."""
+"""Actions of ``klamm topics`` on a cluster, one function each."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
 
 
 def _are_sound(configs: Mapping[str, str]) -> bool:
-    """Tell whether the broker will take the configs, as far as can be told here: Kafka's tool warns only then."""
+    """Return whether the configs are valid as far as this tool can check.
+
+    Kafka's tool prints its warning about colliding topic names only if they are.
+    """
     table = topic_configs()
     try:
         for name, value in configs.items():
@@ -78,14 +81,14 @@ def _are_sound(configs: Mapping[str, str]) -> bool:
 
 
 def list_all(admin: AdminClient, options: argparse.Namespace) -> None:
-    """List names."""
+    """Print the names of the topics."""
     names = _topics(admin, options)
-    # Kafka's tool writes an empty line where there is none.
+    # Kafka's tool prints an empty line if there are no topics.
     write(options.output, list(names), lambda: list(names) or [""])
 
 
 def alter(admin: AdminClient, options: argparse.Namespace) -> None:
-    """Let topics grow."""
+    """Add partitions to topics."""
     assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else None
     names = _existing(admin, options)
     described = admin.describe_topics(names).all().result()
@@ -113,7 +116,10 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
 
 
 def delete(admin: AdminClient, options: argparse.Namespace) -> None:
-    """Delete topics; there is no request that only checks this, so that validate-only tells what would go."""
+    """Delete topics.
+
+    No Kafka request validates a deletion, so ``--validate-only`` prints the topics that would be deleted.
+    """
     names = _existing(admin, options)
     if not options.validate_only:
         admin.delete_topics(names).all().result()
@@ -123,7 +129,7 @@ def delete(admin: AdminClient, options: argparse.Namespace) -> None:
 
 
 def describe(admin: AdminClient, options: argparse.Namespace) -> None:
-    """Describe topics, in the order of their names."""
+    """Describe topics, sorted by name."""
     names = _by_id(admin, options) if _wanted_id(options) else _existing(admin, options)
     topics = (
         admin.describe_topics(
@@ -157,7 +163,7 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
 def _reassignments(
     admin: AdminClient, topics: Iterable[TopicDescription]
 ) -> Mapping[TopicPartition, PartitionReassignment]:
-    """Return what is under way; who may not see it, or asks a broker older than 2.4, is shown nothing of it."""
+    """Return the ongoing reassignments; empty if the principal may not see them or the broker is older than 2.4."""
     partitions = [TopicPartition(topic.name, partition.partition) for topic in topics for partition in topic.partitions]
     try:
         return admin.list_partition_reassignments(partitions).result()
@@ -171,7 +177,7 @@ def _topics(admin: AdminClient, options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _existing(admin: AdminClient, options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the topics that are meant; to find none is an error unless ``--if-exists`` allows it."""
+    """Return the topics that the flags select; finding none is an error unless ``--if-exists`` is given."""
     names = _topics(admin, options)
     if not names and options.topic and not options.if_exists:
         raise RefusedError(f"Topic '{options.topic}' does not exist as expected")

@@ -1,4 +1,4 @@
-"""What ``--describe`` shows of topics: the lines of Kafka's tool, or a document."""
+"""Output of ``klamm topics --describe``: the lines of Kafka's tool, or a document."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReport:
-    """Which topics and partitions are shown, as the flags say."""
+    """The topics and partitions to show according to the flags."""
 
     live_brokers: Collection[int]
     reassignments: Mapping[TopicPartition, PartitionReassignment] = field(default_factory=dict)
-    """What is under way."""
+    """Ongoing reassignments."""
     with_overrides: bool = False
     under_replicated: bool = False
     unavailable: bool = False
@@ -32,15 +32,15 @@ class TopicReport:
 
     @property
     def is_of_partitions(self) -> bool:
-        """Whether only certain partitions are shown, and no topics."""
+        """Return whether the flags select partitions, so that topic lines are omitted."""
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def moves_of(self, topic: str, partition: PartitionDescription) -> PartitionReassignment | None:
-        """Return what is under way for a partition."""
+        """Return the ongoing reassignment of a partition."""
         return self.reassignments.get(TopicPartition(topic, partition.partition))
 
     def factor_of(self, topic: str, partition: PartitionDescription) -> int:
-        """Return how many replicas a partition has, without those that a reassignment is about to add."""
+        """Return the number of replicas of a partition, without those that a reassignment adds."""
         moves = self.moves_of(topic, partition)
         replicas = set(partition.replicas)
         if moves is None or not (replicas & {*moves.adding_replicas, *moves.removing_replicas}):
@@ -48,11 +48,11 @@ class TopicReport:
         return len(moves.replicas) - len(moves.adding_replicas)
 
     def shows_topic(self, overrides: Mapping[str, str | None]) -> bool:
-        """Tell whether the line of a topic is shown."""
+        """Return whether the line of a topic is shown."""
         return not self.is_of_partitions and bool(overrides or not self.with_overrides)
 
     def shows_partition(self, topic: str, partition: PartitionDescription, configs: Mapping[str, ConfigEntry]) -> bool:
-        """Tell whether the line of a partition is shown."""
+        """Return whether the line of a partition is shown."""
         if self.with_overrides or not self.is_of_partitions:
             return not self.with_overrides
         in_sync = len(partition.isr)
@@ -67,12 +67,12 @@ class TopicReport:
 
 
 def overrides_of(configs: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
-    """Return the configs that somebody set somewhere, also in the broker's properties, in the order of Kafka's tool."""
+    """Return the configs that are set at any level, including the broker's properties, in the order of Kafka's tool."""
     return {name: configs[name].value for name in _in_java_order(configs) if not configs[name].is_default}
 
 
 def _in_java_order(names: Collection[str]) -> list[str]:
-    """Put names into the order in which a Java HashMap, which grew to hold them, hands them out."""
+    """Return names in the iteration order of a Java HashMap that grew to hold them."""
     buckets = 16
     while len(names) > buckets * 3 // 4:
         buckets *= 2
@@ -87,7 +87,7 @@ def _in_java_order(names: Collection[str]) -> list[str]:
 
 
 def lines(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: TopicReport) -> Iterator[str]:
-    """Write one topic as Kafka's tool does."""
+    """Return the lines for one topic in the format of Kafka's tool."""
     overrides = overrides_of(configs)
     if report.shows_topic(overrides):
         parts = [f"Topic: {topic.name}"]
@@ -136,7 +136,7 @@ def _text(value: str | None) -> str:
 
 
 def document(topic: TopicDescription, configs: Mapping[str, ConfigEntry], report: TopicReport) -> dict[str, Any] | None:
-    """Return one topic for programs, or None when nothing of it is to be shown."""
+    """Return one topic for JSON or YAML output, or None if no part of it is shown."""
     overrides = overrides_of(configs)
     partitions = [
         {

@@ -1,4 +1,4 @@
-"""Which topics are meant, what configs and assignments are written: pure reading of flags' values."""
+"""Pure parsing of topic names, configs, assignments and topic ids in flag values."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LONGEST_UUID: Final = 24
 
 
 def matching(names: Iterable[str], pattern: str | None, *, exclude_internal: bool) -> tuple[str, ...]:
-    """Return the names, in order, that a ``--topic`` value means: a regular expression, commas for "or".
+    """Return the names, sorted, that a ``--topic`` value matches: a regular expression in which commas mean "or".
 
     Raises:
-        RefusedError: It is no regular expression.
+        RefusedError: The value is not a regular expression.
     """
     allowed = None
     if pattern is not None:
@@ -41,10 +41,10 @@ def matching(names: Iterable[str], pattern: str | None, *, exclude_internal: boo
 
 
 def parse_configs(texts: Sequence[str]) -> dict[str, str]:
-    """Read ``--config name=value`` values.
+    """Parse ``--config name=value`` values.
 
     Raises:
-        RefusedError: One is not a name, one equals sign and a value.
+        RefusedError: A value is not of the form ``name=value``.
     """
     pairs = [re.split(r"\s*=\s*", text) for text in texts]
     for pair in pairs:
@@ -61,10 +61,11 @@ _broker_id: Final = whole_number(INT32_MAX)
 
 
 def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
-    """Read ``--replica-assignment``: per partition the brokers, separated by colons.
+    """Parse ``--replica-assignment``: the broker ids of each partition, separated by colons.
 
     Raises:
-        RefusedError: No number, a broker twice in one partition, or partitions with different numbers of replicas.
+        RefusedError: An id is not a number, a partition lists a broker twice, or the partitions have different numbers
+            of replicas.
     """
     assignment: dict[int, tuple[int, ...]] = {}
     for partition, part in enumerate(text.split(",")):
@@ -83,10 +84,10 @@ def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
 
 
 def parse_topic_id(text: str) -> UUID:
-    """Read a topic id as Kafka writes them, in URL-safe base64.
+    """Parse a topic id in Kafka's text form, which is URL-safe base64.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: The text is not a topic id.
     """
     if len(text) > _LONGEST_UUID:
         raise RefusedError(
@@ -95,7 +96,7 @@ def parse_topic_id(text: str) -> UUID:
     try:
         found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RefusedError(f"Input string `{text}` is no base64-encoded UUID: {error}") from error
+        raise RefusedError(f"Input string `{text}` is not a base64-encoded UUID: {error}") from error
     if len(found) != _UUID_BYTES:
         raise RefusedError(
             f"Input string `{text}` decoded as {len(found)} bytes, "
@@ -105,5 +106,5 @@ def parse_topic_id(text: str) -> UUID:
 
 
 def format_topic_id(topic_id: UUID) -> str:
-    """Write a topic id as Kafka does."""
+    """Format a topic id as Kafka does."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

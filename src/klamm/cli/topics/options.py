@@ -1,4 +1,4 @@
-"""The flags of ``klamm topics``: those of Kafka 4.1's kafka-topics.sh, with its rules of what goes together."""
+"""Flags of ``klamm topics``: those of Kafka 4.1's kafka-topics.sh, with its rules for combining them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _ALLOWED_WITH: Final = {
     "if-not-exists": ("create",),
     "exclude-internal": ("list", "describe"),
 }
-"""The actions that each flag goes with."""
+"""The actions with which each flag may be combined."""
 
 
 def parser() -> ToolParser:
-    """Return the parser."""
+    """Return the argument parser of ``klamm topics``."""
     found = ToolParser(
         prog="klamm topics",
         description="Create, delete, describe or change topics, with the flags and the output of kafka-topics.sh.",
@@ -61,7 +61,7 @@ def parser() -> ToolParser:
     found.add_argument(
         "--config", action="append", metavar="NAME=VALUE", help="a config of the topic to create; may be repeated"
     )
-    found.add_value("--delete-config", help=argparse.SUPPRESS)  # refused since Kafka 4.0, so it is not offered
+    found.add_value("--delete-config", help=argparse.SUPPRESS)  # rejected since Kafka 4.0
     number = whole_number(INT32_MAX)
     found.add_value("--partitions", type=number, metavar="N", help="partitions of the new topic, or to grow to")
     found.add_value(
@@ -76,7 +76,7 @@ def parser() -> ToolParser:
     found.add_switch("--if-exists", help="succeed and do nothing when no topic matches")
     found.add_switch("--if-not-exists", help="succeed and do nothing when the topic exists")
     found.add_switch("--exclude-internal", help="leave out internal topics")
-    found.add_switch("--topics-with-overrides", help="describe only topics with configs of their own")
+    found.add_switch("--topics-with-overrides", help="describe only topics that override a config")
     found.add_switch("--under-replicated-partitions", help="describe only partitions with replicas out of sync")
     found.add_switch("--unavailable-partitions", help="describe only partitions without a live leader")
     found.add_switch("--under-min-isr-partitions", help="describe only partitions below min.insync.replicas")
@@ -85,17 +85,17 @@ def parser() -> ToolParser:
         "--partition-size-limit-per-response",
         type=number,
         metavar="N",
-        help="most partitions per answer (default 2000)",
+        help="maximum number of partitions per response (default 2000)",
     )
     found.add_switch("--validate-only", help="check with the cluster and change nothing")
     return found
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Read the flags and check that they go together.
+    """Parse the flags and check that they can be combined.
 
     Raises:
-        SystemExit: They do not (2), or only help or the version was asked for (0).
+        SystemExit: The flags conflict (2), or only the help or the version was requested (0).
     """
     flags = parser()
     options = flags.parse_args(list(words))

@@ -71,7 +71,7 @@ def test_what_will_be_inherited_is_shown_where_the_cluster_tells_it() -> None:
     # when
     (planned,) = plan_topics([DeclaredTopic(name="t")], current, prune_configs=True)
     # then
-    assert lines(planned) == ["- segment.ms: 5 (topic) -> what is inherited"]
+    assert lines(planned) == ["- segment.ms: 5 (topic) -> the inherited value"]
 
 
 def test_a_topic_grows() -> None:

@@ -82,7 +82,7 @@ class Rebalance:
 
     @property
     def is_blank(self) -> bool:
-        """Whether the group can be dropped without loss: it has no members and never had a generation."""
+        """Return whether the group can be dropped without loss: it has no members and never had a generation."""
         return not self.roster and not self.roster.pending and self.generation_id == 0
 
     # ---- the rebalance

@@ -81,7 +81,7 @@ class ProduceAdmission:
 
     @property
     def begins_at_zero(self) -> bool:
-        """Whether sequence numbers restart at 0 with each transaction, as in clients of ``transaction.version`` 2."""
+        """Return whether sequence numbers restart at 0 with each transaction (``transaction.version`` 2)."""
         return self._ability.adds
 
     async def add(self, wanted: Sequence[tuple[PartitionLog, memoryview]], slices: TimeSlice) -> None:

@@ -276,7 +276,7 @@ class TransactionCoordinator:
 
     @property
     def verifies_partitions(self) -> bool:
-        """Whether writes of old clients are verified too (``transaction.partition.verification.enable``)."""
+        """Return whether writes of old clients are verified too (``transaction.partition.verification.enable``)."""
         return str(self._get_config("transaction.partition.verification.enable")).lower() != "false"
 
     async def end(

@@ -53,7 +53,7 @@ class TransactionState(Enum):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the outcome is decided, but some partition may lack its marker."""
+        """Return whether the outcome is decided, but some partition may lack its marker."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
@@ -97,5 +97,5 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the producer has the last epoch that can still be fenced."""
+        """Return whether the producer has the last epoch that can still be fenced."""
         return self.producer_epoch >= MAX_EPOCH

@@ -1,4 +1,4 @@
-"""Partition logs in Kafka's segment format: batches are appended as they come and served as they lie."""
+"""Partition logs in Kafka's segment format. Batches are stored and served in the form in which producers send them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The index of aborted transactions beside a segment, in Kafka's file format (TransactionIndex, AbortedTxn).
+"""The index of aborted transactions of a segment, in Kafka's file format (TransactionIndex, AbortedTxn).
 
-Each segment has the transactions whose abort marker lies in it, in the order of the markers; most have none, and then
-no file. Unlike the other indexes this one is needed to answer rightly: it is made durable with the segment, and a
-recovery builds anew what lies behind the recovery point.
+It lists the transactions whose ABORT marker is in the segment, in the order of the markers. Most segments have none,
+and then no file. The other indexes only speed up searches, but this one is needed for correct responses: it is made
+durable with its segment, and a recovery rebuilds the entries behind the recovery point.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ _VERSION: Final = 0
 
 
 class AbortedTxn(NamedTuple):
-    """A transaction that was aborted in one partition."""
+    """An aborted transaction in one partition."""
 
     producer_id: int
     first_offset: int
-    """Of its first record."""
+    """Offset of its first record."""
     last_offset: int
-    """Of its marker."""
+    """Offset of its marker."""
     last_stable_offset: int
-    """When the marker was there: the first record of the oldest transaction still open, else behind the marker."""
+    """Last stable offset after the marker: the first offset of the oldest open transaction, else the offset after the
+    marker.
+    """
 
 
 class AbortedIndex:
-    """The aborted transactions of one segment, read from its file when they are asked for first. Loop-confined."""
+    """The aborted transactions of one segment, read from the file at first use. Used on the event loop only."""
 
     def __init__(self, file: LogFile) -> None:
         self.file = file
         self._entries: list[AbortedTxn] | None = None
         self._written = self._durable = 0
         self._is_cut = False
-        """Entries were cut off, and a power cut would bring them back."""
+        """Whether entries were removed that a power cut could bring back, because the file is not fsynced yet."""
 
     @property
     def entries(self) -> list[AbortedTxn]:
-        """All of them, ascending by marker. Not to be changed."""
+        """All entries, in the order of the markers. Callers must not change the list."""
         if self._entries is None:
             whole = self.file.size() // _ENTRY.size * _ENTRY.size
             data = self.file.read(whole, 0) if whole else b""
@@ -59,11 +61,11 @@ class AbortedIndex:
         return self._entries
 
     def is_sound(self, up_to: int, *, is_closed: bool) -> bool:
-        """Return whether the entries whose markers lie below ``up_to`` can be trusted.
+        """Return whether the entries of markers below ``up_to`` can be trusted.
 
         Args:
-            up_to: What lies behind this offset is not looked at.
-            is_closed: The whole segment lies below ``up_to``, so that the file must end in a whole entry.
+            up_to: Offset up to which entries are checked.
+            is_closed: Whether the whole segment is below ``up_to``, so that the file must end with a whole entry.
         """
         if is_closed and self.file.size() % _ENTRY.size:
             return False
@@ -82,16 +84,16 @@ class AbortedIndex:
         return (fields[0] for fields in _ENTRY.iter_unpack(data))
 
     def append(self, entry: AbortedTxn) -> None:
-        """Add a transaction whose marker lies behind all others. A disk that refuses is tried again by ``flush``."""
+        """Add a transaction whose marker is behind all others. If the write fails, ``flush`` retries it."""
         self.entries.append(entry)
         with suppress(OSError):
             self.flush()
 
     def flush(self) -> None:
-        """Hand to the file what it lacks.
+        """Write new entries to the file.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: The write failed.
         """
         if self._entries is not None and self._written < len(self._entries):
             data = b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self._entries[self._written :])
@@ -99,36 +101,36 @@ class AbortedIndex:
             self._written = len(self._entries)
 
     def sync(self) -> None:
-        """Make what is new durable, waiting for the disk right here; mostly there is nothing.
+        """Make new entries durable. Blocks until the disk has them; usually there are none.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: The write or the fsync failed.
         """
         if self.needs_sync:
             self.flush()
             try:
                 fsync_path(self.file.path)
                 if not self._durable:
-                    fsync_path(self.file.path.parent)  # the file is new
+                    fsync_path(self.file.path.parent)  # the file may be new
             except FsyncError:
-                self._written = self._durable  # the kernel may have dropped the rest: write it again
+                self._written = self._durable  # the kernel may have dropped the data, so it is written again
                 raise
             self._durable, self._is_cut = len(self.entries), False
 
     @property
     def needs_sync(self) -> bool:
-        """Whether the file may differ from what the disk has."""
+        """Return whether the file in memory or page cache may differ from the disk."""
         return self._is_cut or (self._entries is not None and self._durable < len(self._entries))
 
     def clear(self) -> None:
-        """Forget all transactions: the file is damaged."""
+        """Remove all entries, because the file is damaged."""
         self._entries, self._written, self._durable = [], 0, 0
         if self.file.size():
             self.file.truncate(0)
             self._is_cut = True
 
     def keep_below(self, offset: int) -> None:
-        """Forget transactions whose marker is at or behind ``offset``, and a last entry that is not whole."""
+        """Remove the entries whose marker is at or behind ``offset``, and an incomplete last entry."""
         entries = self.entries
         kept = next((index for index, entry in enumerate(entries) if entry.last_offset >= offset), len(entries))
         del self.entries[kept:]
@@ -139,12 +141,15 @@ class AbortedIndex:
 
 
 def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[AbortedTxn]:
-    """Return the aborted transactions with records from ``start`` up to ``end``, given the segments from ``start`` on.
+    """Return the aborted transactions with records in ``start`` to ``end``, in the order of their markers.
 
-    They come in the order of their markers.
+    Args:
+        segments: Segments from the one that contains ``start``.
+        start: First offset.
+        end: Offset after the last one.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: An index cannot be read.
     """
     found = []
     for segment in segments:
@@ -158,6 +163,13 @@ def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[Ab
 
 
 def entry_for(producer_id: int, first_offset: int, marker_offset: int, first_open: int) -> AbortedTxn:
-    """Describe a transaction that a marker has just ended; ``first_open`` is ``NO_OFFSET`` when no other is open."""
+    """Return the entry of a transaction that a marker has ended.
+
+    Args:
+        producer_id: Producer of the transaction.
+        first_offset: First offset of the transaction.
+        marker_offset: Offset of the marker.
+        first_open: First offset of the oldest transaction that is still open, ``NO_OFFSET`` if there is none.
+    """
     stable = marker_offset + 1 if first_open == NO_OFFSET else first_open
     return AbortedTxn(producer_id, first_offset, marker_offset, stable)

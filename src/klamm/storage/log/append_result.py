@@ -1,27 +1,27 @@
-"""What an append tells: to the producer where its batch lies, to whoever waits that there is more to read."""
+"""Result of an append for the producer, and the notification of readers that wait for new records."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
 WAITING_ENDS: Final = 2**31 - 1
-"""A size that ends any waiting."""
+"""Size passed to waiters that ends any wait, because the log goes away."""
 
 
 class AppendResult(NamedTuple):
-    """Where a batch lies now. A named tuple, since one is made for every batch."""
+    """Offsets of an appended batch. A named tuple, because one is created for every batch."""
 
     base_offset: int
     last_offset: int
     log_append_time_ms: int
     """-1 with CreateTime."""
     needs_flush: bool
-    """``flush.messages`` is reached: ``flush`` before the producer is told."""
+    """Whether ``flush.messages`` is reached, so that the log must be flushed before the producer gets its response."""
 
 
 class AppendWaiter(Protocol):
-    """Somebody who waits for more to read."""
+    """A reader that waits for new records, such as a Fetch request."""
 
     def appended(self, size: int) -> None:
-        """Hear of ``size`` more bytes; also when the log goes away, then with a size that ends any waiting."""
+        """Notify the reader of ``size`` new bytes, or of ``WAITING_ENDS`` if the log goes away."""
         ...

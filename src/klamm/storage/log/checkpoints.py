@@ -1,4 +1,4 @@
-"""Kafka's small text files: checkpoints of offsets and leader epochs, and what a partition's directory belongs to."""
+"""Kafka's small text files: checkpoints of offsets and leader epochs, and the topic id of a partition directory."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 OFFLINE: Final = "klamm-offline"
-"""In the directory of a partition: fsync has failed, so the page cache may hold records that the disk does not."""
+"""File in a partition directory after a failed fsync: the page cache may contain records that are not on disk."""
 PARTITION_METADATA: Final = "partition.metadata"
 _VERSION: Final = "0"
 
 
 class EpochStart(NamedTuple):
-    """A leader epoch and the first offset that was written in it."""
+    """A leader epoch and its first offset."""
 
     epoch: int
     start_offset: int
 
 
 def read_offsets(path: Path) -> dict[str, int]:
-    """Read an offset checkpoint: directory name (``topic-partition``) -> offset. A missing file is empty.
+    """Read an offset checkpoint: offsets by directory name (``topic-partition``). A missing file is empty.
 
-    A damaged or unreadable file is logged and counts as empty, as in Kafka: the recovery of each log then checks all
+    A damaged or unreadable file is logged and treated as empty, as in Kafka: the recovery of each log then checks all
     of its segments.
     """
     offsets = {}
@@ -60,7 +60,7 @@ def write_offsets(path: Path, offsets: Mapping[str, int]) -> None:
 
 
 def read_epochs(path: Path) -> list[EpochStart]:
-    """Read a leader-epoch checkpoint; a missing file is empty, and so is a damaged one, which is logged."""
+    """Read a leader epoch checkpoint. A missing file is empty; a damaged one is logged and treated as empty."""
     epochs: list[EpochStart] = []
     for line in _read_lines(path):
         epoch, _, offset = line.partition(" ")
@@ -76,15 +76,15 @@ def read_epochs(path: Path) -> list[EpochStart]:
 
 
 def write_epochs(path: Path, epochs: Iterable[EpochStart]) -> None:
-    """Write a leader-epoch checkpoint."""
+    """Write a leader epoch checkpoint."""
     write_atomically(path, _text([f"{entry.epoch} {entry.start_offset}" for entry in epochs]), durable=False)
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """Return the id of the topic that a partition's directory belongs to; None when it has no readable id.
+    """Return the topic id of a partition directory; None if it has no readable one.
 
     Raises:
-        OSError: The file exists and cannot be read.
+        OSError: The file exists but cannot be read.
     """
     path = directory / PARTITION_METADATA
     try:
@@ -93,13 +93,13 @@ def read_topic_id(directory: Path) -> UUID | None:
         return UUID(bytes=base64.urlsafe_b64decode(values["topic_id"] + "=="))
     except FileNotFoundError:
         return None
-    except (KeyError, ValueError) as error:  # a UnicodeDecodeError is a ValueError
+    except (KeyError, ValueError) as error:  # UnicodeDecodeError is a ValueError
         logger.warning("%s is damaged and not used: %r", path, error)
         return None
 
 
 def write_topic_id(directory: Path, topic_id: UUID) -> None:
-    """Record durably which topic a partition's directory belongs to.
+    """Write the topic id of a partition directory durably.
 
     Raises:
         OSError: The file cannot be written.

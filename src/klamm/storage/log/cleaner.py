@@ -1,4 +1,4 @@
-"""The task that looks for logs to compact."""
+"""The log cleaner: the task that finds logs to compact."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ class CompactableLogs(Protocol):
         ...
 
     async def flush(self, log: PartitionLog) -> None:
-        """Make a log durable up to its present end."""
+        """Make a log durable up to its current end offset."""
         ...
 
     async def checkpoint(self) -> None:
-        """Write durably how far logs are compacted, among others."""
+        """Write the checkpoint files durably, including the compacted offset of each log."""
         ...
 
 
 class Cleaner:
-    """Compacts one log after the other, in a thread that rests between batches. Owned by the log manager.
+    """The log cleaner. It compacts one log after the other, in a thread that pauses between batches.
 
-    Kafka's ``log.cleaner.threads`` has no effect: a second thread would wait for the interpreter.
+    Owned by the log manager. Kafka's ``log.cleaner.threads`` has no effect: a second thread would only compete for the
+    Python interpreter.
     """
 
     def __init__(
@@ -59,18 +60,18 @@ class Cleaner:
         self._reports = ErrorReports()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the cleaner task."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="log cleaner")
 
     def look_at(self, logs: Sequence[PartitionLog] | None) -> None:
-        """Look for work now: configs of these logs have changed, or of all when None."""
+        """Look for logs to compact now, because the configs of these logs have changed. None means all logs."""
         if logs is None or any(log.config.is_compacted for log in logs):
             for log in logs or ():
                 log.is_uncleanable = False
             self._woken.set()
 
     async def close(self) -> None:
-        """Stop; a pass that runs ends at the next batch and is begun anew after the next start."""
+        """Stop the task. A running compaction is abandoned at the next batch, and restarts after the next start."""
         self._stop.set()
         if self._task is not None:
             self._woken.set()
@@ -92,11 +93,11 @@ class Cleaner:
                     self._reports.report("Compaction", "cannot be finished", error)
 
     async def clean(self) -> int:
-        """Compact every open log that needs it; returns how many bytes were saved.
+        """Compact every open log that needs it, and return the number of bytes saved.
 
         Raises:
-            OSError: The disk refuses.
-            StoppedError: The broker stops.
+            OSError: The checkpoint files cannot be written.
+            StoppedError: The broker is stopping.
         """
         saved = passes = 0
         for index, log in enumerate(self._logs.loaded()):
@@ -119,10 +120,10 @@ class Cleaner:
         return saved
 
     async def _is_checkpointed(self, log: PartitionLog) -> bool:
-        """Return whether a start after a crash trusts all closed segments; bring that about if need be.
+        """Return whether the checkpointed recovery point covers all closed segments; flush the log if it does not.
 
-        Above the recovery point a start takes a gap between two segments for records that a power cut has taken, and
-        compaction makes such gaps.
+        Compaction leaves gaps between the offsets of segments. Below the recovery point a start accepts such gaps.
+        Above it, a start after a crash treats a gap as lost records and cuts the log there.
         """
         if log.checkpointed_point < log.segments[-1].base_offset:
             await self._logs.flush(log)

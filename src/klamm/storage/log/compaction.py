@@ -1,10 +1,21 @@
-"""Compaction (``cleanup.policy=compact``): of every key only the last record stays, at its offset.
+"""Compaction (``cleanup.policy=compact``): only the last record of each key is kept, at its offset.
 
-Closed segments are read and written anew by a thread, beside the old ones, small neighbours together; only when a new
-segment is durable does it take the old ones' place. Tombstones stay until their batch's delete horizon (KIP-534),
-which is set when they are met first. A batch that loses all records stays without any as long as it is its producer's
-last, so that the producer's sequence is not forgotten. What belongs to a transaction that is still open is left alone;
-records of aborted ones go, and later their markers.
+One pass:
+
+1. ``_plan`` selects the closed segments below the last stable offset (minus ``min.compaction.lag.ms``), if their share
+of new data exceeds ``min.cleanable.dirty.ratio``, or if ``max.compaction.lag.ms`` is over. Records of open transactions
+are therefore never touched. 2. A thread reads the new segments and builds the map from key to last offset
+(``find_last_offsets``). 3. The thread rewrites all selected segments without superseded records (``rewrite``). Small
+neighbours become one segment. The new files are in a separate directory. 4. When a new segment is durable, it replaces
+the old ones (``segment_swap``, crash-safe at every step).
+
+Which records and batches are kept:
+
+- A tombstone (null value) stays until the delete horizon of its batch (KIP-534). The first pass that meets the
+  tombstone sets the horizon to now plus ``delete.retention.ms``.
+- Records of aborted transactions are removed at once. Their markers are removed later (``transaction_cleaning``).
+- A batch that loses all records stays as an empty batch while it is its producer's last one. Otherwise the sequence
+  number of that producer would be lost.
 """
 
 from __future__ import annotations
@@ -36,14 +47,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What a pass may look at."""
+    """The segments and offsets of one compaction pass."""
 
     segments: tuple[LogSegment, ...]
-    """All that may be written anew, from the first one on."""
+    """All segments that may be rewritten, starting with the first one of the log."""
     start: int
-    """The first offset that no pass has looked at."""
+    """First offset that no pass has read yet."""
     end: int
-    """The first offset that is not to be looked at yet."""
+    """First offset that must not be compacted yet."""
 
 
 async def compact(
@@ -54,11 +65,11 @@ async def compact(
     pace: Pace | None = None,
     disk: Disk = DISK,
 ) -> int:
-    """Compact a log's closed segments if enough of them is new; returns how many bytes were saved.
+    """Compact a log's closed segments if enough of them is new, and return the number of bytes saved.
 
     Raises:
-        OSError: The disk refuses; every segment is the old or the new one.
-        StoppedError: ``pace`` was told to stop.
+        OSError: The disk failed. Every segment is either the complete old or the complete new one.
+        StoppedError: The pass was stopped through ``pace``.
     """
     plan = _plan(log, now_ms)
     if plan is None:
@@ -78,7 +89,7 @@ async def compact(
 
 
 def _plan(log: PartitionLog, now_ms: int) -> _Plan | None:
-    """Decide by the age and the share of what is new; None when nothing is to be done."""
+    """Return the segments to compact, by age and share of new data; None if no pass is needed."""
     config, closed = log.config, log.segments[:-1]
     ends = [segment.base_offset for segment in log.segments[1:]]
     stable = log.last_stable_offset
@@ -158,7 +169,7 @@ def _with_ends(plan: _Plan) -> zip[tuple[LogSegment, int]]:
 async def _rewrite_some(
     log: PartitionLog, segments: Sequence[LogSegment], end: int, *, rules: Rules, pace: Pace, disk: Disk
 ) -> tuple[int, int]:
-    """Make one segment of the first ones that fit; returns of how many, and how many bytes were saved."""
+    """Replace the first segments that fit into one by a rewritten one. Return their number and the bytes saved."""
     directory, config = log.directory, log.config
     await asyncio.to_thread(shutil.rmtree, directory / WORK, ignore_errors=True)
     ends = [*(segment.base_offset for segment in segments[1:]), end]
@@ -192,19 +203,19 @@ async def _rewrite_some(
 
 
 def _is_gone(log: PartitionLog, group: Sequence[LogSegment]) -> bool:
-    """Tell whether the topic was deleted, or segments were, while the thread worked."""
+    """Return whether the topic or one of the segments was deleted while the thread worked."""
     return log.is_deleted or any(segment not in log.segments for segment in group)
 
 
 def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> None:
-    """Exchange files and segments without anybody reading in between."""
+    """Replace files and segments without an await, so that no request reads in between."""
     index = log.segments.index(group[0])
     log.forget_positions()
     for segment in group:
         segment.close()
     put_away = segment_swap.take_places(log.directory, disk)
     for segment in group:
-        segment.give_up()  # a response that still reads from it must not read the new file
+        segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
     log.retire_files(put_away)
     new = log.segment_at(group[0].base_offset, created_ms=max(segment.created_ms for segment in group))
     log.segments[index : index + len(group)] = [new]

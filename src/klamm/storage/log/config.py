@@ -1,4 +1,4 @@
-"""The topic configs that a partition log goes by."""
+"""The topic configs of a partition log, and the broker configs of log maintenance."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _CODECS: Final[Mapping[str, Codec]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Effective configs of a topic, parsed. Names and defaults are Kafka's; times in milliseconds, sizes in bytes."""
+    """Parsed effective configs of a topic. Names and defaults are Kafka's; times are milliseconds, sizes are bytes."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression: Codec | None = None
-    """``compression.type``; None keeps what the producer chose."""
+    """``compression.type``; None keeps the producer's codec."""
     compression_level: int | None = None
-    """The ``compression.<codec>.level`` that goes with ``compression``; None means the codec's default."""
+    """``compression.<codec>.level`` of that codec; None for the codec's default."""
     delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = NO_LIMIT
@@ -44,7 +44,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     preallocate: bool = False
     retention_bytes: int = -1
-    """-1 means no limit, as for ``retention_ms``."""
+    """-1 for no limit; the same holds for ``retention_ms``."""
     retention_ms: int = 604_800_000
     segment_bytes: int = 1_073_741_824
     segment_index_bytes: int = 10_485_760
@@ -53,19 +53,21 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """``cleanup.policy`` holds compact: records need keys."""
+        """Return whether ``cleanup.policy`` contains "compact", so that records need keys."""
         return "compact" in self.cleanup_policy
 
     @property
     def is_deleted(self) -> bool:
-        """``cleanup.policy`` holds delete: retention applies."""
+        """Return whether ``cleanup.policy`` contains "delete", so that retention applies."""
         return "delete" in self.cleanup_policy
 
     def roll_after_ms(self, seed: int) -> int:
-        """Return the age at which a segment is closed; compacted ones in time for ``max.compaction.lag.ms`` (KIP-354).
+        """Return the age in milliseconds at which a segment is closed (``segment.ms``).
+
+        Segments of compacted topics are closed in time for ``max.compaction.lag.ms`` (KIP-354).
 
         Args:
-            seed: A number of the segment's own, which spreads the closing over ``segment.jitter.ms``.
+            seed: Number that differs per segment and spreads the closing times over ``segment.jitter.ms``.
         """
         limit = self.segment_ms
         if self.is_compacted and self.max_compaction_lag_ms > 0:
@@ -74,10 +76,10 @@ class LogConfig:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> LogConfig:
-        """Parse effective topic configs; what is missing has Kafka's default, names of no interest are passed over.
+        """Parse effective topic configs. Missing configs get Kafka's default; other names are ignored.
 
         Raises:
-            ValueError: A number that is none. Values are validated before they get here.
+            ValueError: A value is not a number. Values are validated before they are stored, so this is a bug.
         """
         values: dict[str, object] = {}
         for field in _NUMBERS:
@@ -125,15 +127,15 @@ _NUMBERS: Final = (
 
 @dataclass(slots=True)
 class ConfigEpoch:
-    """Counts how often something changed that concerns all topics. Shared by all logs, owned by the log manager."""
+    """Counter of config changes that affect all topics. Shared by all logs, owned by the log manager."""
 
     number: int = 0
 
 
 class LiveConfig:
-    """The configs of a topic in force: parsed when they are asked for first after a change. Loop-confined.
+    """The current configs of a topic, parsed at first use after a change. Used on the event loop only.
 
-    So a change costs the same however many topics follow it.
+    So the cost of changing a default does not depend on the number of topics.
     """
 
     __slots__ = ("_config", "_epoch", "_read", "_seen")
@@ -145,20 +147,20 @@ class LiveConfig:
         self._config = LogConfig()
 
     def current(self) -> LogConfig:
-        """Return what is in force now."""
+        """Return the current configs."""
         if self._seen != self._epoch.number:
             self._config = LogConfig.from_configs(self._read())
             self._seen = self._epoch.number
         return self._config
 
     def changed(self) -> None:
-        """Read anew when asked next."""
+        """Discard the parsed configs after a change."""
         self._seen = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HousekeepingSettings:
-    """What the broker's configs say about keeping house; they may change while it runs."""
+    """Broker configs of log maintenance. They may change while the broker runs."""
 
     retention_check_interval_s: float = 300.0
     """``log.retention.check.interval.ms``, in seconds."""
@@ -169,8 +171,8 @@ class HousekeepingSettings:
     cleaner_is_enabled: bool = True
     """``log.cleaner.enable``."""
     cleaner_backoff_s: float = 15.0
-    """``log.cleaner.backoff.ms``, in seconds: how long there is no look for something to compact after finding none."""
+    """``log.cleaner.backoff.ms``, in seconds: the pause after a search that found no log to compact."""
     cleaner_bytes_per_s: float = float("inf")
-    """``log.cleaner.io.max.bytes.per.second``: read and written together."""
+    """``log.cleaner.io.max.bytes.per.second``, for reads and writes in total."""
     cleaner_map_bytes: int = 134_217_728
-    """``log.cleaner.dedupe.buffer.size``: what a pass may spend on remembering keys."""
+    """``log.cleaner.dedupe.buffer.size``: the memory that a pass may use for its map of keys."""

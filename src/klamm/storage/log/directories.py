@@ -1,8 +1,8 @@
-"""Partition directories: their names, the topic they belong to, and directories that were put aside.
+"""Partition directories: names, topic ids, and directories that were renamed because no partition uses them.
 
-A directory that no partition uses any more is renamed, never reused: ``<topic>-<partition>.<uuid>-delete`` for a
-deleted topic, ``<topic>-<partition>.<uuid>-stray`` for one that no topic claims. The names are Kafka's (LocalLog). A
-new UUID in every name keeps two directories from ever competing for one name.
+An unused directory is renamed, never reused: ``<topic>-<partition>.<uuid>-delete`` for a deleted topic,
+``<topic>-<partition>.<uuid>-stray`` for one that belongs to no topic. The names are Kafka's (LocalLog). Each name has a
+new UUID, so two directories never compete for one name.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ logger = logging.getLogger(__name__)
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
 STRAY_RETENTION_MS: Final = 7 * 86_400_000
-"""How long a stray directory stays: its records may be all that is left of a topic whose metadata was lost."""
+"""How long a stray directory is kept: its records may be all that remains of a topic whose metadata was lost."""
 _MAX_NAME_BYTES: Final = 255
 _PARTITION: Final = re.compile(r".+-[0-9]+")
 
 
 def is_partition(directory: Path) -> bool:
-    """Return whether a directory holds the log of some partition, going by its name and its files."""
+    """Return whether a directory contains a partition log, judging by its name and files."""
     if _PARTITION.fullmatch(directory.name) is None:
         return False
     return (directory / PARTITION_METADATA).exists() or any(directory.glob("[0-9]*.log"))
 
 
 def put_aside(directory: Path, suffix: str, now_ms: int) -> Path:
-    """Rename a partition's directory so that it can be removed later; return the new path.
+    """Rename a partition directory so that it can be removed later, and return the new path.
 
-    The modification time of the directory records when this happened.
+    The time of the renaming is recorded as the modification time of the directory.
 
     Args:
-        directory: The directory of a partition.
+        directory: Partition directory.
         suffix: ``DELETED`` or ``STRAY``.
-        now_ms: The clock, in milliseconds since the epoch.
+        now_ms: Current time, milliseconds since the epoch.
 
     Raises:
-        OSError: The directory cannot be renamed and still has its old name.
+        OSError: The directory cannot be renamed and keeps its name.
     """
     topic, _, partition = directory.name.rpartition("-")
     ending = f"-{partition}.{uuid4().hex}{suffix}"
@@ -59,15 +59,15 @@ def put_aside(directory: Path, suffix: str, now_ms: int) -> Path:
 
 
 def stray_since_ms(directory: Path) -> int:
-    """Return when a directory became a stray, in milliseconds since the epoch."""
+    """Return the time at which a directory became a stray, in milliseconds since the epoch."""
     return int(directory.stat().st_mtime * 1000)
 
 
 def is_claimed(directory: Path, topic_id: UUID) -> bool:
-    """Return whether an existing directory belongs to a topic, given that it lies under the name of its partition.
+    """Return whether an existing directory, which has the name of a topic's partition, belongs to the topic id.
 
-    A directory without a readable topic id is the topic's own: the id is durable before the first record is
-    written, so it can only have been damaged since. It is written again.
+    A directory without a readable topic id belongs to the topic: the id was durable before the first record was
+    written, so the file can only have been damaged since. It is written again.
 
     Raises:
         OSError: ``partition.metadata`` cannot be read.
@@ -79,6 +79,6 @@ def is_claimed(directory: Path, topic_id: UUID) -> bool:
             directory,
             topic_id,
         )
-        with suppress(OSError):  # on a full disk the next start warns again
+        with suppress(OSError):  # with a full disk, the next start logs the warning again
             write_topic_id(directory, topic_id)
     return found is None or found == topic_id

@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which offsets (Kafka's LeaderEpochFileCache, KIP-101, KIP-320)."""
+"""Leader epochs of a log and their first offsets (Kafka's LeaderEpochFileCache, KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNDEFINED: Final = EpochStart(-1, -1)
 
 
 class LeaderEpochs:
-    """Epochs in ascending order, each with its first offset. Loop-confined."""
+    """Leader epochs in ascending order, each with its first offset. Used on the event loop only."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -26,14 +26,14 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, -1 without any."""
+        """The newest epoch, -1 if there is none."""
         return self._entries[-1].epoch if self._entries else -1
 
     def load(self, segments: Sequence[LogSegment]) -> None:
-        """Read the file; when it is lost or damaged, take the epochs from the batches of the log.
+        """Read the checkpoint file. If it is missing or damaged, rebuild it from the batches of the log.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: A file cannot be read or written.
         """
         self._entries = read_epochs(self._directory / LEADER_EPOCHS)
         if not self._entries and any(segment.size for segment in segments):
@@ -45,7 +45,7 @@ class LeaderEpochs:
             write_epochs(self._directory / LEADER_EPOCHS, self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Begin an epoch at an offset; an older or known one changes nothing.
+        """Start an epoch at an offset. An epoch that is not newer than the latest one has no effect.
 
         Raises:
             OSError: The file cannot be written.
@@ -56,18 +56,18 @@ class LeaderEpochs:
             self._entries = entries
 
     def truncate_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or behind the end of a log that was cut."""
+        """Remove the epochs that start at or behind the end of a truncated log."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         if len(kept) != len(self._entries):
             self._entries = kept
             write_epochs(self._directory / LEADER_EPOCHS, kept)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the epoch that wrote ``offset``, -1 when none is known."""
+        """Return the leader epoch of ``offset``, -1 if it is unknown."""
         return max((entry.epoch for entry in self._entries if entry.start_offset <= offset), default=-1)
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> EpochStart:
-        """Return the largest epoch up to ``epoch`` and the offset at which it ended; ``UNDEFINED`` when unknown."""
+        """Return the largest known epoch up to ``epoch`` and its end offset; ``UNDEFINED`` if there is none."""
         if epoch < 0 or epoch > self.latest:
             return UNDEFINED
         if epoch == self.latest:

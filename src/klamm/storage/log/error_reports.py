@@ -1,4 +1,4 @@
-"""Log lines about what the disk refuses again and again."""
+"""Rate limit for log lines about errors that occur again and again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _REPEAT_S: Final = 600.0
 
 
 class ErrorReports:
-    """Errors by what has failed: the first one is logged at once, those that follow at most every ten minutes.
+    """Logged errors by text: the first one is logged at once, repetitions at most every ten minutes.
 
     Args:
-        now_s: A clock that only goes forward, in seconds.
+        now_s: Monotonic clock, in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -26,12 +26,12 @@ class ErrorReports:
         self._silent_until: dict[str, float] = {}
 
     def report(self, name: str, failed: str, error: Exception) -> None:
-        """Log that something failed, unless that was logged lately.
+        """Log an error, unless the same one was logged in the last ten minutes.
 
         Args:
-            name: The subject of the sentence, as ``topic-partition``.
-            failed: The rest of the sentence: ``cannot be flushed``.
-            error: The reason.
+            name: Subject of the sentence, such as ``topic-partition``.
+            failed: Rest of the sentence, such as ``cannot be flushed``.
+            error: Reason.
         """
         now_s = self._now_s()
         sentence = f"{name} {failed}"

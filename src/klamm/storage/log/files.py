@@ -1,4 +1,4 @@
-"""Files of partition logs: ten thousand partitions share a few hundred descriptors."""
+"""Files of partition logs. Ten thousand partitions share a few hundred file descriptors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _KEEP_SIZE: Final = 1
 
 
 class FsyncError(OSError):
-    """fsync failed. The kernel may have dropped what was written, and the next fsync would succeed without it."""
+    """fsync failed. The kernel may have dropped the written pages, and the next fsync would succeed without them."""
 
 
 class FilePool:
-    """Keeps descriptors open up to a limit; the one that was not used for long is closed. Loop-confined.
+    """Open descriptors of log files, limited in number. A file that is not used for long is closed.
 
-    Eviction goes round like a clock (second chance), so that a use costs no more than setting a flag.
+    Used on the event loop only. Eviction is a clock (second chance), so a use only sets a flag.
     """
 
     def __init__(self, max_open: int = DEFAULT_MAX_OPEN) -> None:
@@ -37,11 +37,11 @@ class FilePool:
 
     @property
     def open_count(self) -> int:
-        """Descriptors that are open now."""
+        """Number of open descriptors."""
         return sum(file.is_open for file in self._open)
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a file; when the process has no descriptor left, others of the pool are closed for it.
+        """Open a file. If the process has no free descriptor, other files of the pool are closed.
 
         Raises:
             OSError: The file cannot be opened.
@@ -56,7 +56,7 @@ class FilePool:
                 return SPARE.open(path, flags)
 
     def close_some(self, count: int) -> None:
-        """Close up to so many files, so that others can be opened."""
+        """Close up to ``count`` files, so that others can be opened."""
         for _ in range(count):
             if not self._close_one():
                 return
@@ -70,7 +70,7 @@ class FilePool:
         return False
 
     def opened(self, file: LogFile) -> None:
-        """Take note of a new descriptor; close another one when there are too many."""
+        """Register a newly opened file, and close another one if the pool is full."""
         self._open.append(file)
         while len(self._open) > self._max_open:
             oldest = self._open.popleft()
@@ -81,17 +81,17 @@ class FilePool:
                 oldest.close()
 
     def writev(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write at a position; returns how many bytes were taken. Tests put a failing disk here."""
+        """Write at a position, and return the number of bytes written. Tests replace this to make writes fail."""
         return os.pwritev(descriptor, buffers, position)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         while self._open:
             self._open.popleft().close()
 
 
 class LogFile:
-    """One file, opened when it is used. Loop-confined; ``fsync_path`` is for threads."""
+    """A log file, opened at first use. Used on the event loop only; threads use ``fsync_path``."""
 
     __slots__ = ("_descriptor", "_is_gone", "_is_reserved", "_pool", "path", "used")
 
@@ -105,15 +105,15 @@ class LogFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether a descriptor is held."""
+        """Return whether the file is open."""
         return self._descriptor != _CLOSED
 
     @property
     def descriptor(self) -> int:
-        """The open descriptor; the file is created when it does not exist.
+        """The open descriptor. Opening creates a missing file.
 
         Raises:
-            OSError: The file cannot be opened, or was given up.
+            OSError: The file cannot be opened, or was closed by ``give_up``.
         """
         return self._opened(os.O_CREAT)
 
@@ -127,25 +127,25 @@ class LogFile:
         return self._descriptor
 
     def size(self) -> int:
-        """Bytes on disk; 0 when it does not exist."""
+        """Return the size on disk; 0 if the file does not exist."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read(self, size: int, position: int) -> bytes:
-        """Read up to ``size`` bytes at ``position``; fewer only at the end of the file.
+        """Read up to ``size`` bytes at ``position``. The result is shorter only at the end of the file.
 
         Raises:
-            OSError: The file does not exist, or the disk refuses.
+            OSError: The file does not exist or cannot be read.
         """
         return os.pread(self._opened(), size, position)
 
     def write(self, buffers: Sequence[Buffer], size: int, position: int) -> None:
-        """Write buffers of ``size`` bytes in all at ``position``: all of it, or nothing stays.
+        """Write buffers of ``size`` bytes in total at ``position``, completely or not at all.
 
         Raises:
-            OSError: The disk refuses; the file is cut back to ``position``.
+            OSError: The write failed. The file is truncated to ``position``.
         """
         descriptor = self.descriptor
         try:
@@ -159,63 +159,63 @@ class LogFile:
             raise
 
     def reserve(self, size: int) -> None:
-        """Have the disk set aside room for ``size`` bytes; the file stays as long as it is.
+        """Preallocate disk space for ``size`` bytes without changing the file's size.
 
-        A file system or a platform that cannot do so is passed over.
+        Has no effect on file systems and platforms that do not support it.
 
         Raises:
-            OSError: There is not so much room.
+            OSError: The disk is too full.
         """
         self._is_reserved = reserve_room(self.descriptor, size)
 
     def trim(self, size: int) -> None:
-        """Give back what was set aside behind ``size`` bytes, which are all there is."""
+        """Release the preallocated space behind the file's ``size`` bytes."""
         if self._is_reserved:
             os.ftruncate(self.descriptor, size)
             self._is_reserved = False
 
     def truncate(self, size: int) -> None:
-        """Cut the file."""
+        """Truncate the file."""
         os.ftruncate(self.descriptor, size)
 
     def forget_cached(self) -> None:
-        """Drop the file's pages from the page cache, so that reads show what the disk has.
+        """Drop the file's pages from the page cache, so that reads return the bytes on disk.
 
-        After an fsync that failed, the cache holds pages as clean that the disk never received. Pages that still wait
-        to be written stay.
+        After a failed fsync, the page cache contains pages marked clean that never reached the disk. Dirty pages are
+        kept.
         """
-        if hasattr(os, "posix_fadvise"):  # not on macOS
+        if hasattr(os, "posix_fadvise"):  # missing on macOS
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Give the descriptor back; the next use opens the file again."""
+        """Close the descriptor. The next use opens the file again."""
         if self._descriptor != _CLOSED:
             SPARE.close(self._descriptor)
             self._descriptor = _CLOSED
 
     def give_up(self) -> None:
-        """Close for good: another file may have taken the path, so this one must never be opened again."""
+        """Close the file for good. It is never opened again, because another file may now have its path."""
         self.close()
         self._is_gone = True
 
     def rename(self, path: Path) -> None:
-        """Move the file; an existing one at ``path`` is replaced."""
+        """Rename the file. An existing file at ``path`` is replaced."""
         self.path.replace(path)
         self.path = path
 
     def remove(self) -> None:
-        """Delete the file if it is there."""
+        """Delete the file if it exists."""
         self.close()
         self.path.unlink(missing_ok=True)
 
 
 def reserve_room(descriptor: int, size: int) -> bool:
-    """Set room aside behind the end of a file without making it longer; False where that cannot be done.
+    """Preallocate space behind the end of a file, and return whether the platform supports it.
 
-    Python's ``posix_fallocate`` would make it longer, and a crash would leave a log that ends in zeros.
+    ``os.posix_fallocate`` is not used: it changes the file's size, so a crash would leave a log that ends with zeros.
 
     Raises:
-        OSError: There is not so much room.
+        OSError: The disk is too full.
     """
     import ctypes  # noqa: PLC0415 -- slow to import, and few topics ask for this
 
@@ -231,11 +231,11 @@ def reserve_room(descriptor: int, size: int) -> bool:
 
 
 def fsync_path(path: Path) -> None:
-    """Make a file or directory durable by a descriptor of its own, so that any thread may do it.
+    """Make a file or directory durable. It opens its own descriptor, so any thread may call it.
 
     Raises:
-        FsyncError: The disk has failed.
-        OSError: The file cannot be opened; what was written to it is as it was.
+        FsyncError: The disk failed.
+        OSError: The file cannot be opened. Its state on disk is unchanged.
     """
     descriptor = SPARE.open(path, os.O_RDONLY)
     try:
@@ -247,7 +247,7 @@ def fsync_path(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str, *, durable: bool) -> None:
-    """Replace a small file as a whole: a crash leaves the old or the new one."""
+    """Replace a small file atomically: after a crash it has either the old or the new content."""
     temporary = path.with_name(path.name + ".tmp")
     descriptor = SPARE.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:

@@ -1,4 +1,4 @@
-"""What happens to logs while nobody asks: flushes, retention, forgetting producers, removing files."""
+"""Background maintenance of logs: flushes, retention, expiration of producers, removal of files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SLICE: Final = 256
 """Logs that are looked at before others have their turn."""
 _SEGMENTS_AT_ONCE: Final = 32
 _MAX_UNFLUSHED_BYTES: Final = 256 * 1024 * 1024
-"""What a start after a crash has to check of a log at most, about (Kafka: up to a segment)."""
+"""Unflushed bytes at which a log is flushed. This bounds the recovery after a crash (in Kafka by one segment)."""
 
 
 class KeptLogs(Protocol):
-    """The part of the log manager that keeping house needs."""
+    """The part of the log manager that housekeeping needs."""
 
     def loaded(self) -> Iterator[PartitionLog]:
         """Return the logs that are open."""
@@ -41,15 +41,15 @@ class KeptLogs(Protocol):
         ...
 
     def has_directory(self, topic_id: UUID, partition: int) -> bool:
-        """Tell whether a partition had a directory when the broker started."""
+        """Return whether a partition had a directory when the broker started."""
         ...
 
     def get(self, topic_id: UUID, partition: int) -> PartitionLog | None:
-        """Return the log of a partition, opened now if need be."""
+        """Return the log of a partition, opening it if necessary."""
         ...
 
     async def flush(self, log: PartitionLog) -> None:
-        """Make a log durable up to its present end."""
+        """Make a log durable up to its current end offset."""
         ...
 
     async def checkpoint(self) -> None:
@@ -58,16 +58,16 @@ class KeptLogs(Protocol):
 
     @property
     def has_outdated_checkpoints(self) -> bool:
-        """Whether the checkpoint files hold offsets of directories that are gone."""
+        """Return whether the checkpoint files contain offsets of directories that no longer exist."""
         ...
 
     async def remove_doomed(self, now_ms: int) -> None:
-        """Remove files whose time is over."""
+        """Remove the files whose delay is over."""
         ...
 
 
 class Housekeeper:
-    """One task that goes round all logs, in slices: nobody who is served waits for it. Owned by the log manager."""
+    """The task that maintains all logs, with pauses so that requests do not wait for it. Owned by the log manager."""
 
     def __init__(
         self, logs: KeptLogs, *, now_ms: Callable[[], int], settings: Callable[[], HousekeepingSettings]
@@ -84,16 +84,16 @@ class Housekeeper:
         self._reports = ErrorReports()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="log housekeeping")
 
     def wake(self) -> None:
-        """Go round now rather than later."""
+        """Run ``tick`` now."""
         self._is_tick_wanted = True
         self._woken.set()
 
     def look_at(self, logs: Sequence[PartitionLog] | None) -> None:
-        """Apply retention to these logs now: their configs have changed. None means all that are open."""
+        """Apply retention to these logs now, because their configs have changed. None means all open logs."""
         if logs is None:
             self._all_changed = self._is_tick_wanted = True
         else:
@@ -102,7 +102,7 @@ class Housekeeper:
         self._woken.set()
 
     async def close(self) -> None:
-        """Stop; what is running in a thread is waited for by whoever flushes next."""
+        """Stop the task. An fsync that is running in a thread is awaited by the next flush of that log."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -137,7 +137,10 @@ class Housekeeper:
                 self._reports.report("Housekeeping", "cannot be finished", error)
 
     async def tick(self) -> None:
-        """Remove files whose time is over; flush closed segments, much at once, and logs whose ``flush.ms`` is over."""
+        """Remove files whose delay is over, and flush logs.
+
+        A log is flushed if a segment was closed, if much data is unflushed, or if ``flush.ms`` is over.
+        """
         now_ms = self._now_ms()
         await self._logs.remove_doomed(now_ms)
         flushed = False
@@ -151,7 +154,7 @@ class Housekeeper:
             if flush_ms != NO_LIMIT:
                 self._flush_tick_s = min(self._flush_tick_s, flush_ms / 1000)
             rolled = log.recovery_point < log.segments[-1].base_offset
-            # A clock that was set back must not put flushes off until it is where it was.
+            # If the wall clock was set back, the difference is negative and the log is flushed now.
             due = flush_ms != NO_LIMIT and not 0 <= now_ms - log.last_flush_ms < flush_ms
             if rolled or log.unflushed_bytes > _MAX_UNFLUSHED_BYTES or (due and log.recovery_point < log.end_offset):
                 flushed |= await self._flush(log)
@@ -162,13 +165,13 @@ class Housekeeper:
         try:
             await self._logs.flush(log)
         except OSError as error:
-            if log.failure is None:  # else that was logged already
+            if log.failure is None:  # a failed fsync has already been logged
                 self._reports.report(log.name, "cannot be flushed", error)
             return False
         return True
 
     async def expire_producers(self) -> None:
-        """Forget the producer ids that have not written for ``producer.id.expiration.ms``, in all open logs."""
+        """Forget producer ids that have not written for ``producer.id.expiration.ms``, in all open logs."""
         before_ms = self._now_ms() - self._settings().producer_expiration_ms
         for index, log in enumerate(self._logs.loaded()):
             if index % _SLICE == _SLICE - 1:
@@ -177,7 +180,7 @@ class Housekeeper:
                 log.producers.expire(before_ms)
 
     async def check(self) -> None:
-        """Apply retention to every log that holds anything; then write the checkpoints."""
+        """Apply retention to every log with data, and write the checkpoint files."""
         self._changed.clear()
         self._all_changed = False
         for index, (topic_id, partition) in enumerate(self._logs.known()):

@@ -1,7 +1,7 @@
-"""The two indexes of a segment, in Kafka's file format (OffsetIndex, TimeIndex).
+"""The offset index and the time index of a segment, in Kafka's file format (OffsetIndex, TimeIndex).
 
-They say where to begin to look, never what is there: one that is lost or doubted is built anew from the segment.
-Entries are collected and written some at a time, since a recovery adds the ones that a crash took.
+An index only gives a position at which a search starts. A missing or doubtful one is rebuilt from the segment. New
+entries are buffered and written together, because a recovery adds the entries that a crash lost.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _PENDING_LIMIT: Final = 64
 
 
 class IndexEntry(NamedTuple):
-    """What both indexes hold: a key that ascends, and where it leads."""
+    """An entry of either index: an ascending key and its value."""
 
     key: int
     value: int
 
 
 class _Index:
-    """Entries of two numbers, ascending by the first. Loop-confined."""
+    """Entries of two numbers, ascending by the first. Used on the event loop only."""
 
     _FORMAT: struct.Struct
 
@@ -40,20 +40,20 @@ class _Index:
 
     @property
     def last(self) -> IndexEntry | None:
-        """The entry with the largest key, or None."""
+        """The entry with the largest key; None if the index is empty."""
         if self._last is None and len(self):
             self._last = self.entry(len(self) - 1)
         return self._last
 
     def entry(self, index: int) -> IndexEntry:
-        """Return an entry by its place."""
+        """Return the entry at a given place."""
         if index >= self._written:
             return self._pending[index - self._written]
         size = self._FORMAT.size
         return IndexEntry(*self._FORMAT.unpack(self.file.read(size, index * size)))
 
     def append(self, key: int, value: int) -> None:
-        """Add an entry behind the others. A disk that refuses is tried again with the next entry."""
+        """Add an entry at the end. If the write fails, the next append retries it."""
         self._last = IndexEntry(key, value)
         self._pending.append(self._last)
         if len(self._pending) >= _PENDING_LIMIT:
@@ -61,7 +61,7 @@ class _Index:
                 self.flush()
 
     def flush(self) -> None:
-        """Hand what was collected to the file."""
+        """Write the buffered entries to the file."""
         if not self._pending:
             return
         data = b"".join(self._FORMAT.pack(*entry) for entry in self._pending)
@@ -70,7 +70,7 @@ class _Index:
         self._pending.clear()
 
     def keep(self, count: int) -> None:
-        """Keep the first ``count`` entries; bytes of a cut entry behind them go too."""
+        """Keep the first ``count`` entries, and remove an incomplete last entry."""
         del self._pending[max(count - self._written, 0) :]
         self._last = None
         if count < self._written or self.file.size() != self._written * self._FORMAT.size:
@@ -92,7 +92,7 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """Relative last offset of a batch -> its position in the segment; 8 bytes an entry."""
+    """Offset index: relative last offset of a batch -> position in the segment, 8 bytes per entry."""
 
     _FORMAT = struct.Struct(">ii")
 
@@ -103,6 +103,6 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """Largest timestamp so far -> relative offset of its batch's last record; 12 bytes an entry."""
+    """Time index: largest timestamp so far -> relative last offset of its batch, 12 bytes per entry."""
 
     _FORMAT = struct.Struct(">qi")

@@ -1,4 +1,4 @@
-"""The thread that goes through the records of large batches, so that the event loop serves other clients meanwhile."""
+"""The thread that processes the records of large batches, while the event loop serves other clients."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RECORDS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-records")
-"""One thread for all partitions. A second one would compete for the interpreter and hold decompressed records, too."""
+"""One thread for all partitions. A second one would compete for the interpreter and double the decompressed memory."""
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the result of a piece of work any more."""
+    """The result of a piece of work is no longer needed."""
 
 
 async def in_records_thread(work: Callable[[threading.Event], T]) -> T:
     """Run work in the thread for records and return its result.
 
-    When the caller is cancelled, because its client has left, work that has not begun is dropped. Work that has begun
-    finds its event set and should raise AbandonedError.
+    If the caller is cancelled because its client disconnected, work that has not started is dropped. Work that has
+    started sees its event set and should raise AbandonedError.
     """
     abandoned = threading.Event()
     try:

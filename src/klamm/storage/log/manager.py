@@ -1,4 +1,4 @@
-"""All partition logs of a data directory: found, opened when they are used, deleted, kept tidy."""
+"""The log manager: all partition logs of a data directory, their checkpoints, flushes and deletion."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLUSH_THREADS: Final = 16
-"""How many fsyncs run at a time: they wait for the disk, and a journal commits all that wait at once."""
+"""Number of concurrent fsyncs. A journaling file system commits all that wait for the disk together."""
 _FLUSHED_TOGETHER: Final = 16
-"""Logs that one thread flushes one after the other when the broker stops, to switch threads less often."""
+"""Number of logs that one thread flushes in a row when the broker stops, to limit thread switches."""
 _SLICE: Final = 256
 """Logs that are looked at before others have their turn."""
 _RENAMED_AT_ONCE: Final = 32
-"""Directories of a deleted topic that are renamed before other requests are served: some milliseconds."""
+"""Directories of a deleted topic that are renamed before other requests are served. Takes some milliseconds."""
 _END_OF_TIME: Final = 2**63
 
 
@@ -67,7 +67,7 @@ def _wall_clock_ms() -> int:
 
 
 class _Topic:
-    """A topic's logs by partition; None as long as nobody asked for it."""
+    """The logs of a topic by partition; None for a log that has not been opened yet."""
 
     __slots__ = ("config", "logs", "name")
 
@@ -78,11 +78,14 @@ class _Topic:
 
 
 class LogManager:
-    """The logs of all partitions. Loop-confined.
+    """The logs of all partitions. Used on the event loop only.
 
-    A partition costs an entry in a dictionary until its log is asked for; an empty one has no directory. The data
-    directory holds, in Kafka's forms, ``<topic>-<partition>/``, the checkpoints of recovery points and log start
-    offsets, and the mark of a clean shutdown.
+    A partition costs one dictionary entry until its log is opened, and an empty partition has no directory. The data
+    directory has Kafka's layout: ``<topic>-<partition>/``, the checkpoint files for recovery points, log start offsets
+    and compacted offsets, and the marker file of a clean shutdown.
+
+    Terms: the *recovery point* of a log is the offset below which everything is on disk. The *checkpointed point* is
+    the recovery point in the checkpoint file, at which a recovery starts.
     """
 
     def __init__(
@@ -94,14 +97,14 @@ class LogManager:
         pool: FilePool | None = None,
         settings: Callable[[], HousekeepingSettings] = HousekeepingSettings,
     ) -> None:
-        """Take stock of a data directory; nothing is opened yet.
+        """Scan a data directory. No log is opened yet.
 
         Args:
-            data_dir: Exists, and is locked by this process.
-            configs_of: Effective configs of a topic by its name.
-            now_ms: Milliseconds since the epoch.
-            pool: The descriptors; None means a pool of ``DEFAULT_MAX_OPEN``.
-            settings: What is in force about keeping house.
+            data_dir: Existing directory that this process has locked.
+            configs_of: Function that returns the effective configs of a topic by name.
+            now_ms: Wall clock, milliseconds since the epoch.
+            pool: Pool of file descriptors; None for one of ``DEFAULT_MAX_OPEN``.
+            settings: Function that returns the current broker configs of log maintenance.
         """
         self._data_dir = data_dir
         self._configs_of = configs_of
@@ -120,19 +123,21 @@ class LogManager:
         self._reports = ErrorReports()
         self._flushers = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
         self.flush_failures = 0
-        """How often fsync has failed since the start."""
+        """Number of failed fsyncs since the start."""
         self._checkpoint_files = _CheckpointFiles(data_dir)
         self._outdated: set[str] = set()
-        """Directory names that are gone, while the checkpoint files may still hold offsets for them."""
+        """Names of removed directories for which the checkpoint files may still contain offsets."""
         self._checkpoint_number = 0
         self._is_started = False
         self._scan()
         marker = data_dir / CLEAN_SHUTDOWN
         self.was_clean = marker.exists()
         marker.unlink(missing_ok=True)
-        fsync_path(data_dir)  # the mark must not come back, and directories found here must not vanish
+        fsync_path(
+            data_dir
+        )  # after a power cut the marker must not reappear, and the directories found here must not vanish
         self._deletions: set[asyncio.Task[None]] = set()
-        """Topics of many partitions whose directories are being renamed."""
+        """Tasks that rename the directories of deleted topics with many partitions."""
         self._housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
         self._cleaner = Cleaner(self, now_ms=now_ms, settings=settings)
 
@@ -149,7 +154,7 @@ class LogManager:
             self._forget_offsets(name)
 
     def _forget_offsets(self, name: str) -> None:
-        """Drop what the checkpoints say of a directory that is gone; another one of its name must not inherit it."""
+        """Drop the checkpointed offsets of a removed directory, so that a new one of that name has none."""
         for offsets in (self._recovery_points, self._start_offsets, self._compacted):
             if offsets.pop(name, None) is not None:
                 self._outdated.add(name)
@@ -157,19 +162,19 @@ class LogManager:
     # -- partitions
 
     def create(self, topic_id: UUID, topic: str, partition: int) -> None:
-        """Make a partition known; one that is known already stays as it is."""
+        """Register a partition. Has no effect if it is already registered."""
         known = self._topics.get(topic_id)
         if known is None:
             config = LiveConfig(lambda: self._configs_of(topic), self._epoch)
             known = self._topics[topic_id] = _Topic(topic, config)
         name = f"{topic}-{partition}"
         if self._is_started and partition not in known.logs and name in self._directories:
-            # A partition that was created just now has no directory yet, so this one is somebody else's.
+            # A new partition has no directory yet, so this one belongs to another topic.
             self._put_stray_aside(self._data_dir / name)
         known.logs.setdefault(partition, None)
 
     def get(self, topic_id: UUID, partition: int) -> PartitionLog | None:
-        """Return the log of a partition, opened now if need be; None when it is not known.
+        """Return the log of a partition, opening it if necessary; None if the partition is unknown.
 
         Raises:
             OSError: The log cannot be opened.
@@ -186,7 +191,7 @@ class LogManager:
         return log
 
     def _open_anyhow(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
-        """Open a log, with spare descriptors when the process has no other left."""
+        """Open a log, using reserved descriptors if the process has no free one."""
         try:
             return self._open(topic_id, topic, partition)
         except OSError as error:
@@ -221,14 +226,14 @@ class LogManager:
         )
 
     def delete_topic(self, topic_id: UUID) -> asyncio.Task[None] | None:
-        """Forget a topic; its directories are renamed now and removed after ``file.delete.delay.ms``, by a thread.
+        """Remove a topic. Its directories are renamed now, and removed by a thread after ``file.delete.delay.ms``.
 
-        A directory that cannot be renamed is logged. It keeps the id of the deleted topic, so no other topic uses it,
-        and the next start puts it aside.
+        If a directory cannot be renamed, this is logged. It keeps the id of the deleted topic, so no other topic uses
+        it, and the next start renames it.
 
         Returns:
-            The task that renames the directories of a topic with many partitions while others are served, or None
-            when all of them are renamed.
+            The task that renames the directories of a topic with many partitions while other requests are served; None
+            if all directories are already renamed.
         """
         topic = self._topics.pop(topic_id, None)
         if topic is None:
@@ -268,7 +273,7 @@ class LogManager:
         self._housekeeper.wake()
 
     def _put_stray_aside(self, directory: Path) -> None:
-        """Put aside a directory that no topic claims; a failure is logged, and the directory stays unused."""
+        """Rename a directory that belongs to no topic. If this fails, it is logged, and the directory stays unused."""
         try:
             target = self._put_aside(directory, STRAY)
         except OSError as error:
@@ -289,14 +294,14 @@ class LogManager:
         return target
 
     def update_config(self, topic_id: UUID) -> None:
-        """Let the logs of a topic go by its present configs, and look at once whether these ask for something."""
+        """Apply the changed configs of a topic to its logs, and let housekeeping and the cleaner check them now."""
         topic = self._topics.get(topic_id)
         if topic is not None:
             topic.config.changed()
             self._look_at(log for log in topic.logs.values() if log is not None)
 
     def update_configs(self) -> None:
-        """Let all logs go by their present configs: a default has changed. Costs the same however many there are."""
+        """Apply changed broker defaults to all logs. The cost does not depend on the number of logs."""
         self._epoch.number += 1
         self._look_at(None)
 
@@ -306,7 +311,7 @@ class LogManager:
         self._cleaner.look_at(found)
 
     def loaded(self) -> Iterator[PartitionLog]:
-        """Return the logs that are open (a copy: it may be iterated over awaits)."""
+        """Return the open logs (a copy, so the iteration may be interrupted by awaits)."""
         return iter(tuple(self._open_logs.values()))
 
     def known(self) -> Sequence[tuple[UUID, int]]:
@@ -314,14 +319,16 @@ class LogManager:
         return [(topic_id, partition) for topic_id, topic in self._topics.items() for partition in topic.logs]
 
     def has_directory(self, topic_id: UUID, partition: int) -> bool:
-        """Tell whether a partition had a directory when the broker started."""
+        """Return whether a partition had a directory when the broker started."""
         topic = self._topics.get(topic_id)
         return topic is not None and f"{topic.name}-{partition}" in self._directories
 
     def footprint(self, topic_id: UUID, partition: int) -> int | Path | None:
-        """Return the bytes of a partition's segments; of one that is not open yet, the directory that has them.
+        """Return the size of a partition's segments in bytes, without opening its log.
 
-        None when the partition is not known. Nothing is opened by this.
+        Returns:
+            The size of an open log. For a log that is not open, its directory, or 0 if it has none. None for an unknown
+            partition.
         """
         topic = self._topics.get(topic_id)
         if topic is None or partition not in topic.logs:
@@ -332,13 +339,14 @@ class LogManager:
         name = f"{topic.name}-{partition}"
         return self._data_dir / name if name in self._directories else 0
 
-    # -- life
+    # -- start, stop and flushes
 
     async def start(self) -> None:
-        """Recover what a crash left behind, and begin to keep house. All topics have been made known before.
+        """Recover the logs after a crash, and start the maintenance tasks. All partitions must be registered before.
 
-        After a clean shutdown nothing is opened before it is asked for. After a crash all logs are, before anything is
-        answered: transactions that no coordinator knows have to be found and ended before anything is appended.
+        After a clean shutdown, logs are opened at first use. After a crash, all logs are opened before any request is
+        served, because transactions that belong to no transactional id must be found and ended before anything is
+        appended.
         """
         self.put_strays_aside()
         if not self.was_clean:
@@ -348,16 +356,16 @@ class LogManager:
         self._cleaner.start()
 
     def put_strays_aside(self) -> None:
-        """Rename the directories of partitions that no topic has."""
+        """Rename the partition directories that belong to no topic."""
         owned = {f"{topic.name}-{partition}" for topic in self._topics.values() for partition in topic.logs}
         for name in sorted(self._directories - owned):
             if is_partition(self._data_dir / name):
                 self._put_stray_aside(self._data_dir / name)
 
     def recover(self) -> None:
-        """Open every partition that has a directory, which checks and cuts it.
+        """Open every partition that has a directory, which checks the log and truncates a damaged end.
 
-        A log that cannot be opened is logged and tried again when a client asks for it.
+        If a log cannot be opened, this is logged, and the next request for the log tries again.
         """
         for topic_id, partition in self.known():
             if self.has_directory(topic_id, partition):
@@ -368,9 +376,9 @@ class LogManager:
                     logger.exception("%s cannot be opened; its clients receive KAFKA_STORAGE_ERROR", name)
 
     async def close(self) -> None:
-        """Make everything durable, leave checkpoints and the mark of a clean shutdown, close all files.
+        """Flush all logs, write the checkpoints and the marker file of a clean shutdown, and close all files.
 
-        When the disk refuses, that is logged and no mark is left, so that the next start checks the logs.
+        If the disk fails, this is logged and the marker file is not written, so the next start checks all logs.
         """
         if self._deletions:
             await asyncio.wait(self._deletions)
@@ -394,9 +402,9 @@ class LogManager:
         self._flushers.shutdown()
 
     async def _leave_all(self, logs: Sequence[PartitionLog]) -> bool:
-        """Make logs durable that are about to be closed; return whether that was possible.
+        """Flush logs before they are closed, and return whether all of them are on disk.
 
-        A disk takes far longer for one fsync after the other than for many at once, so many logs are flushed together.
+        Many logs are flushed concurrently, because a disk is far slower with one fsync after the other.
         """
         room = asyncio.Semaphore(2 * FLUSH_THREADS)
 
@@ -415,7 +423,7 @@ class LogManager:
         return all(await asyncio.gather(*map(leave, batches)))
 
     def _save_state(self, log: PartitionLog) -> Sequence[Path] | None:
-        """Write what the next start needs of a log; return the files to fsync for that, or None on an error."""
+        """Write the state that the next start needs, and return the files to fsync; None after an error."""
         try:
             log.save_state()
             is_new = log.segments and log.end_offset > self._recovery_points.get(log.name, 0)
@@ -426,13 +434,13 @@ class LogManager:
             return None
 
     async def flush(self, log: PartitionLog) -> None:
-        """Make a log durable up to its present end, in a thread. When fsync fails, the log is offline from then on.
+        """Make a log durable up to its current end offset, in a thread. If the fsync fails, the log goes offline.
 
-        One flush of a log runs at a time: the kernel reports a failure once, and it must not move the recovery point
-        of a flush that was told nothing.
+        Only one flush of a log runs at a time. The kernel reports a failed fsync only once. If two flushes ran
+        concurrently, one would get the error, and the other would succeed and wrongly advance the recovery point.
 
         Raises:
-            OSError: The disk refuses, or has refused before.
+            OSError: The flush failed, or an earlier one has.
         """
         (error,) = await self._flush_locked([log])
         if error is not None:
@@ -441,10 +449,10 @@ class LogManager:
     async def _flush_locked(
         self, logs: Sequence[PartitionLog], besides: Mapping[PartitionLog, Sequence[Path]] = MappingProxyType({})
     ) -> Sequence[OSError | None]:
-        """Flush logs one after the other in one thread; return the error of each.
+        """Flush logs one after the other in one thread, and return each log's error or None.
 
         Args:
-            logs: Up to ``_FLUSHED_TOGETHER`` logs.
+            logs: At most ``_FLUSHED_TOGETHER`` logs.
             besides: Further files to make durable with a log.
         """
         async with AsyncExitStack() as locks:
@@ -458,7 +466,7 @@ class LogManager:
             return [flush.error for flush in flushes]
 
     async def _fsync_many(self, items: Sequence[_Flush | _RecoveryState]) -> None:
-        """Make the files of logs durable, in as many threads as help."""
+        """Make the files of logs durable, in several threads if there are many."""
         loop = asyncio.get_running_loop()
         parts = [items[start : start + _FLUSHED_TOGETHER] for start in range(0, len(items), _FLUSHED_TOGETHER)]
         running = [loop.run_in_executor(self._flushers, _fsync_all, part) for part in parts]
@@ -474,10 +482,10 @@ class LogManager:
                 flush.log.take_offline(flush.error)
 
     async def checkpoint(self) -> None:
-        """Write recovery points and log start offsets durably.
+        """Write recovery points, log start offsets and compacted offsets durably.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: A checkpoint file cannot be written.
         """
         async with self._checkpointing:
             moved: list[_RecoveryState] = []
@@ -513,12 +521,12 @@ class LogManager:
 
     @property
     def offline_count(self) -> int:
-        """How many logs are offline because fsync failed."""
+        """Number of logs that are offline because an fsync failed."""
         return sum(log.failure is not None for log in self._open_logs.values())
 
     @property
     def has_outdated_checkpoints(self) -> bool:
-        """Whether the checkpoint files hold offsets of directories that are gone."""
+        """Return whether the checkpoint files contain offsets of directories that no longer exist."""
         return bool(self._outdated)
 
     def _snapshot(self) -> _Checkpoints:
@@ -528,10 +536,10 @@ class LogManager:
         )
 
     async def remove_doomed(self, now_ms: int | None = None) -> None:
-        """Remove what was put aside long enough ago: directories of topics, files of segments; in a thread.
+        """Remove renamed directories and files whose delay is over, in a thread.
 
         Args:
-            now_ms: The clock for everything but strays, in milliseconds since the epoch; None means the real one.
+            now_ms: Current time for everything but strays, milliseconds since the epoch; None for the wall clock.
         """
         due = [file.path for file in self._strays if file.due_ms <= self._now_ms()]
         self._strays = [file for file in self._strays if file.path not in due]
@@ -549,27 +557,27 @@ class LogManager:
 
 @dataclass(slots=True)
 class _RecoveryState:
-    """A recovery point, and the files that must be durable before it is recorded."""
+    """A recovery point, and the files that must be durable before it is checkpointed."""
 
     log: PartitionLog
     recovery_point: int
     files: tuple[Path, ...]
     error: OSError | None = None
-    """Why the files are not durable; None when they are, or before that was tried."""
+    """Error of the fsync; None if it succeeded or has not run yet."""
 
 
 class _Checkpoints(NamedTuple):
-    """The contents of the three checkpoint files at one moment."""
+    """Contents of the three checkpoint files at one moment."""
 
     number: int
-    """Ascends with each moment."""
+    """Sequence number of the moment."""
     start_offsets: dict[str, int]
     recovery_points: dict[str, int]
     compacted: dict[str, int]
 
 
 class _CheckpointFiles:
-    """The three checkpoint files. Written by several threads, of which an older state never replaces a newer one."""
+    """The three checkpoint files. Several threads write them, but an older state never replaces a newer one."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -580,25 +588,25 @@ class _CheckpointFiles:
         """Write the files durably.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: A file cannot be written.
         """
         with self._lock:
             if state.number < self._written:
                 return
             self._written = state.number
-            # Start offsets first: records that were deleted must not come back.
+            # Start offsets first: after a crash in between, deleted records must not reappear.
             write_offsets(self._data_dir / LOG_START_OFFSETS, state.start_offsets)
             write_offsets(self._data_dir / RECOVERY_POINTS, state.recovery_points)
             write_offsets(self._data_dir / CLEANER_OFFSETS, state.compacted)
 
 
 async def _to_the_end(write: Callable[..., None], *arguments: object) -> None:
-    """Write in a thread; who is cancelled waits for it all the same, or the next one would write the same file."""
+    """Write in a thread. A cancelled caller still waits for the end, so that two threads never write the same file."""
     await _to_its_end(asyncio.ensure_future(asyncio.to_thread(write, *arguments)))
 
 
 async def _to_its_end(working: asyncio.Future[Any]) -> None:
-    """Wait for work in a thread; who is cancelled waits for it all the same."""
+    """Wait for work in a thread, even if the caller is cancelled."""
     try:
         await asyncio.shield(working)
     except asyncio.CancelledError:
@@ -607,11 +615,11 @@ async def _to_its_end(working: asyncio.Future[Any]) -> None:
 
 
 def _remove_all(paths: Sequence[Path]) -> None:
-    """Remove files and directories that were put aside; a failure is logged and concerns no other path."""
+    """Remove renamed files and directories. A failure is logged and does not affect the others."""
     for path in paths:
         try:
             if path.name.endswith((DELETED, STRAY)):
-                # After a power cut the directory must not be back under its old name without its topic id.
+                # After a power cut, the directory must not reappear under its old name without its topic id.
                 fsync_path(path.parent)
                 shutil.rmtree(path)
             else:
@@ -623,7 +631,7 @@ def _remove_all(paths: Sequence[Path]) -> None:
 
 
 class _Flush:
-    """The files of one log that a thread makes durable."""
+    """The files of one log that a thread makes durable, and the result."""
 
     __slots__ = ("end_offset", "error", "files", "log")
 
@@ -641,13 +649,13 @@ class _Flush:
 
 
 def _fsync_all(items: Iterable[_Flush | _RecoveryState]) -> None:
-    """Make the files of logs durable; each keeps its own error."""
+    """Make the files of logs durable. Each log keeps its own error."""
     for item in items:
         for path in item.files:
             try:
                 fsync_path(path)
             except FileNotFoundError:
-                continue  # deleted by retention or with its topic meanwhile
+                continue  # deleted meanwhile by retention or with its topic
             except OSError as error:
                 item.error = error
                 break

@@ -1,8 +1,8 @@
-"""The log of one partition: append, read, and what is known of its offsets.
+"""The log of one partition: appends, reads, offsets and durability.
 
-Batches stay as they came; only base offset, leader epoch and, with LogAppendTime, the time are stamped. What
-``append`` returned survives the end of the process: the data is in the page cache (as in Kafka), and
-``flush.messages`` or ``flush.ms`` make it wait for the disk.
+Batches are stored as the producer sent them. Only the base offset and the leader epoch are stamped, and the timestamp
+with LogAppendTime. An appended batch is in the page cache, as in Kafka: it survives the end of the process, but not a
+power cut. ``flush.messages`` and ``flush.ms`` control when it reaches the disk.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SPREAD: Final = 2_654_435_761
-"""A factor that spreads neighbouring offsets over all numbers."""
+"""Multiplier that spreads neighbouring offsets over all 32-bit numbers."""
 
 
 class PartitionLog:
-    """One partition's segments, in order. Loop-confined, except ``fsync_files``' result, which a thread may fsync.
+    """The log of one partition. Used on the event loop only, except that a thread may fsync the ``fsync_files``.
 
-    The high watermark is the end offset: there is one replica.
+    The high watermark equals the end offset, because there is only one replica.
+
+    Everything below ``recovery_point`` is on disk. ``checkpointed_point`` is the recovery point in the checkpoint file,
+    at which a recovery after a crash starts.
     """
 
     def __init__(
@@ -76,78 +79,78 @@ class PartitionLog:
         self.log_start_offset = log_start_offset
         self.recovery_point = recovery_point
         self.checkpointed_point = recovery_point
-        """The recovery point that a start after a crash begins with."""
+        """Recovery point in the checkpoint file, at which a recovery after a crash starts."""
         self.segments = segments
         self.producers = producers
         self.epochs = epochs
         self.waiters: set[AppendWaiter] = set()
         self.is_deleted = False
         self.compacted_up_to = compacted_up_to
-        """What lies below this offset has been looked at by a compaction."""
+        """Offset up to which compaction has read the log."""
         self.is_uncleanable = False
-        """A batch is damaged: no compaction until a config changes or the broker starts again."""
+        """Whether a batch is damaged. Then compaction waits until a config changes or the broker restarts."""
         self.last_flush_ms = now_ms()
         self.retired: list[RetiredFile] = []
-        """Files of segments that are gone already, until ``file.delete.delay.ms`` is over."""
+        """Files of removed segments, which are deleted after ``file.delete.delay.ms``."""
         self.unflushed_bytes = 0
-        """Appended since the last flush: what a recovery would have to check."""
+        """Bytes appended since the last flush, which a recovery would have to check."""
         self._pool = pool
         self._now_ms = now_ms
         self.failure: str | None = None
-        """Why the log is offline; None as long as the disk has not failed."""
+        """Reason why the log is offline; None while it is online."""
         self.flushing = asyncio.Lock()
-        """Held by the one flush that runs; those that wait may find that it was theirs as well."""
+        """Held by the running flush. A flush that waited for it may find that everything is already on disk."""
         self._is_new = False
-        """The directory was made by this process, and its name is not durable yet."""
+        """Whether this process has created the directory and its name is not durable yet."""
         self._positions = Positions(segments)
         self._name = f"{topic}-{partition}"
         self._seed = crc32(self._name.encode())
 
-    # -- what others ask
+    # -- properties
 
     @property
     def config(self) -> LogConfig:
-        """The topic's configs in force."""
+        """The topic's current configs."""
         return self._configs()
 
     @property
     def name(self) -> str:
-        """``topic-partition``, as Kafka names the directory."""
+        """``topic-partition``, Kafka's name of the directory."""
         return self._name
 
     @property
     def high_watermark(self) -> int:
-        """Consumers read below this offset."""
+        """Offset below which consumers can read."""
         return self.end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Consumers of committed records read below this offset: where the oldest open transaction begins."""
+        """Offset below which ``read_committed`` consumers can read: the first offset of the oldest open transaction."""
         first = self.producers.first_open_offset
         return self.end_offset if first == NO_OFFSET else max(first, self.log_start_offset)
 
     @property
     def needs_flush(self) -> bool:
-        """Whether ``flush.messages`` makes the last append wait for the disk."""
+        """Return whether ``flush.messages`` is reached."""
         return self.end_offset - self.recovery_point >= self._configs().flush_messages
 
     @property
     def size(self) -> int:
-        """Bytes of all segments, indexes not counted."""
+        """Size of all segments in bytes, without indexes."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def latest_epoch(self) -> int:
-        """Leader epoch of the newest batch; of the leader itself as long as nothing was written."""
+        """Leader epoch of the newest batch; the leader's own epoch if the log is empty."""
         return max(self.epochs.latest, self.leader_epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochStart:
-        """Return the largest known epoch up to ``epoch`` and where it ended; -1 twice when there is none."""
+        """Return the largest known epoch up to ``epoch`` and its end offset; -1 for both if there is none."""
         if epoch == self.leader_epoch:
             return EpochStart(epoch, self.end_offset)
         return self.epochs.end_offset_of(epoch, self.end_offset)
 
-    # -- writing
+    # -- appends
 
     def is_long(self, records: memoryview) -> bool:
         """Return whether ``prepare`` may take more than a few milliseconds."""
@@ -156,11 +159,11 @@ class PartitionLog:
     def prepare(
         self, records: memoryview, *, config: LogConfig | None = None, decompress_up_to: int | None = None
     ) -> RecordBatch:
-        """Check one batch of a producer by itself, and return it as it is to be appended.
+        """Validate one batch of a producer, and return it in the form in which it is appended.
 
         Args:
             records: The batch.
-            config: The configs of the topic; given them, any thread may call this. None means those in force.
+            config: Configs of the topic; with them, any thread may call this. None for the current ones.
             decompress_up_to: See ``validation.prepare``.
 
         Raises:
@@ -170,23 +173,24 @@ class PartitionLog:
         return prepare(batch, config or self._configs(), self._name, self._now_ms(), decompress_up_to=decompress_up_to)
 
     def append(self, records: memoryview, *, is_verified: bool = False, begins_at_zero: bool = False) -> AppendResult:
-        """Check one batch of a producer, stamp it and write it; see ``prepare`` and ``append_prepared``."""
+        """Validate, stamp and append one batch of a producer; see ``prepare`` and ``append_prepared``."""
         batch = self.prepare(records)
         return self.append_prepared(batch, is_verified=is_verified, begins_at_zero=begins_at_zero)
 
     def append_prepared(
         self, batch: RecordBatch, *, is_verified: bool = False, begins_at_zero: bool = False
     ) -> AppendResult:
-        """Check a batch against the state of its producer, stamp it and write it.
+        """Check a batch against the state of its producer, stamp it and append it.
 
         Args:
-            batch: The result of ``prepare``.
-            is_verified: The transaction coordinator knows that this partition belongs to the producer's transaction.
-            begins_at_zero: The first batch of a producer that is unknown here must have sequence 0 (KIP-890).
+            batch: Result of ``prepare``.
+            is_verified: Whether the transaction coordinator has confirmed that this partition belongs to the
+                transaction.
+            begins_at_zero: Whether the first batch of an unknown producer must have sequence 0 (KIP-890).
 
         Raises:
-            KafkaApiError: The batch is rejected (see ``producers``), nothing is written.
-            StorageError: The disk refuses; the log is as it was.
+            KafkaApiError: The batch is rejected (see ``producers``). Nothing is written.
+            StorageError: The write failed. The log is unchanged.
         """
         self.check_online()
         now_ms = self._now_ms()
@@ -216,10 +220,10 @@ class PartitionLog:
         )
 
     def write(self, batch: RecordBatch, now_ms: int) -> int:
-        """Stamp a batch that was checked and write it at the end; returns its time of appending, or -1.
+        """Stamp a checked batch and write it at the end. Return its log append time, or -1.
 
         Raises:
-            StorageError: The disk refuses; the log is as it was.
+            StorageError: The write failed. The log is unchanged.
         """
         self.check_online()
         try:
@@ -231,7 +235,7 @@ class PartitionLog:
         return append_time
 
     def wake(self, size: int) -> None:
-        """Tell everybody who waits that there are ``size`` more bytes to read."""
+        """Notify all waiting readers of ``size`` new bytes."""
         for waiter in tuple(self.waiters):
             waiter.appended(size)
 
@@ -276,14 +280,14 @@ class PartitionLog:
         return waited > config.roll_after_ms(self._seed + segment.base_offset * _SPREAD)
 
     def _first_segment(self) -> LogSegment:
-        """Make the directory: an empty partition needs none."""
+        """Create the directory and the first segment. An empty partition has neither."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._is_new = True
-        write_topic_id(self.directory, self.topic_id)  # durable before the first record is
+        write_topic_id(self.directory, self.topic_id)  # durable before the first record is written
         return self._add_segment(self.end_offset)
 
     def segment_at(self, base_offset: int, *, created_ms: int) -> LogSegment:
-        """Look at the files of a segment."""
+        """Return a segment object for existing or new files."""
         return LogSegment(pool=self._pool, directory=self.directory, base_offset=base_offset, created_ms=created_ms)
 
     def _add_segment(self, base_offset: int) -> LogSegment:
@@ -295,40 +299,40 @@ class PartitionLog:
         return segment
 
     def roll(self) -> LogSegment:
-        """Close the last segment and begin one at the end offset.
+        """Close the active segment, and start a new one at the end offset.
 
         Raises:
-            OSError: The disk refuses; the last segment stays the one that is written to.
+            OSError: A file cannot be written. The active segment stays active.
         """
         self.segments[-1].seal()
         self.segments[-1].file.trim(self.segments[-1].size)
         self.save_producers()
         return self._add_segment(self.end_offset)
 
-    # -- reading
+    # -- reads
 
     def read(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
-        """Return whole batches, the first of which holds ``offset``; empty at the end.
+        """Return whole batches, starting with the one that contains ``offset``; empty at the end of the log.
 
         Args:
-            offset: From the log start offset up to the end offset.
-            max_bytes: Not more than these, but for ``min_one_batch``. Negative counts as 0.
-            min_one_batch: Return the first batch even if it alone is larger than ``max_bytes``.
+            offset: Offset between the log start offset and the end offset.
+            max_bytes: Size limit, except for ``min_one_batch``. A negative one counts as 0.
+            min_one_batch: Whether to return the first batch even if it is larger than ``max_bytes``.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is not in the log.
-            StorageError: The disk refuses.
+            StorageError: The read failed.
         """
         found = self.find(offset, max_bytes, min_one_batch=min_one_batch)
         return b"" if found is None else found.read()
 
     def find(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> LogRange | None:
-        """Return where the bytes lie that ``read`` returns for the same arguments; None when there are none.
+        """Return the file range that ``read`` would return for the same arguments; None if it is empty.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is not in the log.
-            CorruptBatchError: The log is damaged there.
-            StorageError: The disk refuses.
+            CorruptBatchError: The log is damaged at this place.
+            StorageError: The read failed.
         """
         self.check_online()
         if not self.log_start_offset <= offset <= self.end_offset:
@@ -362,46 +366,46 @@ class PartitionLog:
         return LogRange(segment.file, position, end - position, end_offset)
 
     def _end_of(self, segment: LogSegment) -> int:
-        """Return where the segment behind this one begins; of the last one the end offset."""
+        """Return the base offset of the next segment; for the last segment the end offset."""
         behind = self.segment_index(segment.base_offset) + 1
         return self.segments[behind].base_offset if behind < len(self.segments) else self.end_offset
 
     def segment_index(self, offset: int) -> int:
-        """Return the place of the segment that holds or would hold ``offset``; -1 when it is before the first."""
+        """Return the index of the segment whose range contains ``offset``; -1 if it is before the first segment."""
         return self._positions.segment_index(offset)
 
     def forget_positions(self) -> None:
-        """Do not trust remembered positions any more: segments were replaced or removed."""
+        """Discard remembered positions, because segments were replaced or removed."""
         self._positions.forget()
 
     def retire(self, segments: Sequence[LogSegment]) -> None:
-        """Give up the files of segments that are out of ``segments`` already.
+        """Rename the files of segments that are no longer in ``segments``, and schedule their removal.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: A file cannot be renamed.
         """
         for segment in segments:
             self.retire_files(segment.retire())
 
     def retire_files(self, paths: Sequence[Path]) -> None:
-        """Remove files, which have names already that a restart removes, after ``file.delete.delay.ms``."""
+        """Schedule the removal of renamed files after ``file.delete.delay.ms``. A restart removes them as well."""
         due_ms = self._now_ms() + self.config.file_delete_delay_ms
         self.retired.extend(RetiredFile(due_ms, path) for path in paths)
 
     def take_retired(self, now_ms: int) -> list[Path]:
-        """Return the files whose time is over, for a thread to remove."""
+        """Remove and return the files whose delay is over, for a thread to delete."""
         due = [file.path for file in self.retired if file.due_ms <= now_ms]
         if due:
             self.retired = [file for file in self.retired if file.due_ms > now_ms]
         return due
 
-    # -- durability and end
+    # -- durability and close
 
     def fsync_files(self) -> tuple[Path, ...]:
-        """Return the files that a thread has to fsync to make everything below the end offset durable.
+        """Return the files that must be fsynced to make everything below the end offset durable.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: An index of aborted transactions cannot be written.
         """
         if self.recovery_point >= self.end_offset or not self.segments:
             return ()
@@ -416,14 +420,15 @@ class PartitionLog:
         return (*(segment.file.path for segment in dirty), *aborted, self.directory, *parent)
 
     def take_offline(self, error: OSError) -> None:
-        """Serve the log no more: fsync failed, so nobody knows what the disk holds of the records since the last one.
+        """Stop serving the log after a failed fsync, since the records after the last successful one may be lost.
 
-        The kernel drops such pages and the next fsync succeeds. So the recovery point must not move any more; the next
-        start of the broker reads from the disk what is there, and cuts what is not.
+        After a failed fsync, the kernel drops the dirty pages and the next fsync succeeds. So the recovery point must
+        not advance any more. The next start of the broker reads from disk which records are there, and truncates the
+        rest.
         """
         if self.failure is None:
             self.failure = str(error)
-            with suppress(OSError):  # it need not be durable: a start of the machine has an empty page cache
+            with suppress(OSError):  # needs no fsync: after a reboot of the machine the page cache is empty anyway
                 (self.directory / OFFLINE).touch()
             logger.error(
                 "%s is offline, its clients receive KAFKA_STORAGE_ERROR: fsync failed (%s). When the disk is sound,"
@@ -435,7 +440,7 @@ class PartitionLog:
             self.end_waiting()
 
     def check_online(self) -> None:
-        """Refuse to serve a log whose disk has failed.
+        """Raise an error if the log is offline.
 
         Raises:
             StorageError: The log is offline.
@@ -444,17 +449,17 @@ class PartitionLog:
             raise StorageError(f"{self._name} is offline since fsync failed: {self.failure}")
 
     def flushed(self, offset: int) -> None:
-        """Take note that everything below ``offset`` is durable."""
+        """Record that everything below ``offset`` is durable."""
         self._is_new = False
         self.recovery_point = max(self.recovery_point, min(offset, self.end_offset))
         self.last_flush_ms = self._now_ms()
         self.unflushed_bytes = 0
 
     def flush_now(self) -> None:
-        """Make everything durable, waiting for the disk right here.
+        """Make everything durable. Blocks until the disk has it.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: An fsync failed.
         """
         end_offset = self.end_offset
         for path in self.fsync_files():
@@ -462,32 +467,34 @@ class PartitionLog:
         self.flushed(end_offset)
 
     def save_state(self) -> None:
-        """Complete the indexes and write what is known of producers, for a quick start."""
+        """Write the indexes and the producer snapshot, so that the next start is quick."""
         if self.segments:
             self.segments[-1].seal()
             self.segments[-1].file.trim(self.segments[-1].size)
             self.save_producers()
 
     def save_producers(self) -> None:
-        """Write what is known of producers; from there on a recovery reads the log, so aborts must be durable before.
+        """Write the producer snapshot. A recovery replays the log only from the snapshot's offset.
+
+        Aborted transactions before that offset would not be found again, so their index is made durable first.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: A file cannot be written.
         """
         for segment in self.segments[max(self.segment_index(self.recovery_point), 0) :]:
             segment.aborted.sync()
         self.producers.save(self.directory, self.end_offset)
 
     def save_recovery_state(self, since: int) -> tuple[Path, ...]:
-        """Write what a recovery from the recovery point needs; return the files to fsync before that point is recorded.
+        """Write what a recovery from the recovery point needs. Return the files to fsync before it is checkpointed.
 
-        A recovery trusts the indexes and the producers below the recovery point and does not read the log there.
+        A recovery trusts the indexes and producers below the recovery point, and does not read the log there.
 
         Args:
-            since: The recovery point that is recorded at present.
+            since: Recovery point in the checkpoint file.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: A file cannot be written.
         """
         self.save_producers()
         indexes = []
@@ -500,11 +507,11 @@ class PartitionLog:
         return (*indexes, *snapshot, self.directory)
 
     def close(self) -> None:
-        """Give back descriptors for good and let waiters go."""
+        """Close all files for good, and end all waits."""
         for segment in self.segments:
             segment.give_up()
         self.end_waiting()
 
     def end_waiting(self) -> None:
-        """Wake everybody who waits for this log."""
+        """Notify all waiting readers that the log goes away."""
         self.wake(WAITING_ENDS)

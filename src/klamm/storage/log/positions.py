@@ -1,4 +1,4 @@
-"""Where in which segment an offset lies."""
+"""Lookup of the segment and file position of an offset."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ _MAX_HINTS: Final = 64
 
 
 class Positions:
-    """Finds offsets in a log's segments, and remembers where consumers that read on will read. Loop-confined."""
+    """Positions of offsets in a log's segments, with a cache for consumers that read sequentially.
+
+    Used on the event loop only.
+    """
 
     def __init__(self, segments: Sequence[LogSegment]) -> None:
-        """Look into ``segments``, the log's own list, which the log goes on changing."""
+        """Use ``segments``, the log's own list, which the log keeps changing."""
         self._segments = segments
         self._hints: dict[int, tuple[LogSegment, int]] = {}
 
     def remember(self, offset: int, segment: LogSegment, position: int) -> None:
-        """Remember where a batch lies that a consumer will ask for, so that it needs no index."""
+        """Remember the position of a batch that a consumer will read next, so that no index lookup is needed."""
         hints = self._hints
         if len(hints) >= _MAX_HINTS and offset not in hints:
             del hints[next(iter(hints))]
         hints[offset] = segment, position
 
     def forget(self) -> None:
-        """Do not trust remembered positions any more."""
+        """Discard all remembered positions."""
         self._hints.clear()
 
     def locate(self, offset: int) -> tuple[LogSegment, int] | None:
-        """Return segment and position of the first batch whose last offset is at least ``offset``.
+        """Return the segment and position of the first batch whose last offset is at least ``offset``.
 
-        None when compaction has left nothing from there on.
+        None if compaction has left no batch from there on.
         """
         hint = self._hints.get(offset)
         if hint is not None and hint[1] < hint[0].size:
@@ -48,5 +51,5 @@ class Positions:
         return None
 
     def segment_index(self, offset: int) -> int:
-        """Return the place of the segment that holds or would hold ``offset``; -1 when it is before the first."""
+        """Return the index of the segment whose range contains ``offset``; -1 if it is before the first segment."""
         return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1

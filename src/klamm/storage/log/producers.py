@@ -1,7 +1,7 @@
-"""What a partition knows of idempotent and transactional producers (KIP-98, Kafka's ProducerStateManager).
+"""State of idempotent and transactional producers in a partition (KIP-98, Kafka's ProducerStateManager).
 
-Unlike Kafka's snapshots, ours keep the whole window of five batches, so that a batch that is sent again is
-recognised after a restart as well.
+Unlike Kafka's snapshots, the snapshot here contains the whole window of five batches, so that a retried batch is
+recognized as a duplicate after a restart too.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WINDOW: Final = 5
-"""Batches per producer that are recognised when they come again: what a producer may have in flight."""
+"""Batches per producer that are recognized as duplicates: the number that a producer may have in flight."""
 SNAPSHOT: Final = "klamm-producers.json"
 NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
 UNUSABLE: Final = -1
-"""In place of the offset of a file: all of the log has to be read instead."""
+"""Instead of a snapshot's offset: the snapshot cannot be used, and the whole log has to be read."""
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 
 
 _CRC_PREFIX: Final = '{{"crc":"{:08x}",'
-"""The file begins with this; the checksum covers the text behind it. Version 2 had none."""
+"""Start of the snapshot file, with the checksum of the text behind it. Version 2 had no checksum."""
 _CRC_PREFIX_SIZE: Final = len(_CRC_PREFIX.format(0))
 
 
 class AppendedBatch(NamedTuple):
-    """A batch that is in the log."""
+    """Sequence numbers and offsets of an appended batch."""
 
     base_sequence: int
     last_sequence: int
@@ -57,7 +57,7 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerState:
-    """The last batches of one producer, and when it wrote last (milliseconds since the epoch, the broker's clock)."""
+    """The last batches of one producer and the time of its last write (broker clock, milliseconds since the epoch)."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "last_used_ms")
 
@@ -65,50 +65,50 @@ class ProducerState:
         self.epoch = epoch
         self.last_used_ms = last_used_ms
         self.last_timestamp = NO_TIMESTAMP
-        """Largest timestamp of the last batch, or that of the last marker."""
+        """Largest timestamp of the last batch, or the timestamp of the last marker."""
         self.coordinator_epoch = NO_COORDINATOR
-        """Of the transaction coordinator that wrote the last marker; -1 without any."""
+        """Epoch of the transaction coordinator that wrote the last marker; -1 without a marker."""
         self.batches: deque[AppendedBatch] = deque(maxlen=WINDOW)
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; -1 when this epoch has written none."""
+        """Sequence number of the last record; -1 if this epoch has written none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go on with ``epoch``; sequence numbers begin anew with a new one."""
+        """Continue with ``epoch``. With a new epoch, sequence numbers restart."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
 
 class ProducerStates:
-    """All producers of one partition. Loop-confined."""
+    """All producers of one partition. Used on the event loop only."""
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
         self._states: dict[int, ProducerState] = {}
         self._open: dict[int, int] = {}
-        """Producer id -> first offset of its open transaction, ascending by offset."""
+        """First offset of each producer's open transaction, by producer id, in ascending order of the offsets."""
 
     def __len__(self) -> int:
-        """Count the producers that are known."""
+        """Return the number of known producers."""
         return len(self._states)
 
     def last_offsets(self) -> list[int]:
-        """Return where the last batch of each producer ends."""
+        """Return the last offset of each producer's last batch."""
         return [state.batches[-1].last_offset for state in self._states.values() if state.batches]
 
     def marker_epochs(self) -> dict[int, int]:
-        """Return the epochs of producers of which only a marker is known: it is what fences older epochs."""
+        """Return the epochs of producers of which only a marker is known. The marker fences their older epochs."""
         return {producer_id: state.epoch for producer_id, state in self._states.items() if not state.batches}
 
     def items(self) -> Iterator[tuple[int, ProducerState]]:
-        """Iterate over producer ids and what is known of each."""
+        """Iterate over producer ids and their states."""
         return iter(self._states.items())
 
     def epoch_of(self, producer_id: int) -> int:
-        """Return the newest epoch seen of a producer, -1 when it is not known."""
+        """Return the newest epoch of a producer, -1 if it is unknown."""
         state = self._states.get(producer_id)
         return -1 if state is None else state.epoch
 
@@ -116,30 +116,31 @@ class ProducerStates:
 
     @property
     def first_open_offset(self) -> int:
-        """Where the oldest open transaction begins; ``NO_OFFSET`` when none is open."""
+        """First offset of the oldest open transaction; ``NO_OFFSET`` if none is open."""
         return next(iter(self._open.values())) if self._open else NO_OFFSET
 
     def open_offset_of(self, producer_id: int) -> int:
-        """Return where a producer's open transaction begins; ``NO_OFFSET`` when it has none."""
+        """Return the first offset of a producer's open transaction; ``NO_OFFSET`` if it has none."""
         return self._open.get(producer_id, NO_OFFSET)
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Tell whether a producer has a transaction open here, begun in this epoch."""
+        """Return whether a producer has an open transaction here that started in this epoch."""
         return producer_id in self._open and self._states[producer_id].epoch == epoch
 
     def open_producers(self) -> tuple[tuple[int, int], ...]:
-        """Return id and epoch of each producer with an open transaction."""
+        """Return the id and epoch of each producer with an open transaction."""
         return tuple((producer_id, self._states[producer_id].epoch) for producer_id in self._open)
 
     def check_transaction(self, batch: RecordBatch, *, is_verified: bool) -> None:
-        """Refuse a batch that does not fit the transaction its producer has open here, or has not.
+        """Reject a batch that does not match its producer's open transaction, or the lack of one.
 
         Args:
-            batch: Of a producer with an id.
-            is_verified: The coordinator knows that the partition belongs to the producer's transaction.
+            batch: Batch with a producer id.
+            is_verified: Whether the coordinator has confirmed that the partition belongs to the producer's transaction.
 
         Raises:
-            InvalidTxnStateError: As said.
+            InvalidTxnStateError: A non-transactional batch while a transaction is open, or a transactional batch
+                without an open or verified transaction.
         """
         is_open = batch.producer_id in self._open
         if not batch.is_transactional:
@@ -153,11 +154,11 @@ class ProducerStates:
             )
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """Refuse a marker of a producer or coordinator that was replaced.
+        """Reject a marker of an outdated producer or coordinator.
 
         Raises:
-            InvalidProducerEpochError: A newer epoch of the producer was seen.
-            TransactionCoordinatorFencedError: A newer epoch of the coordinator was seen.
+            InvalidProducerEpochError: A newer epoch of the producer is known.
+            TransactionCoordinatorFencedError: A newer epoch of the coordinator is known.
         """
         state = self._states.get(producer_id)
         if state is None:
@@ -171,7 +172,7 @@ class ProducerStates:
             )
 
     def ended(self, producer_id: int, epoch: int, *, coordinator_epoch: int, timestamp: int, now_ms: int) -> int:
-        """Take note of a marker; returns where the transaction began that it ends, ``NO_OFFSET`` when there is none."""
+        """Record a marker. Return the first offset of the transaction that it ends, ``NO_OFFSET`` if there is none."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState(epoch, now_ms)
@@ -183,18 +184,19 @@ class ProducerStates:
     # -- sequences
 
     def duplicate_of(self, batch: RecordBatch, *, begins_at_zero: bool = False) -> AppendedBatch | None:
-        """Check the epoch and sequence of a batch; returns the one that it repeats, or None when it is new.
+        """Check the epoch and sequence of a batch. Return the batch that it duplicates, or None if it is new.
 
-        An unknown producer may begin at any sequence, because its earlier batches may have been deleted. With
-        ``transaction.version`` 2 this cannot be the reason: each transaction has an epoch of its own and begins at 0.
+        An unknown producer may start with any sequence, because its earlier batches may be deleted. With
+        ``transaction.version`` 2 this cannot be the reason: each transaction has a new epoch and starts with sequence
+        0.
 
         Args:
-            batch: A batch of a producer with an id.
-            begins_at_zero: The batch belongs to a transaction of ``transaction.version`` 2 (KIP-890).
+            batch: Batch with a producer id.
+            begins_at_zero: Whether the batch belongs to a transaction of ``transaction.version`` 2 (KIP-890).
 
         Raises:
-            InvalidProducerEpochError: A newer epoch of the producer has written: this one is fenced.
-            OutOfOrderSequenceError: There is a gap, or a new epoch does not begin at 0.
+            InvalidProducerEpochError: The producer is fenced: a newer epoch has written.
+            OutOfOrderSequenceError: There is a gap, or a new epoch does not start with 0.
         """
         state = self._states.get(batch.producer_id)
         if state is None:
@@ -229,7 +231,7 @@ class ProducerStates:
         )
 
     def appended(self, batch: RecordBatch, base_offset: int, now_ms: int) -> None:
-        """Remember a batch that was written at ``base_offset``."""
+        """Record a batch that was appended at ``base_offset``."""
         entry = AppendedBatch(
             batch.base_sequence, batch.last_sequence, base_offset, base_offset + batch.last_offset_delta
         )
@@ -238,15 +240,15 @@ class ProducerStates:
             self._open[batch.producer_id] = base_offset
 
     def replay(self, head: BatchHead, now_ms: int, marker: ControlRecord | None = None) -> int:
-        """Remember a batch that was found in the log.
+        """Record a batch that was read from the log by a recovery.
 
         Args:
-            head: The batch's header.
-            now_ms: The clock, in milliseconds since the epoch.
-            marker: What a control batch says; None of any other, and of one that compaction has emptied.
+            head: Header of the batch.
+            now_ms: Current time, milliseconds since the epoch.
+            marker: Marker in a control batch; None for other batches, and for one that compaction has emptied.
 
         Returns:
-            Where the transaction began that a marker ends; ``NO_OFFSET`` for anything else.
+            First offset of the transaction that a marker ends; ``NO_OFFSET`` for any other batch.
         """
         if head.producer_id == NO_PRODUCER_ID:
             return NO_OFFSET
@@ -279,25 +281,25 @@ class ProducerStates:
         return state
 
     def expire(self, before_ms: int) -> None:
-        """Forget who wrote nothing since ``before_ms`` (``producer.id.expiration.ms``) and has no transaction open."""
+        """Remove producers without an open transaction that have not written since ``before_ms``."""
         old = [key for key, state in self._states.items() if state.last_used_ms < before_ms and key not in self._open]
         for producer_id in old:
             del self._states[producer_id]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all producers."""
         self._states.clear()
         self._open.clear()
 
-    # -- keeping them over a restart
+    # -- snapshot file
 
     def save(self, directory: Path, offset: int, *, durable: bool = False) -> None:
-        """Write what is known of the log below ``offset``; without any producer the file goes.
+        """Write the snapshot of all producers at ``offset``. Without producers, the file is removed.
 
         Args:
-            directory: The partition's.
-            offset: The end of the log.
-            durable: Wait for the disk.
+            directory: Partition directory.
+            offset: End offset of the log.
+            durable: Whether to wait for the disk.
         """
         path = directory / SNAPSHOT
         if not self._states:
@@ -321,11 +323,11 @@ class ProducerStates:
         write_atomically(path, _CRC_PREFIX.format(crc32(text.encode())) + text, durable=durable)
 
     def load(self, directory: Path, end_offset: int) -> int | None:
-        """Read what ``save`` wrote.
+        """Read the snapshot file.
 
         Returns:
-            The offset up to which it holds; None without a file; ``UNUSABLE`` when the file is damaged or ahead of
-            the log, which is logged and not raised.
+            The offset of the snapshot; None without a file; ``UNUSABLE`` if the file is damaged or ahead of the log,
+            which is logged.
         """
         path = directory / SNAPSHOT
         try:
@@ -334,7 +336,7 @@ class ProducerStates:
             for producer_id, epoch, last_used_ms, batches, *of_transactions in stored["producers"]:
                 state = self._states[producer_id] = ProducerState(epoch, last_used_ms)
                 state.batches.extend(AppendedBatch(*batch) for batch in batches)
-                if of_transactions:  # version 1 had none
+                if of_transactions:  # missing in version 1
                     state.last_timestamp, state.coordinator_epoch, self._open[producer_id] = of_transactions
             self._open = {
                 key: first for key, first in sorted(self._open.items(), key=lambda item: item[1]) if first != NO_OFFSET
@@ -355,10 +357,10 @@ class ProducerStates:
 
 
 def _checked(text: str) -> Any:
-    """Parse a file that ``save`` wrote.
+    """Parse a snapshot file.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The file is damaged.
     """
     if text.startswith('{"crc":') and text[:_CRC_PREFIX_SIZE] != _CRC_PREFIX.format(
         crc32(text[_CRC_PREFIX_SIZE:].encode())

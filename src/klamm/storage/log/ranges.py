@@ -1,4 +1,4 @@
-"""Byte ranges of segment files: what a Fetch response consists of before it is sent."""
+"""Byte ranges of segment files, the content of a Fetch response before it is sent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class LogRange:
-    """Whole batches of one segment, which stay on disk until they are read. Loop-confined.
+    """Whole batches of one segment, read from disk only when they are sent. Used on the event loop only.
 
-    A range stays readable while its segment is served, and after retention has retired the segment until
-    ``file.delete.delay.ms`` is over. It fails once the segment was compacted or its topic deleted.
+    A range stays readable while its segment is part of the log, and after retention has removed the segment until
+    ``file.delete.delay.ms`` is over. It fails once the segment was compacted or its topic was deleted.
     """
 
     __slots__ = ("_file", "_position", "_size", "end_offset")
@@ -24,17 +24,17 @@ class LogRange:
         self._position = position
         self._size = size
         self.end_offset = end_offset
-        """No batch of the range reaches beyond this offset."""
+        """Upper limit of the offsets in the range, exclusive."""
 
     def __len__(self) -> int:
         """Return the size in bytes."""
         return self._size
 
     def read(self, start: int = 0, size: int | None = None) -> bytes:
-        """Return ``size`` bytes from ``start`` on, or all that follow.
+        """Return ``size`` bytes from ``start``, or all bytes from there.
 
         Raises:
-            StorageError: The disk refuses, or the file does not hold these bytes any more.
+            StorageError: The read failed, or the file no longer contains these bytes.
         """
         wanted = self._size - start if size is None else min(size, self._size - start)
         try:
@@ -46,5 +46,5 @@ class LogRange:
         return data
 
     def cut(self, position: int, end_offset: int) -> LogRange:
-        """Return the part below a position in the file, where a batch with ``end_offset`` begins."""
+        """Return the part of the range below a file position, at which a batch with offset ``end_offset`` starts."""
         return LogRange(self._file, self._position, max(position - self._position, 0), end_offset)

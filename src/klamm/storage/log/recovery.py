@@ -1,4 +1,18 @@
-"""Open a partition's directory: what is behind the recovery point is checked batch by batch, a torn end is cut."""
+"""Opening of a partition directory, with the recovery of the log after a crash.
+
+Below the recovery point everything was on disk, so the log is trusted there. Above it, a power cut may have lost or
+torn anything that was only in the page cache. The steps of ``open_partition``:
+
+1. A half-finished segment swap of a compaction is completed or undone (``segment_swap.finish``). Temporary files, files
+of removed segments and indexes without a segment are deleted. 2. After a failed fsync (``OFFLINE`` file), the page
+cache is dropped, so that the next steps read what is on disk. 3. For segments below the recovery point, the indexes are
+checked and completed. Later segments are read batch by batch with their checksums. At the first damaged batch the log
+is truncated durably, and all later segments are deleted. A gap between two segments above the recovery point is lost
+data as well, unless compaction may have made it. 4. If the log now ends below its log start offset, all of it is
+deleted and it continues, empty, at the log start offset: offsets are never used twice. 5. The producer snapshot is
+loaded, and the batches after it are replayed. This also rebuilds the indexes of aborted transactions. An unusable
+snapshot or index makes the replay start at the log start offset. 6. Leader epochs behind the new end are removed.
+"""
 
 from __future__ import annotations
 
@@ -46,22 +60,22 @@ def open_partition(
     compacted_up_to: int,
     now_ms: Callable[[], int],
 ) -> PartitionLog:
-    """Open the log of a partition; a directory that does not exist is an empty log.
+    """Open and recover the log of a partition. A missing directory is an empty log.
 
     Args:
-        topic: Its name.
-        partition: Its index.
-        topic_id: Written into a new directory.
+        topic: Topic name.
+        partition: Partition index.
+        topic_id: Topic id, written into a new directory.
         directory: ``<data directory>/<topic>-<partition>``.
-        configs: Returns those of the topic that are in force.
-        pool: Descriptors shared by all partitions.
-        recovery_point: Everything below this offset is known to be sound.
-        log_start_offset: From the checkpoint; 0 when it has none.
-        compacted_up_to: From the checkpoint; 0 when it has none.
-        now_ms: The clock, in milliseconds since the epoch.
+        configs: Function that returns the topic's current configs.
+        pool: Pool of file descriptors.
+        recovery_point: Offset below which everything is on disk.
+        log_start_offset: Log start offset in the checkpoint file, 0 if there is none.
+        compacted_up_to: Compacted offset in the checkpoint file, 0 if there is none.
+        now_ms: Wall clock, milliseconds since the epoch.
 
     Raises:
-        OSError: The directory cannot be read, or a torn end not be cut.
+        OSError: The directory cannot be read, or a damaged end cannot be truncated.
     """
     name = f"{topic}-{partition}"
     segments = _find_segments(directory, pool)
@@ -69,13 +83,14 @@ def open_partition(
     if offline_mark.exists():
         for segment in segments:
             segment.file.forget_cached()
-    # Compaction leaves gaps between segments, but only below a recovery point that is in the checkpoint.
+    # Compaction leaves gaps between segments, but only below a checkpointed recovery point. So gaps are acceptable
+    # above the recovery point only if the checkpoint itself is lost (recovery point 0).
     may_have_gaps = recovery_point == 0 and (compacted_up_to > 0 or configs().is_compacted)
     end_offset, is_whole = 0, True
     if segments:
         end_offset, is_whole = _recover(name, segments, recovery_point, may_have_gaps=may_have_gaps)
     if log_start_offset > end_offset:
-        # The rest of the log was lost. Its offsets must not be used again for other records.
+        # The end of the log was lost. Its offsets must not be used again for other records.
         if segments:
             logger.warning("%s ends at %d, below its log start offset %d", name, end_offset, log_start_offset)
         for segment in segments:
@@ -144,19 +159,20 @@ def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
 
 
 def _names_in(directory: Path) -> Mapping[str, bool]:
-    """Return the names in a directory, and for each whether it is a directory; without a system call for each."""
+    """Return the names in a directory, and for each whether it is a directory, without a system call per name."""
     with os.scandir(directory) as entries:
         return {entry.name: entry.is_dir() for entry in entries}
 
 
 def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_have_gaps: bool) -> tuple[int, bool]:
-    """Check what is behind the recovery point and cut what is not whole.
+    """Check the batches behind the recovery point, and truncate the log at the first damaged one.
 
-    What is cut is cut durably: it would come back in the next power cut, behind other records with the same offsets.
+    The truncation is made durable. Otherwise the next power cut could bring the old bytes back, behind new records with
+    the same offsets.
 
     Returns:
-        The end offset, and whether nothing is missing between the recovery point and the end: a power cut may have
-        taken the first segments.
+        The end offset, and whether nothing is missing between the recovery point and the end. The latter is False if a
+        power cut has lost the first segments.
     """
     end_offset = segments[0].base_offset
     is_whole = end_offset <= recovery_point
@@ -190,7 +206,7 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_
 
 
 def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tuple[int, str] | None]:
-    """Walk to the end of a segment; returns the offset behind it, and how many bytes were cut why."""
+    """Check a segment. Return its end offset, and the number of truncated bytes with the reason, or None."""
     end_offset, reason = segment.base_offset, None
     position = segment.trust_up_to(recovery_point)
     try:
@@ -211,7 +227,7 @@ def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tup
 
 
 _INDEX_INTERVAL: Final = 4096
-"""Bytes between index entries that are built anew; the topic's own interval does not matter for finding things."""
+"""Bytes between rebuilt index entries. The topic's own interval only matters for the speed of searches."""
 _END: Final = 2**63 - 1
 
 
@@ -234,10 +250,10 @@ def _replay_producers(
     now_ms: int,
     is_whole: bool,
 ) -> None:
-    """Take producers from their file, and from the batches behind it; complete the indexes of aborted transactions.
+    """Load the producer snapshot, replay the batches after it, and complete the indexes of aborted transactions.
 
-    The file is written before the recovery point moves on and removed only when there was no producer, so without
-    a file there is nothing to find below the recovery point.
+    The snapshot is written before the recovery point advances, and is removed only if there was no producer. So without
+    a snapshot there is no producer below the recovery point.
     """
     saved = _load_producers(producers, directory, end_offset, is_whole=is_whole)
     start = recovery_point if saved is None else max(saved, log_start_offset)
@@ -255,8 +271,8 @@ def _replay_producers(
         if start < end_offset:
             _replay_segment(producers, segment, start, now_ms)
     if saved == UNUSABLE:
-        # Else it would be taken for true as soon as the log is as long again. What it makes a start skip must be
-        # durable before.
+        # The unusable snapshot must be replaced now: once the log is long enough again, a later start would trust it.
+        # The aborted transactions that the new snapshot lets a start skip must be durable before.
         for segment in segments:
             segment.aborted.sync()
         producers.save(directory, end_offset, durable=True)
@@ -285,7 +301,7 @@ def _are_aborted_damaged(segments: Sequence[LogSegment], ends: Sequence[int], st
 
 
 def _load_producers(producers: ProducerStates, directory: Path, end_offset: int, *, is_whole: bool) -> int | None:
-    """Read the file of producers; return what ``ProducerStates.load`` returns."""
+    """Load the producer snapshot, and return the result of ``ProducerStates.load``."""
     saved = producers.load(directory, end_offset)
     if saved is not None and not is_whole:
         logger.warning("Producers of %s are taken from the log: it has a gap behind the recovery point", directory.name)

@@ -1,4 +1,4 @@
-"""Which segments go because of their age, the size of the log, or because their records were deleted."""
+"""Removal of old segments, by age, by size of the log, or after DeleteRecords."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HIGH_WATERMARK = -1
-"""An offset in DeleteRecords that means: everything there is."""
+"""Offset in DeleteRecords that stands for the high watermark, which deletes all records."""
 
 
 def apply_retention(log: PartitionLog, now_ms: int, *, max_segments: int = 2**31) -> int:
-    """Remove whole segments from the beginning, at most ``max_segments``; returns how many.
+    """Remove whole segments from the start of the log, at most ``max_segments``, and return their number.
 
-    ``retention.ms`` goes by the largest timestamp of a segment, or by when its file was made if it has none;
-    ``retention.bytes`` leaves at least that much. Both only with ``cleanup.policy`` delete. Segments below the log
-    start offset go in any case.
+    ``retention.ms`` compares the largest timestamp of a segment, or the creation time of its file if it has none.
+    ``retention.bytes`` keeps at least that many bytes. Both apply only with ``cleanup.policy`` "delete". Segments below
+    the log start offset are always removed.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: A file cannot be renamed or written.
     """
     doomed = 0
     size = log.size
@@ -51,7 +51,7 @@ def _is_old(log: PartitionLog, segment: LogSegment, now_ms: int) -> bool:
     if log.config.retention_ms < 0:
         return False
     written_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-    if segment.is_damaged:  # newer records may lie in the part that cannot be read
+    if segment.is_damaged:  # the unreadable part may contain newer records
         written_ms = max(written_ms, segment.created_ms)
     return now_ms - written_ms > log.config.retention_ms
 
@@ -62,9 +62,9 @@ def _is_surplus(log: PartitionLog, segment: LogSegment, size: int) -> bool:
 
 def _remove_first(log: PartitionLog, count: int) -> None:
     if count == len(log.segments):
-        log.roll()  # the empty segment's name keeps the end offset
+        log.roll()  # the name of the new, empty segment keeps the end offset
     if log.recovery_point <= log.segments[-1].base_offset:
-        # The newest file must not be lost in a power cut when the others are gone: its name keeps the end offset.
+        # The name of the last file keeps the end offset. It must be on disk before the other files are gone.
         fsync_path(log.directory)
     doomed, log.segments[:] = log.segments[:count], log.segments[count:]
     log.forget_positions()
@@ -75,17 +75,17 @@ def _remove_first(log: PartitionLog, count: int) -> None:
 
 
 def delete_records(log: PartitionLog, before_offset: int) -> int:
-    """Move the log start offset (DeleteRecords); returns it. Whole segments below it are removed at once.
+    """Advance the log start offset (DeleteRecords) and return it. Whole segments below it are removed at once.
 
-    The caller has it written to the checkpoint before it answers.
+    The caller must write the checkpoint before it sends the response.
 
     Args:
-        log: The partition.
-        before_offset: The first offset that stays; ``HIGH_WATERMARK`` means none stays.
+        log: Log of the partition.
+        before_offset: First offset to keep; ``HIGH_WATERMARK`` deletes all records.
 
     Raises:
-        OffsetOutOfRangeError: Below -1 or above the high watermark.
-        StorageError: The disk refuses.
+        OffsetOutOfRangeError: The offset is below -1 or above the high watermark.
+        StorageError: A file cannot be renamed or written.
     """
     offset = log.high_watermark if before_offset == HIGH_WATERMARK else before_offset
     if not 0 <= offset <= log.high_watermark:

@@ -1,4 +1,4 @@
-"""One segment: a file of record batches with its two indexes."""
+"""A log segment: a file of record batches with its indexes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 _WALK_BYTES: Final = 8192
 _REBUILT_INTERVAL: Final = 4096
-"""Bytes between index entries that are built again; the topic's own interval does not matter for finding things."""
+"""Bytes between rebuilt index entries. The topic's own interval only matters for the speed of searches."""
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 DELETED: Final = ".deleted"
-"""What the names of files end with that are no part of the log any more."""
+"""Suffix of files that no longer belong to the log."""
 
 
 class BatchHead(NamedTuple):
-    """Where a batch lies and what recovery and searching need of its header."""
+    """Position and header fields of a batch, as recovery and searches need them."""
 
     position: int
     size: int
@@ -46,17 +46,17 @@ class BatchHead(NamedTuple):
 
 
 class RetiredFile(NamedTuple):
-    """A file under its last name, and when it is to be removed, in milliseconds since the epoch."""
+    """A renamed file, and the time of its removal in milliseconds since the epoch."""
 
     due_ms: int
     path: Path
 
 
 class LogSegment:
-    """Batches from ``base_offset`` on. Loop-confined.
+    """The batches from ``base_offset`` to the next segment. Used on the event loop only.
 
-    ``max_timestamp`` and ``offset_of_max_timestamp`` (the last offset of its batch) are as far as known: -1 when
-    the segment is empty.
+    ``max_timestamp`` and ``offset_of_max_timestamp`` (the last offset of its batch) cover the batches known so far;
+    both are -1 in an empty segment.
     """
 
     def __init__(self, *, pool: FilePool, directory: Path, base_offset: int, created_ms: int) -> None:
@@ -71,7 +71,7 @@ class LogSegment:
         self.offset_of_max_timestamp = -1
         self.created_ms = created_ms
         self.is_damaged = False
-        """The log file holds bytes that are no batch, so nobody knows the largest timestamp."""
+        """Whether the log file contains bytes that are not a batch, so that its largest timestamp is unknown."""
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
         self._load_timestamps()
@@ -86,7 +86,7 @@ class LogSegment:
 
     @property
     def files(self) -> tuple[LogFile, ...]:
-        """Log, offset index, time index and index of aborted transactions; the last one only exists where needed."""
+        """Log, offset index, time index and index of aborted transactions. The last one exists only with entries."""
         return (self.file, self.offset_index.file, self.time_index.file, self.aborted.file)
 
     def _load_timestamps(self) -> None:
@@ -94,19 +94,19 @@ class LogSegment:
         if last is not None:
             self.max_timestamp, self.offset_of_max_timestamp = last.key, self.base_offset + last.value
 
-    # -- writing
+    # -- writes
 
     def create(self) -> None:
-        """Make the (empty) log file be there: its name keeps the offset when all before it is deleted."""
+        """Create the empty log file. Its name keeps the end offset even if all earlier segments are deleted."""
         _ = self.file.descriptor
 
     def append(
         self, buffers: Sequence[Buffer], *, size: int, last_offset: int, max_timestamp: int, index_interval: int
     ) -> int:
-        """Write one batch; returns its position.
+        """Write one batch and return its position.
 
         Raises:
-            OSError: The disk refuses; nothing of the batch stays.
+            OSError: The write failed. The segment is unchanged.
         """
         position = self.size
         self.file.write(buffers, size, position)
@@ -115,7 +115,7 @@ class LogSegment:
         return position
 
     def account(self, position: int, size: int, last_offset: int, max_timestamp: int, index_interval: int) -> None:
-        """Take a batch that is in the file into timestamps and indexes."""
+        """Add a batch that is already in the file to the timestamps and indexes."""
         if position == 0:
             self._first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
@@ -128,28 +128,28 @@ class LogSegment:
         self._bytes_since_index += size
 
     def index_time(self) -> None:
-        """Add the largest timestamp so far to the time index, if it is new."""
+        """Add the largest timestamp so far to the time index, unless it is already there."""
         last = self.time_index.last
         if self.max_timestamp > (last.key if last is not None else NO_TIMESTAMP):
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
 
     def seal(self) -> None:
-        """Complete the indexes of a segment that is not written to any more, or is about to be closed."""
+        """Complete and write the indexes of a segment that was closed or is about to be closed."""
         self.index_time()
         self.offset_index.flush()
         self.time_index.flush()
         self.aborted.flush()
 
     def truncate(self, position: int) -> None:
-        """Cut the log file; the indexes have to be rebuilt from there."""
+        """Truncate the log file. The caller has to rebuild the indexes from there."""
         self.file.truncate(position)
         self.size = position
 
     def trust_up_to(self, offset: int) -> int:
-        """Forget what the indexes say of batches behind ``offset``; return the position from which to walk on.
+        """Discard index entries of batches behind ``offset``, and return the position from which to continue reading.
 
-        The batch there is the last one that the index knows, so that ``account`` of it and of what follows completes
-        timestamps and indexes. Indexes that do not agree with the log are dropped as a whole.
+        The position is that of the last indexed batch, so ``account`` of it and of the following batches completes
+        timestamps and indexes. Indexes that do not match the log are discarded completely.
         """
         relative = offset - self.base_offset
         self.offset_index.keep_keys_up_to(relative)
@@ -167,7 +167,7 @@ class LogSegment:
         return last.value if last is not None else 0
 
     def _do_indexes_agree(self) -> bool:
-        """Return whether the last entry of each index describes a batch of the log."""
+        """Return whether the last entry of each index matches a batch of the log."""
         last, newest = self.offset_index.last, self.time_index.last
         if last is not None and not self._is_entry(last):
             return False
@@ -185,16 +185,16 @@ class LogSegment:
         return head is not None and (head.max_timestamp, head.last_offset) == (newest.key, offset)
 
     def _is_entry(self, entry: IndexEntry) -> bool:
-        """Return whether an entry of the offset index describes a batch of the log."""
+        """Return whether an entry of the offset index matches a batch of the log."""
         head = self.head_at(entry.value) if 0 < entry.value < self.size else None
         return head is not None and head.last_offset == self.base_offset + entry.key
 
     def complete_indexes(self, interval: int, up_to: int) -> None:
-        """Check the indexes against the log and add what they lack. Needed where they may be lost or damaged.
+        """Check the indexes against the log, and add missing entries.
 
         Args:
             interval: Bytes between new index entries.
-            up_to: Entries behind this offset are dropped and built again.
+            up_to: Offset behind which entries are discarded and rebuilt.
         """
         try:
             for head in self.walk(self.trust_up_to(up_to)):
@@ -202,14 +202,14 @@ class LogSegment:
         except CorruptBatchError as error:
             self.is_damaged = True
             logger.error("%s is damaged, its clients receive CORRUPT_MESSAGE there: %s", self.file.path, error)  # noqa: TRY400 -- the message has all there is
-        with suppress(OSError):  # a full disk: the next start builds them again
+        with suppress(OSError):  # the disk is full: the next start rebuilds them
             self.seal()
 
     def retire(self) -> list[Path]:
-        """Take the files out of the log: they have other names now, which a restart removes. Returns those.
+        """Rename the files so that they no longer belong to the log. Return the new paths; a restart removes them.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: A file cannot be renamed.
         """
         paths = []
         for file in self.files:
@@ -228,23 +228,23 @@ class LogSegment:
             file.remove()
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the files. They are opened again at the next use."""
         for file in self.files:
             file.close()
 
     def give_up(self) -> None:
-        """Close for good: the files were replaced or removed under their names."""
+        """Close the files for good, because other files may now have their names."""
         for file in self.files:
             file.give_up()
 
-    # -- reading
+    # -- reads
 
     def walk(self, position: int) -> Iterator[BatchHead]:
-        """Walk over the batch headers from ``position`` (where a batch begins) to the end, reading little else.
+        """Iterate over the batch headers from ``position``, at which a batch starts, without reading the records.
 
         Raises:
-            CorruptBatchError: Behind the last header there are bytes that are no batch.
-            OSError: The disk refuses.
+            CorruptBatchError: The bytes after the last header are not a batch.
+            OSError: The read failed.
         """
         chunk, start, next_offset = b"", position, self.base_offset
         while position < self.size:
@@ -266,19 +266,19 @@ class LogSegment:
             position += size
 
     def head_at(self, position: int) -> BatchHead | None:
-        """Return the header of the batch at ``position``; None at the end or where there is none."""
+        """Return the header of the batch at ``position``; None at the end or if there is no batch."""
         with suppress(CorruptBatchError):
             return next(self.walk(position), None)
         return None
 
     def position_of(self, offset: int) -> int | None:
-        """Return where the first batch begins whose last offset is at least ``offset``; None when there is none.
+        """Return the position of the first batch whose last offset is at least ``offset``; None if there is none.
 
-        An index that leads elsewhere than to a batch is built again.
+        An index whose entry does not match a batch is rebuilt.
 
         Raises:
             CorruptBatchError: The log is damaged between the last index entry and the batch.
-            OSError: The disk refuses.
+            OSError: The read failed.
         """
         entry = self.offset_index.floor(offset - self.base_offset)
         if entry is not None and not self._is_entry(entry):
@@ -294,11 +294,11 @@ class LogSegment:
         return None
 
     def check_batch_at(self, position: int, offset: int) -> None:
-        """Check that the batch at ``position`` can be sent to a consumer that asked for ``offset``.
+        """Check that the batch at ``position`` can be sent to a consumer that requested ``offset``.
 
         Raises:
-            CorruptBatchError: There is no batch.
-            OSError: The disk refuses.
+            CorruptBatchError: There is no such batch.
+            OSError: The read failed.
         """
         data = self.file.read(HEADER.size, position)
         if len(data) == HEADER.size:
@@ -310,17 +310,17 @@ class LogSegment:
         raise CorruptBatchError(f"Found no record batch at position {position} of {self.file.path}")
 
     def whole_batches(self, position: int, max_bytes: int) -> tuple[int, int]:
-        """Find the end of the last batch that ends within ``max_bytes`` behind ``position``, where a batch begins.
+        """Find the last batch that ends within ``max_bytes`` after ``position``, at which a batch starts.
 
         Returns:
-            That end and the offset behind it; ``(position, -1)`` when the first batch is larger.
+            The position and the offset after that batch; ``(position, -1)`` if even the first batch is larger.
         """
         limit = position + max_bytes
         entry = self.offset_index.entry_below(limit)
         start = entry.value if entry is not None and entry.value > position and self._is_entry(entry) else position
         found = self._whole_batches_from(start, limit)
         if found is None and start > position:
-            # The batch at the index entry ends behind the limit; it begins where the one before it ends.
+            # The indexed batch ends beyond the limit, so the result ends where the indexed batch starts.
             return start, next(self.walk(start)).base_offset
         return found if found is not None else (position, -1)
 
@@ -334,7 +334,7 @@ class LogSegment:
         return found
 
     def batch_at(self, position: int) -> RecordBatch | None:
-        """Read the whole batch at ``position``; None at the end or when it is cut."""
+        """Return the whole batch at ``position``; None at the end or if the batch is incomplete."""
         head = self.file.read(LOG_OVERHEAD, position)
         if len(head) < LOG_OVERHEAD:
             return None

@@ -1,7 +1,7 @@
-"""The work of a compaction: find the last record of every key, write segments anew without the others.
+"""The work of a compaction: finding the last record of each key, and rewriting segments without the others.
 
-Everything here runs in a thread, on files that nobody writes to any more. ``Pace`` keeps it from taking the time of
-those who serve.
+All of this runs in a thread, on closed segments, to which nothing is appended. ``Pace`` pauses the thread, so that
+requests get their share of the interpreter.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _PAUSE_S: Final = 0.0005
 _RECORDS_BETWEEN_RESTS: Final = 1000
 _LONGEST_SLEEP_S: Final = 0.2
 _ENTRY_BYTES: Final = 160
-"""What remembering a key costs besides the key's own bytes, about."""
+"""Approximate memory per key in the map, besides the bytes of the key."""
 
 
 class StoppedError(Exception):
-    """The broker stops, the work is not needed any more."""
+    """The broker is stopping, so the work was abandoned."""
 
 
 class Pace:
-    """Rests between batches: others need the interpreter, and ``log.cleaner.io.max.bytes.per.second`` holds.
+    """Pauses between batches, which limit the thread to ``log.cleaner.io.max.bytes.per.second``.
 
-    Used by one thread; ``stop`` may be set by any.
+    They also release the interpreter for requests. Used by one thread; any thread may set ``stop``.
     """
 
     def __init__(self, bytes_per_s: float = float("inf"), stop: threading.Event | None = None) -> None:
@@ -50,10 +50,10 @@ class Pace:
         self._bytes = 0
 
     def did(self, size: int) -> None:
-        """Take note of ``size`` bytes read or written, and rest if it is time.
+        """Count ``size`` bytes as read or written, and pause if necessary.
 
         Raises:
-            StoppedError: No more is wanted.
+            StoppedError: The broker is stopping.
         """
         self._bytes += size
         now = time.perf_counter()
@@ -69,10 +69,10 @@ class Pace:
             raise StoppedError
 
     def over(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Iterate over the records of a batch, which may be millions, and rest if it is time.
+        """Iterate over the records of a batch, possibly millions, with pauses.
 
         Raises:
-            StoppedError: No more is wanted.
+            StoppedError: The broker is stopping.
         """
         for index, record in enumerate(records, 1):
             yield record
@@ -82,17 +82,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastOffsets:
-    """What was found in the part of a log that is new since the last pass."""
+    """The last offset of each key in the part of a log that is new since the last pass."""
 
     offsets: Mapping[bytes, int]
-    """Key -> offset of its last record."""
+    """Offset of the last record, by key."""
     end_offset: int
-    """Everything below this offset was looked at; less than asked for when there are too many keys."""
+    """Offset up to which the log was read. Less than requested if there are too many keys for the memory limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentShape:
-    """What a segment may be like, from the topic's configs."""
+    """Limits of a segment, from the topic's configs."""
 
     max_bytes: int
     max_index_bytes: int
@@ -101,42 +101,42 @@ class SegmentShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
-    """A segment that is read."""
+    """A segment to be read."""
 
     path: Path
     base_offset: int
     end_offset: int
-    """Where the next segment begins."""
+    """Base offset of the next segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """A segment that was made of others."""
+    """A rewritten segment."""
 
     size: int
     count: int
-    """So many of the files given are in it."""
+    """Number of source segments that it replaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What decides about a record."""
+    """Everything that decides whether a record is kept."""
 
     last_offsets: Mapping[bytes, int]
     producers_last_offsets: frozenset[int] = field(default_factory=frozenset)
     marker_epochs: Mapping[int, int] = field(default_factory=dict)
-    """Producer id -> epoch, of producers of which the last thing known is a marker."""
+    """Epochs by producer id, of the producers of which only a marker is known."""
     sweep: TransactionSweep = field(default_factory=TransactionSweep)
-    """Goes through the log from its start with whoever rewrites it."""
+    """Transactions of the log from its start. It must see every batch in order, so it advances with the rewriting."""
     now_ms: int
     delete_retention_ms: int
 
     def fences(self, batch: RecordBatch) -> bool:
-        """Tell whether a marker is what keeps older epochs of its producer out."""
+        """Return whether a marker is needed to fence older epochs of its producer."""
         return self.marker_epochs.get(batch.producer_id) == batch.producer_epoch
 
     def keeps(self, record: Record, horizon: int | None) -> bool:
-        """Tell whether a record stays; ``horizon`` is its batch's, None when not set."""
+        """Return whether a record is kept. ``horizon`` is the delete horizon of its batch, None if it has none."""
         if record.key is None or self.last_offsets.get(record.key, -1) > record.offset:
             return False
         return record.value is not None or horizon is None or self.now_ms < horizon
@@ -145,19 +145,19 @@ class Rules:
 def find_last_offsets(
     paths: Sequence[Path], *, start: int, end: int, max_bytes: int, pace: Pace, sweep: TransactionSweep | None = None
 ) -> LastOffsets:
-    """Walk the batches from ``start`` up to ``end`` and remember where each key is last.
+    """Read the batches from ``start`` to ``end``, and return the last offset of each key.
 
     Args:
         paths: Log files, in order.
-        start: First offset of interest.
-        end: First offset behind the files.
-        max_bytes: Stop behind the batch with which remembering costs more than this.
-        pace: Rests.
-        sweep: Knows the transactions from ``start`` on that were aborted; None means that there are none.
+        start: First offset to consider.
+        end: Offset after the last file.
+        max_bytes: Memory limit of the map; reading stops after the batch that exceeds it.
+        pace: Pauses of the thread.
+        sweep: Aborted transactions from ``start``; None if there are none.
 
     Raises:
         KafkaApiError: A batch is damaged.
-        StoppedError: The broker stops.
+        StoppedError: The broker is stopping.
     """
     sweep = sweep if sweep is not None else TransactionSweep()
     offsets: dict[bytes, int] = {}
@@ -184,19 +184,19 @@ def find_last_offsets(
 def rewrite(
     sources: Sequence[SourceSegment], directory: Path, *, rules: Rules, shape: SegmentShape, pace: Pace
 ) -> Rewritten:
-    """Write one segment anew from the first one and as many of those behind it as surely fit, with its indexes.
+    """Write one new segment with its indexes, from the first source and as many following ones as are sure to fit.
 
     Args:
         sources: Neighbouring segments, in order.
-        directory: Where the new files go; made here.
-        rules: What stays.
-        shape: What fits.
-        pace: Rests.
+        directory: Directory for the new files, created here.
+        rules: Rules that decide which records are kept.
+        shape: Limits of the segment.
+        pace: Pauses of the thread.
 
     Raises:
         KafkaApiError: A batch is damaged.
-        OSError: The disk refuses.
-        StoppedError: The broker stops.
+        OSError: A file cannot be read or written.
+        StoppedError: The broker is stopping.
     """
     directory.mkdir(mode=0o700, exist_ok=True)
     pool = FilePool()
@@ -219,7 +219,7 @@ def rewrite(
 
 
 def _fits(built: LogSegment, source: SourceSegment, size: int, shape: SegmentShape) -> bool:
-    """Tell whether a whole file fits behind what is there, even if all of it stays."""
+    """Return whether a whole source segment fits into the new one, even if all its records are kept."""
     entries = len(built.offset_index) + size // shape.index_interval + 1
     return (
         built.size + size <= shape.max_bytes
@@ -229,7 +229,7 @@ def _fits(built: LogSegment, source: SourceSegment, size: int, shape: SegmentSha
 
 
 def _copy(path: Path, built: LogSegment, rules: Rules, shape: SegmentShape, pace: Pace) -> None:
-    """Append what stays of a file."""
+    """Append the kept batches of a file."""
     for batch in _batches(path):
         data = _marker(batch, built, rules) if batch.is_control else _compacted(batch, rules, pace)
         if data is not None:
@@ -249,14 +249,17 @@ def _batches(path: Path) -> Iterator[RecordBatch]:
         return
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    for batch in iter_batches(memoryview(mapped)):  # the mapping ends with the last view of it
-        if not verify_crc(batch):  # a new checksum would make damaged records look sound
+    for batch in iter_batches(memoryview(mapped)):  # the mapping is closed with its last view
+        if not verify_crc(batch):  # otherwise its new checksum would hide the damage
             raise CorruptBatchError(f"The batch at offset {batch.base_offset} of {path} has a wrong checksum")
         yield batch
 
 
 def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | bytearray | None:
-    """Return what stays of a marker; one that nothing needs stays until its horizon, which is set when that is seen."""
+    """Return a marker as it is kept, None if it is removed.
+
+    A marker that is no longer needed gets a delete horizon when that is first seen, and is removed after the horizon.
+    """
     is_empty, entry = rules.sweep.end(batch)
     if entry is not None:
         built.aborted.append(entry)
@@ -270,7 +273,7 @@ def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | byte
 
 
 def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> bytes | bytearray | None:
-    """Return what stays of a batch, None when nothing does."""
+    """Return a batch with its kept records; None if it is removed."""
     horizon = batch.base_timestamp if batch.has_delete_horizon else None
     is_aborted = rules.sweep.is_aborted(batch)
     kept, count = [], 0

@@ -1,8 +1,19 @@
-"""Put a rewritten segment in the place of those it was made of, so that a crash at any step loses nothing.
+"""Replacement of old segments by a rewritten one after a compaction, safe against a crash at every step.
 
-The new files are made in a directory of their own, with a list of the segments that they replace. Renaming that
-directory is the moment of decision: before it a start throws the new files away, after it a start finishes what was
-begun, however far it came.
+The new files are first complete and durable in their own directory, together with the list ``replaces`` of the segments
+that they replace. Renaming that directory is the commit point. After it, the remaining steps are only renames, and each
+can be repeated.
+
+    step                                                           after a crash here, the next start
+    1. ``rewrite``: write the new files to compaction.cleaned      deletes them; the old segments are valid
+    2. ``decide``: write ``replaces``, fsync all files             deletes them; the old segments are valid
+    3. ``decide``: rename to compaction.swap, fsync (commit)       either as in step 2, or repeats steps 4 and 5
+    4. ``take_places``: rename old files to *.deleted, move the    repeats steps 4 and 5, skipping what is done
+       new files to the partition directory
+    5. ``settle``: fsync, remove ``replaces``, then the directory  repeats 4 and 5; without ``replaces`` everything is
+                                                                   in place, and the directory is deleted
+
+``finish`` runs these actions at a start. It also deletes *.deleted files (``recovery``).
 """
 
 from __future__ import annotations
@@ -19,16 +30,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORK: Final = "compaction.cleaned"
-"""Directory of new files that are not complete."""
+"""Directory of new files that are not complete yet."""
 READY: Final = "compaction.swap"
-"""Directory of new files that are to take their places."""
+"""Directory of complete new files that replace old ones."""
 _REPLACES: Final = "replaces"
 _LOG: Final = ".log"
 _INDEXES: Final = (".index", ".timeindex", SUFFIX)
 
 
 class Disk:
-    """The steps that replacing consists of. Tests put a crash between any two of them."""
+    """The file operations of a replacement. Tests replace this class to crash between any two of them."""
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename a file or directory."""
@@ -51,15 +62,15 @@ DISK: Final = Disk()
 
 
 def decide(directory: Path, bases: Sequence[int], disk: Disk = DISK) -> None:
-    """Make the new files durable and let them be the ones that count. Runs in a thread.
+    """Make the new files durable and commit the replacement. Runs in a thread.
 
     Args:
-        directory: The partition's.
-        bases: Base offsets of the segments that the new one replaces; it has the first one's.
-        disk: Does the work.
+        directory: Partition directory.
+        bases: Base offsets of the replaced segments. The new segment has the first of them.
+        disk: File operations.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: A file operation failed. The old segments are still valid.
     """
     work = directory / WORK
     (work / _REPLACES).write_text(" ".join(map(str, bases)), encoding="ascii")
@@ -71,13 +82,13 @@ def decide(directory: Path, bases: Sequence[int], disk: Disk = DISK) -> None:
 
 
 def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
-    """Rename the old files away and the new ones into their places; what is done already is passed over.
+    """Rename the old files, and move the new ones into the partition directory. Completed steps are skipped.
 
     Returns:
-        The old files under their last names.
+        The new paths of the old files.
 
     Raises:
-        OSError: The disk refuses; a further call, or a start, goes on.
+        OSError: A file operation failed. Another call, or a start, continues.
     """
     ready = directory / READY
     bases = [int(base) for base in (ready / _REPLACES).read_text(encoding="ascii").split()]
@@ -85,7 +96,8 @@ def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
     first = f"{bases[0]:020d}"
     old = [f"{base:020d}{suffix}" for base in bases[1:] for suffix in (_LOG, *_INDEXES)]
     if (ready / (first + _LOG)).exists():
-        # Indexes before what they point into: a segment without them has them built anew.
+        # Indexes before their log file: a log file without indexes gets them rebuilt, but an index must not stay behind
+        # for the new log file.
         old += [first + suffix for suffix in (*_INDEXES, _LOG)]
     for name in old:
         path = directory / name
@@ -101,10 +113,10 @@ def take_places(directory: Path, disk: Disk = DISK) -> list[Path]:
 
 
 def settle(directory: Path, disk: Disk = DISK) -> None:
-    """Make it durable that the new files are in their places, and forget how they came there. Runs in a thread.
+    """Make the moved files durable, and remove the directory of the replacement. Runs in a thread.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: A file operation failed. A start repeats the step.
     """
     ready = directory / READY
     disk.fsync(directory)
@@ -114,10 +126,10 @@ def settle(directory: Path, disk: Disk = DISK) -> None:
 
 
 def discard(directory: Path) -> None:
-    """Throw new files away: what they were to replace is gone. Runs in a thread.
+    """Delete the new files of a replacement whose old segments are already deleted. Runs in a thread.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: A file operation failed.
     """
     ready, work = directory / READY, directory / WORK
     shutil.rmtree(work, ignore_errors=True)
@@ -127,10 +139,10 @@ def discard(directory: Path) -> None:
 
 
 def finish(directory: Path) -> None:
-    """Finish at the start what a crash has left half done.
+    """Complete or undo at start a replacement that a crash interrupted.
 
     Raises:
-        OSError: The disk refuses.
+        OSError: A file operation failed.
     """
     ready = directory / READY
     if (ready / _REPLACES).exists():

@@ -1,4 +1,4 @@
-"""How much partitions take that nobody has asked for: their files are looked at, and not opened."""
+"""Sizes of partitions whose logs are not open, read from the directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def segment_bytes(directories: Sequence[Path]) -> list[int]:
-    """Return the bytes of all segments in each directory, indexes not counted; 0 when it is gone."""
+    """Return the size of all segments in each directory in bytes, without indexes; 0 for a missing directory."""
     return [_of(directory) for directory in directories]
 
 
@@ -19,5 +19,5 @@ def _of(directory: Path) -> int:
     try:
         with os.scandir(directory) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".log"))
-    except FileNotFoundError:  # deleted, or compacted, at this moment
+    except FileNotFoundError:  # deleted or compacted at this moment
         return 0

@@ -1,4 +1,4 @@
-"""Which offset belongs to a timestamp (ListOffsets, KIP-79, KIP-734, KIP-405, KIP-1005)."""
+"""Offsets by timestamp (ListOffsets, KIP-79, KIP-734, KIP-405, KIP-1005)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 _RECORDS_AT_ONCE: Final = 1000
-"""Records that are searched on the event loop: two milliseconds."""
+"""Largest batch that is searched on the event loop, in records. Takes about two milliseconds."""
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 
 
 class TimestampOffset(NamedTuple):
-    """An offset with its record's timestamp (-1 where none was asked for) and leader epoch (-1 unknown)."""
+    """An offset with the timestamp of its record (-1 if not requested) and its leader epoch (-1 if unknown)."""
 
     timestamp: int
     offset: int
@@ -40,14 +40,14 @@ UNKNOWN: Final = TimestampOffset(-1, -1, -1)
 
 
 async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: bool = False) -> TimestampOffset:
-    """Return the first offset whose record is not older than ``timestamp``, or what a negative one asks for.
+    """Return the first offset whose record is not older than ``timestamp``, or the special offset of a negative one.
 
-    There is no tiered storage: EARLIEST_LOCAL is EARLIEST and LATEST_TIERED is unknown. For a reader of committed
-    records (``is_committed``) the log ends at the last stable offset.
+    There is no tiered storage: EARLIEST_LOCAL equals EARLIEST, and LATEST_TIERED is unknown. With ``is_committed``
+    (``read_committed``), the log ends at the last stable offset.
 
     Raises:
-        CorruptBatchError: The batch that holds the record is damaged.
-        StorageError: The disk refuses.
+        CorruptBatchError: The batch that contains the record is damaged.
+        StorageError: The read failed.
     """
     end_offset = log.last_stable_offset if is_committed else log.end_offset
     if timestamp == LATEST:
@@ -84,12 +84,12 @@ async def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
 
 
 async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
-    """Go through the headers from where the indexes point to, and look into the one batch that holds the record."""
+    """Search the batch headers from the indexed position, and decode only the batch that contains the record."""
     before = segment.time_index.floor(timestamp)
     start = segment.position_of(segment.base_offset + before.value) if before is not None else 0
     newest = segment.head_at(start) if before is not None and start is not None else None
     if before is not None and (newest is None or newest.max_timestamp != before.key):
-        start = 0  # a damaged entry: without the index nothing is skipped
+        start = 0  # a damaged index entry: search from the start of the segment
     for head in segment.walk(start or 0):
         if head.max_timestamp < timestamp or head.last_offset < log.log_start_offset:
             continue
@@ -120,11 +120,11 @@ def _first_record(
     decompress_up_to: int = MAX_DECOMPRESSED_BYTES,
     abandoned: threading.Event | None = None,
 ) -> TimestampOffset | None:
-    """Return the first record from ``start_offset`` on that is not older than ``timestamp``; None without one.
+    """Return the first record from ``start_offset`` that is not older than ``timestamp``; None if there is none.
 
     Raises:
-        CorruptBatchError: The batch cannot be read.
-        DecompressedTooLargeError: Its records are more than ``decompress_up_to`` bytes.
+        CorruptBatchError: The batch cannot be decoded.
+        DecompressedTooLargeError: Its records have more than ``decompress_up_to`` bytes.
         AbandonedError: ``abandoned`` was set.
     """
     is_append_time = batch.timestamp_type is TimestampType.LOG_APPEND_TIME

@@ -1,7 +1,7 @@
-"""What compaction has to know of transactions while it goes through a log (Kafka's CleanedTransactionMetadata).
+"""Transactions during a compaction (Kafka's CleanedTransactionMetadata).
 
-Records of aborted transactions go at once. A marker may go when nothing of its transaction is left: the abort markers'
-entries in the index of aborted transactions stay as long as their marker does.
+Records of aborted transactions are removed at once. A marker is removed when no batch of its transaction is left. An
+ABORT marker's entry in the index of aborted transactions stays as long as the marker.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class TransactionSweep:
-    """Told of every batch of a log in order, it says which are aborted and which markers are not needed."""
+    """State of the transactions at one position of a log, advanced batch by batch in the order of the log."""
 
     def __init__(self, aborted: Iterable[AbortedTxn] = ()) -> None:
         self._coming = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
         self._open: dict[int, AbortedTxn] = {}
         self._has_batches: set[int] = set()
-        """Producers of whose transaction, however it ended, a batch was met."""
+        """Producers with at least one batch in their current transaction, committed or aborted."""
 
     def is_aborted(self, batch: RecordBatch) -> bool:
-        """Take a batch of records; tells whether its transaction was aborted."""
+        """Advance over a batch of records, and return whether its transaction was aborted."""
         self._begin_up_to(batch.last_offset)
         if not batch.is_transactional:
             return False
@@ -35,10 +35,10 @@ class TransactionSweep:
         return batch.producer_id in self._open
 
     def end(self, batch: RecordBatch) -> tuple[bool, AbortedTxn | None]:
-        """Take a marker; tells whether nothing of its transaction is left, and what of the index stays with it.
+        """Advance over a marker, and return whether no batch of its transaction is left, with the index entry to keep.
 
         Raises:
-            CorruptBatchError: It is no marker.
+            CorruptBatchError: The batch is not a marker.
         """
         self._begin_up_to(batch.last_offset)
         marker = decode_marker(batch)

@@ -1,4 +1,4 @@
-"""Transactions as a partition log sees them: markers that end them, and what a reader of committed records is given."""
+"""Transactions in a partition log: appending markers, and reads of ``read_committed`` consumers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def append_marker(
     coordinator_epoch: int,
     now_ms: int,
 ) -> int:
-    """End a producer's transaction in a partition; returns the marker's offset.
+    """Append the marker that ends a producer's transaction, and return its offset.
 
     Raises:
-        InvalidProducerEpochError: A newer epoch of the producer was seen here.
-        TransactionCoordinatorFencedError: A newer epoch of the coordinator was seen here.
-        StorageError: The disk refuses; the transaction is open as before.
+        InvalidProducerEpochError: A newer epoch of the producer has written to this partition.
+        TransactionCoordinatorFencedError: A newer epoch of the coordinator has written to this partition.
+        StorageError: The write failed. The transaction is still open.
     """
     log.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
     data = encode_marker(
@@ -52,11 +52,11 @@ def append_marker(
 
 
 def find_committed(log: PartitionLog, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> LogRange | None:
-    """Find like ``PartitionLog.find``, but nothing from the last stable offset on.
+    """Return the range of ``PartitionLog.find``, limited to offsets below the last stable offset.
 
     Raises:
         OffsetOutOfRangeError: ``offset`` is not in the log.
-        StorageError: The disk refuses.
+        StorageError: The read failed.
     """
     stable = log.last_stable_offset
     if stable <= offset <= log.end_offset:
@@ -72,10 +72,10 @@ def find_committed(log: PartitionLog, offset: int, max_bytes: int, *, min_one_ba
 
 
 def aborted_in(log: PartitionLog, offset: int, found: LogRange | None) -> list[AbortedTxn]:
-    """Return the aborted transactions that a reader has to leave out of ``found``, which begins with ``offset``.
+    """Return the aborted transactions that a consumer must filter out of ``found``, which starts at ``offset``.
 
     Raises:
-        StorageError: The disk refuses.
+        StorageError: The read failed.
     """
     if found is None:
         return []

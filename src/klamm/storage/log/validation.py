@@ -1,4 +1,4 @@
-"""Checks of batches that clients produce (Kafka's LogValidator)."""
+"""Validation of produced batches (Kafka's LogValidator)."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ if TYPE_CHECKING:
 
 MAGIC = 2
 DECOMPRESSED_AT_ONCE: Final = 1024 * 1024
-"""Bytes of records that are decompressed and checked without a thread."""
+"""Largest size of decompressed records that are checked on the event loop, in bytes."""
 _RECORDS_AT_ONCE: Final = 2000
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 _RECOMPRESSED_AT_ONCE: Final = 64 * 1024
 _RECORDS_ALWAYS_GRANTED: Final = 1_048_588
-"""Records that a compressed batch may have where ``max.message.bytes`` is smaller: the default of that."""
+"""Records that a compressed batch may contain if ``max.message.bytes``, whose default this is, is smaller."""
 _MOST_RECORD_ERRORS: Final = 1000
-"""Records that an error names. A response that named a million would be larger than what it answers."""
+"""Largest number of records that an error lists. A list of a million would exceed the size of the request."""
 _KEPT_FLAGS: Final = TRANSACTIONAL | DELETE_HORIZON
-"""The attributes that stay when Kafka changes those of a batch."""
+"""Attributes that are kept when the header of a batch is changed, as in Kafka."""
 
 
 class RecordError(NamedTuple):
-    """One record of a refused batch."""
+    """An invalid record of a rejected batch."""
 
     batch_index: int
-    """The record's place in its batch."""
+    """Index of the record in its batch."""
     message: str
 
 
 class InvalidRecordsError(InvalidRecordError):
-    """Some records of a batch may not be appended, so none of it is."""
+    """Some records of a batch are invalid, so the whole batch is rejected."""
 
     def __init__(self, error_message: str, record_errors: tuple[RecordError, ...]) -> None:
         super().__init__(error_message)
@@ -85,7 +85,7 @@ class InvalidRecordsError(InvalidRecordError):
 
 
 class InvalidTimestampsError(InvalidTimestampError):
-    """Some records of a batch have timestamps that the topic does not allow, so none of it is appended."""
+    """Some records of a batch have timestamps outside the topic's range, so the whole batch is rejected."""
 
     def __init__(self, error_message: str, record_errors: tuple[RecordError, ...]) -> None:
         super().__init__(error_message)
@@ -93,12 +93,12 @@ class InvalidTimestampsError(InvalidTimestampError):
 
 
 def only_batch(records: memoryview, partition: str) -> RecordBatch:
-    """Return the one batch that a producer may send for a partition.
+    """Return the only batch in a producer's records for a partition.
 
-    A few bytes behind the batch that cannot be a batch are ignored, as by Kafka.
+    As in Kafka, a few bytes after the batch that cannot be a batch are ignored.
 
     Raises:
-        CorruptBatchError: The bytes are no batches.
+        CorruptBatchError: The bytes are not batches.
         InvalidRecordError: No whole batch, several batches, or an old format.
     """
     batches = iter_batches(records, allow_partial_tail=True)
@@ -113,26 +113,26 @@ def only_batch(records: memoryview, partition: str) -> RecordBatch:
 def prepare(
     batch: RecordBatch, config: LogConfig, partition: str, now_ms: int, *, decompress_up_to: int | None = None
 ) -> RecordBatch:
-    """Check a batch from a client and return it as it is to be appended.
+    """Validate a client's batch, and return it in the form in which it is appended.
 
     The checks are those of Kafka's LogValidator, and a batch that no consumer could read is rejected. Every record is
-    walked, in compressed batches too. The result differs from the batch in its codec when ``compression.type`` asks for
-    another one, and in its largest timestamp and timestamp type when the header is wrong about them, as in Kafka.
+    checked, in compressed batches too. As in Kafka, the result has the codec of ``compression.type``, and its largest
+    timestamp and timestamp type are corrected if the header is wrong.
 
     Args:
-        batch: The batch as the client sent it.
+        batch: Batch as the client sent it.
         config: Configs of the topic.
         partition: Name of the partition, for messages.
-        now_ms: Current time, in milliseconds since the epoch.
-        decompress_up_to: Raise LongBatchError instead of decompressing more bytes than this. None means no such limit.
+        now_ms: Current time, milliseconds since the epoch.
+        decompress_up_to: Limit of decompressed bytes, above which LongBatchError is raised; None for no such limit.
 
     Raises:
-        InvalidRecordError: The records, their count, offsets, sequence or keys break the rules.
-        InvalidTimestampError: A timestamp is out of the range that the topic allows.
+        InvalidRecordError: The records, their count, offsets, sequence or keys are invalid.
+        InvalidTimestampError: A timestamp is outside the range that the topic allows.
         MessageTooLargeError: The batch is larger than ``max.message.bytes``, or too large when decompressed.
         CorruptBatchError: The checksum is wrong.
         UnsupportedCompressionTypeError: The codec is unknown.
-        LongBatchError: See ``decompress_up_to``.
+        LongBatchError: The batch exceeds ``decompress_up_to``.
     """
     _check_size(batch, config, partition)
     if not verify_crc(batch):
@@ -162,7 +162,7 @@ def prepare(
 
 
 def is_long(records: memoryview, config: LogConfig) -> bool:
-    """Return whether preparing a batch may take more than a few milliseconds. Only the header is read."""
+    """Return whether validating a batch may take more than a few milliseconds. Only the header is read."""
     if len(records) < BATCH_OVERHEAD:
         return False
     (count,) = INT32.unpack_from(records, RECORD_COUNT_AT)
@@ -174,7 +174,7 @@ def is_long(records: memoryview, config: LogConfig) -> bool:
 
 
 class LongBatchError(KafkaApiError):
-    """Preparing a batch takes longer than its header shows; a thread has to do it."""
+    """Validation takes longer than the header of the batch indicates, so a thread has to do it."""
 
     error_code = ErrorCode.REQUEST_TIMED_OUT
 
@@ -224,9 +224,9 @@ def _decompressed(batch: RecordBatch, config: LogConfig, partition: str, decompr
     """Return the decompressed records.
 
     Raises:
-        MessageTooLargeError: They are more than the topic allows.
-        LongBatchError: They are more than ``decompress_up_to``.
-        InvalidRecordError: They cannot be decompressed.
+        MessageTooLargeError: The records are larger than the topic allows.
+        LongBatchError: The records are larger than ``decompress_up_to``.
+        InvalidRecordError: The records cannot be decompressed.
     """
     payload = batch.buffer[BATCH_OVERHEAD:]
     allowed = min(config.max_decompressed_message_bytes, MAX_DECOMPRESSED_BYTES)
@@ -245,19 +245,19 @@ def _decompressed(batch: RecordBatch, config: LogConfig, partition: str, decompr
 
 
 class _Records:
-    """The records of a batch, walked again to name those that break a rule."""
+    """The records of a batch, read again to list the invalid ones."""
 
     def __init__(self, batch: RecordBatch, data: bytes) -> None:
         self.batch = batch
         self._data = data
 
     def refuse_null_keys(self, partition: str) -> None:
-        """Raise an error that names the records without a key."""
+        """Raise an error that lists the records without a key."""
         message = f"Compacted topic cannot accept message without key in topic partition {partition}."
         self._refuse(lambda fields: not fields.has_key, lambda _: message, InvalidRecordsError)
 
     def refuse_timestamps(self, earliest: int, latest: int) -> None:
-        """Raise an error that names the records whose time is out of range; return when there are none."""
+        """Raise an error that lists the records whose timestamp is out of range, if there are any."""
         base = self.batch.base_timestamp
 
         def is_bad(fields: RecordFields) -> bool:
@@ -274,7 +274,7 @@ class _Records:
         )
 
     def refuse_all(self, message: str) -> None:
-        """Raise an error that names every record."""
+        """Raise an error that lists all records."""
         self._refuse(lambda _: True, lambda _: message, InvalidTimestampsError)
 
     def _refuse(
@@ -291,17 +291,18 @@ class _Records:
 
 
 def _allowed_times(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """Return the earliest and the latest time that a record may have."""
+    """Return the smallest and the largest allowed timestamp."""
     return now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
 
 
 def _taken_for_create_time(records: _Records, config: LogConfig, now_ms: int) -> int:
-    """Return the time of a batch whose producer says that it is that of appending.
+    """Return the timestamp of a batch whose producer has set the timestamp type LogAppendTime.
 
-    All records have the time of the header then. Where times are those of creation, Kafka takes it for that.
+    All its records then have the timestamp of the header. If the topic has CreateTime, Kafka treats it as the create
+    time.
 
     Raises:
-        InvalidTimestampsError: The topic does not accept it.
+        InvalidTimestampsError: The topic rejects the timestamp type or the timestamp.
     """
     timestamp = records.batch.max_timestamp
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME or timestamp == NO_TIMESTAMP:
@@ -317,7 +318,7 @@ def _taken_for_create_time(records: _Records, config: LogConfig, now_ms: int) ->
 def _recompressed(
     batch: RecordBatch, config: LogConfig, data: bytes, max_timestamp: int, *, is_in_order: bool
 ) -> RecordBatch:
-    """Return the batch in the codec of ``compression.type``; records out of order get new offsets, as in Kafka."""
+    """Return the batch in the codec of ``compression.type``. As in Kafka, records out of order get new offsets."""
     codec = config.compression if config.compression is not None else Codec(batch.codec)
     if is_in_order and batch.timestamp_type is TimestampType.CREATE_TIME:
         packed = compress(codec, data, level=config.compression_level)
@@ -337,7 +338,7 @@ def _recompressed(
 def _built(
     batch: RecordBatch, codec: int, payload: bytes | memoryview, max_timestamp: int, *, flags: int
 ) -> RecordBatch:
-    """Return a batch with another payload, codec and largest timestamp, of which only ``flags`` stay set."""
+    """Return a batch with another payload, codec and largest timestamp. Of its attributes only ``flags`` are kept."""
     built = bytearray(batch.buffer[:BATCH_OVERHEAD])
     built += payload
     INT32.pack_into(built, BATCH_LENGTH_AT, len(built) - LOG_OVERHEAD)
@@ -346,10 +347,10 @@ def _built(
 
 
 def check_fits_segment(batch: RecordBatch, config: LogConfig, partition: str) -> None:
-    """Check what is to be written, in the codec that it will have.
+    """Check the size of a batch in its final codec.
 
     Raises:
-        RecordListTooLargeError: Larger than ``segment.bytes``.
+        RecordListTooLargeError: The batch is larger than ``segment.bytes``.
     """
     if batch.size > config.segment_bytes:
         raise RecordListTooLargeError(
@@ -359,5 +360,5 @@ def check_fits_segment(batch: RecordBatch, config: LogConfig, partition: str) ->
 
 
 def stamped_attributes(batch: RecordBatch) -> int:
-    """Return the attributes of a batch whose time is that of appending."""
+    """Return the attributes of a batch with LogAppendTime."""
     return batch.attributes & (CODEC_MASK | _KEPT_FLAGS) | TIMESTAMP_TYPE

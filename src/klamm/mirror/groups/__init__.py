@@ -1,1 +1,1 @@
-"""Offsets of consumer groups: checkpoints of where they would stand on the target, and setting them there."""
+"""Offsets of consumer groups: translated to checkpoints and committed for the groups on the target."""

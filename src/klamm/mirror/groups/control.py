@@ -1,4 +1,21 @@
-"""The loop of a flow's groups: finds them, writes checkpoints, sets offsets on the target."""
+"""Control loop for the consumer groups of a flow. Finds groups, writes checkpoints and commits offsets on the target.
+
+A round (``GroupControl.turn``) runs the steps that are due, each with its own interval:
+
+=====================  ==================================  ==========================================================
+Step                   Interval                            Action
+=====================  ==================================  ==========================================================
+load                   once, repeated until it succeeds    Create the checkpoints topic, read the existing checkpoints
+                                                           and the offset syncs.
+find groups            refresh.groups.interval.seconds     List the source's groups, apply the group filter.
+write checkpoints      emit.checkpoints.interval.seconds   Translate the committed offsets of each group and write
+                                                           checkpoints that are more recent than the stored ones.
+sync offsets           sync.group.offsets.interval.seconds Commit the checkpoints' offsets for groups without members
+                                                           on the target. Offsets only move forward.
+=====================  ==================================  ==========================================================
+
+A failed round is retried after 1 to 30 s. It never stops the flow.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +47,7 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.groups import GroupSettings
 
     class Admin(MirrorAdmin, GroupAdmin, Protocol):
-        """Everything that the loop may ask of a cluster."""
+        """Admin requests that the loop sends to the target cluster."""
 
 
 logger = logging.getLogger(__name__)
@@ -39,12 +56,12 @@ _TURN_S: Final = 0.2
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
 _HAS_MEMBERS: Final = "UNKNOWN_MEMBER_ID"
-_TOLD_AT_MOST: Final = 5
+_MAX_NAMES: Final = 5
 _PASSING: Final = (*CLUSTER_ERRORS, TopicGoneError)
 
 
 class GroupControl:
-    """The groups of one flow. Runs in a thread of its own; nothing that happens here stops the flow."""
+    """Control loop of one flow's groups. Runs in its own thread; failures never stop the flow."""
 
     def __init__(
         self,
@@ -60,19 +77,19 @@ class GroupControl:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare the loop.
+        """Create the loop. Nothing is requested before ``run`` or ``turn``.
 
         Args:
-            flow: the flow.
-            settings: what it does about groups.
-            source: of its source.
-            target: of its target.
-            syncs: its offset syncs.
-            checkpoints: its checkpoints.
-            end_offsets: returns log end offsets of the target's partitions, those that do not exist are missing.
-            status: is told where the groups stand.
-            clock: seconds.
-            now: seconds since the epoch.
+            flow: Settings of the flow.
+            settings: Settings of the flow's groups.
+            source: Admin of the source cluster.
+            target: Admin of the target cluster.
+            syncs: Offset syncs of the flow.
+            checkpoints: Checkpoints of the flow.
+            end_offsets: Returns log end offsets of target partitions. Partitions that do not exist are missing.
+            status: Status of the groups, updated after each step.
+            clock: Monotonic clock in seconds.
+            now: Wall clock in seconds since the epoch.
         """
         self._flow = flow
         self._settings = settings
@@ -89,17 +106,17 @@ class GroupControl:
         self._groups: tuple[str, ...] = ()
         self._skipped: dict[str, str] = {}
         self._rows: dict[str, dict[Partition, MirroredGroupOffset]] = {}
-        """By group and source partition."""
+        """Status of each offset, by group and source partition."""
         self._latencies: dict[str, dict[Partition, RecentAges]] = {}
         self._logged = LoggedReasons()
-        """Why rounds failed."""
-        self._told: dict[tuple[str, str], frozenset[str]] = {}
-        """Reasons by group and kind, as they were told."""
+        """Logged reasons of failed rounds."""
+        self._logged_reasons: dict[tuple[str, str], frozenset[str]] = {}
+        """Logged reasons, by group and kind."""
         self._problem = ""
         self._topics_are_known_at = clock() + KNOWN_AFTER_S
 
     def run(self, stop: threading.Event) -> None:
-        """Go round until ``stop``."""
+        """Run rounds until ``stop`` is set, then a last one."""
         backoff_s = _FIRST_BACKOFF_S
         while not stop.is_set():
             is_early = False
@@ -108,33 +125,33 @@ class GroupControl:
             except _PASSING as error:
                 problem = str(error)
                 is_early = isinstance(error, TopicGoneError) and self._clock() < self._topics_are_known_at
-            except Exception as error:  # such as what a filter of the user's own raises: the next round may be better
+            except Exception as error:  # such as an error in a custom GroupFilter: the next round may succeed
                 problem = f"{type(error).__name__}: {error}"
                 if problem != self._problem:
                     logger.exception("%s: a round of groups failed", self._flow.name)
             else:
                 problem, backoff_s = "", _FIRST_BACKOFF_S
-            self._tell_problem("" if is_early else problem)
+            self._log_problem("" if is_early else problem)
             stop.wait(backoff_s if problem else _TURN_S)
             backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S) if problem else _FIRST_BACKOFF_S
         if self._is_loaded and not self._problem:
             self._finish()
 
     def _finish(self) -> None:
-        """Do a last round: whoever mirrors until all is copied finds the groups where they belong."""
+        """Run a last round, so that after a mirror run to completion all groups have their final offsets."""
         self._checkpoints_due = self._sync_due = 0.0
         try:
             self.turn()
         except _PASSING as error:
-            logger.info("%s: the last round of groups was not done: %s", self._flow.name, error)
+            logger.info("%s: the last round of groups failed: %s", self._flow.name, error)
 
     def turn(self) -> None:
-        """Do what is due now.
+        """Run the steps that are due.
 
         Raises:
-            ClusterAwayError, ConnectionLostError: a cluster is away; the next turn tries again.
-            AdminRefusedError: somebody has to change something; tried again all the same.
-            TopicGoneError: there are no offset syncs.
+            ClusterAwayError, ConnectionLostError: A cluster is unavailable. The next round retries.
+            AdminRefusedError: A cluster rejected a request until an operator changes something. Retried nevertheless.
+            TopicGoneError: The topic of offset syncs does not exist.
         """
         now = self._clock()
         if not self._is_loaded:
@@ -166,15 +183,15 @@ class GroupControl:
             if self._clock() < self._topics_are_known_at:
                 raise
             logger.warning(
-                "%s, or may not be read: only offsets of records that were mirrored from now on are translated", error
+                "%s, or may not be read: only offsets of records that are mirrored from now on are translated", error
             )
-            # Without the checkpoints of before, an old offset sync could lead behind them.
+            # Without the earlier checkpoints, an old offset sync could translate to an offset before them.
             self._syncs.refresh(newest_only=True)
         else:
             self._syncs.refresh()
         self._is_loaded = True
 
-    # --- which groups -------------------------------------------------------------------------------------------------
+    # --- groups -------------------------------------------------------------------------------------------------------
 
     def _find_groups(self) -> None:
         wanted = self._settings.group_filter.should_replicate_group
@@ -219,7 +236,9 @@ class GroupControl:
             due += [each for each in map(self._due_checkpoint, translated) if each is not None]
             for each in translated:
                 self._note(group, each, of_group[each.topic, each.partition])
-            self._tell(group, "no checkpoint", [(f"{t.topic}-{t.partition}", t.reason) for t in translated if t.reason])
+            self._log_reasons(
+                group, "no checkpoint", [(f"{t.topic}-{t.partition}", t.reason) for t in translated if t.reason]
+            )
         self._checkpoints.write(due, int(asked_at_ms))
         self._note_written(due, asked_at_ms)
         self._publish()
@@ -292,7 +311,7 @@ class GroupControl:
                 reasons = self._for_all(group, f"its offsets cannot be listed: {offsets}")
             else:
                 reasons, further = self._commit(group, offsets)
-            self._tell_unsynced(group, reasons)
+            self._log_unsynced(group, reasons)
             self._note_synced(group, {**further, **reasons})
         self._publish()
 
@@ -305,7 +324,7 @@ class GroupControl:
     def _commit(
         self, group: str, current: Mapping[Partition, Committed]
     ) -> tuple[dict[Partition, str], dict[Partition, str]]:
-        """Set what is due; returns why something was refused, and what needs nothing, by partition of the target."""
+        """Commit the due offsets of a group. Return rejected ones and ones that need no commit, with the reasons."""
         checkpoints = self._checkpoints.of_group(group)
         due = offsets_to_commit(checkpoints, current)
         reasons = {}
@@ -328,29 +347,31 @@ class GroupControl:
         }
         return reasons, further
 
-    def _tell_unsynced(self, group: str, reasons: Mapping[Partition, str]) -> None:
-        told = [(f"{topic}-{at}", why) for (topic, at), why in sorted(reasons.items())]
-        self._tell(group, "offsets are not synced", told, level=logging.WARNING)
+    def _log_unsynced(self, group: str, reasons: Mapping[Partition, str]) -> None:
+        unsynced = [(f"{topic}-{at}", why) for (topic, at), why in sorted(reasons.items())]
+        self._log_reasons(group, "offsets are not synced", unsynced, level=logging.WARNING)
 
     def _note_synced(self, group: str, reasons: Mapping[Partition, str]) -> None:
         rows = self._rows.get(group, {})
         for where, row in rows.items():
             rows[where] = replace(row, sync_reason=reasons.get((row.remote_topic, row.partition), ""))
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- log and status -----------------------------------------------------------------------------------------------
 
-    def _tell(self, group: str, what: str, reasons: Iterable[tuple[str, str]], *, level: int = logging.INFO) -> None:
-        """Log why something is missing, once, and again when there are other reasons."""
+    def _log_reasons(
+        self, group: str, what: str, reasons: Iterable[tuple[str, str]], *, level: int = logging.INFO
+    ) -> None:
+        """Log each reason once, and again only after it was absent for a round."""
         by_reason: dict[str, list[str]] = {}
         for where, reason in reasons:
             by_reason.setdefault(reason, []).append(where)
         kept = frozenset(by_reason)
-        for reason in sorted(kept - self._told.get((group, what), frozenset())):
+        for reason in sorted(kept - self._logged_reasons.get((group, what), frozenset())):
             places = _some(by_reason[reason])
             logger.log(level, "%s: group %s: %s: %s (%s)", self._flow.name, group, what, reason, places)
-        self._told[group, what] = kept
+        self._logged_reasons[group, what] = kept
 
-    def _tell_problem(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem == self._problem:
             return
         self._problem = problem
@@ -367,6 +388,6 @@ class GroupControl:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    more = f" and {len(names) - _TOLD_AT_MOST} more" if len(names) > _TOLD_AT_MOST else ""
-    return ", ".join(names[:_TOLD_AT_MOST]) + more
+    """Return the first few names and the number of others."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more

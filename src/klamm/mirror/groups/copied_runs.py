@@ -1,8 +1,8 @@
-"""Runs of records that were copied without a gap on either side: within one, offsets translate exactly. No I/O.
+"""Runs of records that were copied without offset gaps on either side. Within a run, offsets translate exactly. No I/O.
 
-MirrorMaker 2 knows of single records only where they went, so it translates to the last of them before a group's
-offset. Whole batches are copied here, so much more is known. It is kept where MirrorMaker does not look: in a header of
-the record of an offset sync, whose key and value are as MirrorMaker writes them.
+MirrorMaker 2 knows the target offsets of single records only, so it translates to the last such record before a group's
+offset. klamm copies whole batches and knows more: each offset sync also records at which source offset its run began.
+This is stored in a record header, which MirrorMaker ignores. Key and value are as MirrorMaker writes them.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _INT64_BYTES: Final = 8
 
 
 class RunSync(NamedTuple):
-    """An offset sync, and since which source offset everything was copied without a gap."""
+    """Offset sync with the first source offset of its run."""
 
     pair: SyncPair
     first_upstream: int
-    """Of the run that ends with ``pair``; -1: not known."""
+    """First source offset of the run that ends with ``pair``. -1: unknown."""
 
     @property
     def first_downstream(self) -> int:
-        """The target offset of the run's first record."""
+        """Target offset of the first record of the run."""
         return self.pair.downstream - (self.pair.upstream - self.first_upstream)
 
     def before(self, upstream: int) -> RunSync:
-        """Return what of the run stands before a source offset, which is after its first one."""
+        """Return the part of the run before a source offset. The offset must be after the run's first one."""
         last = min(self.pair.upstream, upstream - 1)
         return RunSync(SyncPair(last, self.pair.downstream - (self.pair.upstream - last)), self.first_upstream)
 
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """Return the headers of the sync's record."""
+        """Return the record headers of the sync."""
         if self.first_upstream < 0:
             return ()
         return ((RUN_HEADER, self.first_upstream.to_bytes(_INT64_BYTES, signed=True)),)
 
     @classmethod
     def of(cls, pair: SyncPair, headers: tuple[tuple[str, bytes | None], ...]) -> RunSync:
-        """Read the headers of a record; one that MirrorMaker wrote has none."""
+        """Return the sync with the run in the record headers. Records written by MirrorMaker have no such header."""
         for name, value in headers:
             if name == RUN_HEADER and value is not None and len(value) == _INT64_BYTES:
                 first = int.from_bytes(value, signed=True)
@@ -56,7 +56,7 @@ class RunSync(NamedTuple):
 
 
 class RunTracker:
-    """Follows the acknowledged batches of one partition."""
+    """Tracker of the runs in the acknowledged batches of one partition."""
 
     __slots__ = ("_ended", "_first_upstream", "_last")
 
@@ -66,7 +66,12 @@ class RunTracker:
         self._ended: deque[RunSync] = deque(maxlen=_ENDED_KEPT)
 
     def extend(self, first: SyncPair, count: int) -> None:
-        """Take a batch of records without gaps."""
+        """Add a batch without offset gaps to the current run, or start a new run with it.
+
+        Args:
+            first: Offsets of its first record.
+            count: Number of records.
+        """
         last = self._last
         follows = last is not None and (first.upstream, first.downstream) == (last.upstream + 1, last.downstream + 1)
         if not follows:
@@ -75,34 +80,34 @@ class RunTracker:
         self._last = SyncPair(first.upstream + count - 1, first.downstream + count - 1)
 
     def end(self) -> None:
-        """End the run: what follows is not known record by record."""
+        """End the current run. The offsets of the following records are not known one by one."""
         if self._last is not None:
             self._ended.append(RunSync(self._last, self._first_upstream))
         self._last = None
         self._first_upstream = -1
 
     def sync(self, pair: SyncPair) -> RunSync:
-        """Return a pair of the present run with what is known of it."""
+        """Return a pair as a sync, with the start of the current run if the pair is inside it."""
         inside = self._last is not None and self._first_upstream <= pair.upstream <= self._last.upstream
         return RunSync(pair, self._first_upstream if inside else -1)
 
     def take_ended(self) -> Iterator[RunSync]:
-        """Yield the runs that ended since the last time, the newest of them only where there are many."""
+        """Yield the runs that ended since the last call, at most the newest 16."""
         while self._ended:
             yield self._ended.popleft()
 
 
 class Translation(NamedTuple):
-    """Where a group would stand on the target."""
+    """Translation of a group's offset to the target."""
 
     downstream: int
-    """Offset of the next record to read; never beyond the one that the group would read next on the source."""
+    """Target offset of the next record to read. Never after the record that the group would read next on the source."""
     again_at_most: int
-    """So many records may be read a second time; 0: the translation is exact."""
+    """Most records that are read a second time. 0: the translation is exact."""
 
 
 class PartitionTranslation:
-    """What offset syncs tell of one partition."""
+    """Offset translation of one partition, built from its offset syncs."""
 
     __slots__ = ("_history", "_newest", "_runs")
 
@@ -116,10 +121,10 @@ class PartitionTranslation:
         self._keep_run(first)
 
     def add(self, sync: RunSync) -> None:
-        """Take a newer sync.
+        """Add a newer sync.
 
-        One that goes back on the target forgets all others: the topic there was emptied or made anew. So does one that
-        goes back on the source, but for the runs before it: a mirror that was killed copies some records again.
+        If the target offset went back, all other syncs are removed: the remote topic was emptied or recreated. If the
+        source offset went back, only runs before it are kept: a mirror that was killed copies some records again.
         """
         if sync.pair.downstream < self._newest.downstream:
             self._begin(sync)
@@ -137,11 +142,11 @@ class PartitionTranslation:
         if sync.first_upstream < 0:
             return
         if self._runs and self._runs[-1].first_upstream == sync.first_upstream:
-            self._runs.pop()  # the same run, longer now
+            self._runs.pop()  # the same run, extended
         self._runs.append(sync)
 
     def translate(self, upstream: int) -> Translation | None:
-        """Translate a group's offset on the source; None when it is too far back."""
+        """Translate a group's source offset. None: it is older than all syncs."""
         for run in reversed(self._runs):
             if run.first_upstream <= upstream <= run.pair.upstream + 1:
                 return Translation(run.first_downstream + upstream - run.first_upstream, 0)

@@ -1,4 +1,4 @@
-"""Moving a group for good: its offsets on the target, translated one last time once it is idle on the source."""
+"""Cutover of a consumer group: a last translation of its offsets to the target while it is idle on the source."""
 
 from __future__ import annotations
 
@@ -23,62 +23,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutoverRow:
-    """One offset of the group."""
+    """Cutover of one offset of the group."""
 
     topic: str
-    """On the source, as ``partition``."""
+    """Topic on the source; ``partition`` is its partition."""
     partition: int
     remote_topic: str
     source_offset: int
     target_offset: int | None
-    """Where it goes on; None: it can not be said."""
+    """Offset at which the group resumes on the target. None: unknown."""
     lag: int | None
-    """Records of the source that the group has not read; None: not known."""
+    """Number of source records that the group has not read. None: unknown."""
     again_at_most: int
-    """So many records it may read again on the target."""
+    """Most records that the group reads again on the target."""
     reason: str = ""
-    """Why it can not be moved; empty: it can."""
+    """Reason why the offset cannot be translated. Empty: it can."""
     note: str = ""
-    """What else is worth knowing."""
+    """Additional remark for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutover:
-    """What would happen, or did."""
+    """Plan or result of a cutover."""
 
     flow: str
     group: str
     rows: tuple[CutoverRow, ...]
     problems: tuple[str, ...]
-    """Why the group as a whole can not be moved now."""
+    """Reasons why the group as a whole cannot be moved now."""
     is_done: bool = False
-    """The target has the offsets."""
+    """Whether the offsets are committed on the target."""
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether nothing stands in the way."""
+        """Whether the group and all of its offsets can be moved."""
         return not self.problems and not any(row.reason for row in self.rows)
 
 
 class _Look(NamedTuple):
-    """What is so at one moment."""
+    """State of the group at one moment."""
 
     offsets: Mapping[Partition, Committed]
     problems: tuple[str, ...]
 
 
 def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool) -> Cutover:
-    """Translate a group's offsets and, unless it is a dry run, give them to the group on the target.
+    """Translate a group's offsets and, unless it is a dry run, commit them for the group on the target.
 
-    Nothing is written when one offset can not be translated, when the group has members on either side, or when its
-    offsets move meanwhile. A group that is further on the target already stays there.
+    Nothing is committed if an offset cannot be translated, if the group has members on either side, or if its offsets
+    change meanwhile. An offset that is already further on the target stays there.
 
     Raises:
-        ClusterAwayError, ConnectionLostError: a cluster is away; nothing was written.
-        AdminRefusedError: the source may not be asked.
+        ClusterAwayError, ConnectionLostError: A cluster is unavailable. Nothing was committed.
+        AdminRefusedError: The source denied listing the offsets, or the target denied listing its own.
     """
     before = _look(flow, group, sides)
-    # Without offset syncs each offset says that nothing of it was mirrored.
+    # Without offset syncs, each row reports that nothing was mirrored yet.
     with contextlib.suppress(TopicGoneError):
         sides.syncs.refresh()
     remote = sorted({(remote_topic_of(flow, topic), at) for topic, at in before.offsets})
@@ -89,7 +89,7 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
         return plan
     after = _look(flow, group, sides)
     if after != before:
-        moved = ("its offsets or members changed while this was looked at: try again",)
+        moved = ("its offsets or members changed meanwhile: try again",)
         return replace(plan, problems=after.problems or moved)
     return _write(plan, flow, sides.target, [each.checkpoint for each in translated if each.checkpoint is not None])
 

@@ -1,4 +1,4 @@
-"""Writes offset syncs while partitions are copied: which source offset became which target offset."""
+"""Writer of offset syncs, which pair source offsets with target offsets, during the copying."""
 
 from __future__ import annotations
 
@@ -27,24 +27,29 @@ logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
 _MANY_DUE: Final = 500
-"""So many syncs are written at once; more only where they can not be written as fast as they become due."""
+"""Number of due syncs that triggers a write before the interval has passed."""
 _MOST_PER_PARTITION: Final = 1_000
-"""Beyond that the syncs of a partition are thinned out, oldest and newest stay."""
+"""Most syncs kept per partition while they cannot be written. Beyond it every second one is dropped; the oldest and the
+newest stay.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncSettings:
-    """Where offset syncs go, and how far apart they may be. Travels to Spark's tasks."""
+    """Topic of the offset syncs and the distance between them. Serialized to Spark's tasks."""
 
     topic: str
     connection: ConnectionSettings
-    """To the cluster that holds the topic: the source, unless the file says target."""
+    """Connection to the cluster with the topic: the source, unless ``offset-syncs.topic.location=target``."""
     lag_max: int
-    """``offset.lag.max``."""
+    """Most target offsets between two syncs (``offset.lag.max``)."""
 
 
 class SyncWriter:
-    """The offset syncs of one copier. Confined to its thread, but for ``send``, which blocks and may run beside."""
+    """Offset syncs of one copier.
+
+    Confined to the copier's thread, except ``send``: it blocks, and runs in the writer thread at the same time.
+    """
 
     def __init__(self, settings: SyncSettings, pool: BufferPool, *, flow: str) -> None:
         self._settings = settings
@@ -54,14 +59,20 @@ class SyncWriter:
         self._runs: dict[tuple[str, int], RunTracker] = {}
         self._due: dict[tuple[str, int], list[RunSync]] = {}
         self._taken: dict[tuple[str, int], list[RunSync]] = {}
-        """What is being written."""
+        """Syncs that are being written."""
         self._due_count = 0
         self._logged = LoggedReasons()
 
     def acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
-        """Take a batch that the target has at ``base_offset`` (-1: it does not say)."""
+        """Record an acknowledged batch.
+
+        Args:
+            partition_id: Partition of the batch.
+            outgoing: Acknowledged batch.
+            base_offset: Target offset of its first record. -1: the target did not return it.
+        """
         if base_offset < 0 or outgoing.last_offset < 0:
-            return  # the next batch does not follow its predecessor then, which makes it due
+            return  # the next batch does not follow its predecessor then, which makes a sync due
         key = (partition_id.topic, partition_id.partition)
         rule = self._rules.get(key)
         if rule is None:
@@ -78,7 +89,8 @@ class SyncWriter:
             if len(outgoing.offsets) == count:
                 pairs = [SyncPair(upstream, base_offset + at) for at, upstream in enumerate(outgoing.offsets)]
             else:
-                # What was left out is not known record by record; the last one is at most here.
+                # The offsets of single records are unknown, because some were left out. This is an upper bound for the
+                # last one.
                 pairs = [SyncPair(outgoing.last_offset, base_offset + count - 1)]
             due = [pair for pair in pairs if rule.note(pair)]
         if due:
@@ -96,11 +108,11 @@ class SyncWriter:
 
     @property
     def is_full(self) -> bool:
-        """Return whether so many syncs are due that they should be written before the interval is over."""
+        """Return whether enough syncs are due to write them before the interval has passed."""
         return self._due_count >= _MANY_DUE and not self._logged.has_any
 
     def take(self) -> list[Record]:
-        """Return the records of what is due and of what waits, to be sent; ``settle`` follows."""
+        """Return the records of all due and waiting syncs. Call ``send`` with them, then ``settle``."""
         for key, rule in self._rules.items():
             if (pair := rule.flush()) is not None:
                 self._keep(key, [pair])
@@ -117,15 +129,19 @@ class SyncWriter:
         return records
 
     def send(self, records: Sequence[Record]) -> None:
-        """Write records that were taken; blocks.
+        """Write the records that ``take`` returned. Blocks.
 
         Raises:
-            ConnectionLostError: they can not be written now; so do ``ApiMissingError`` and ``ProtocolError`` tell.
+            ConnectionLostError, ApiMissingError, ProtocolError: They cannot be written now.
         """
         write_records(self._cluster, self._settings.topic, {0: records}, timeout_s=_TIMEOUT_S)
 
     def settle(self, error: Exception | None) -> None:
-        """Hear what became of what was taken; what could not be written is tried again, with newer pairs."""
+        """Record the result of ``send``. Syncs that were not written are kept for the next attempt.
+
+        Args:
+            error: Error of ``send``. None: the syncs are written.
+        """
         taken, self._taken = self._taken, {}
         if error is None:
             if taken:
@@ -143,6 +159,6 @@ class SyncWriter:
 
 
 def _thin_out(due: list[RunSync]) -> None:
-    """Leave out every second sync of a list that is too long, but for the first and the last one."""
+    """Drop every second sync of a list that is too long, except the first and the last one."""
     if len(due) > _MOST_PER_PARTITION:
         del due[1:-1:2]

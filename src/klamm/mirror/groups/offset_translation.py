@@ -1,4 +1,4 @@
-"""When offset syncs are written, and how offsets of groups are translated by them (MirrorMaker 2's rules). No I/O."""
+"""Rules of MirrorMaker 2 for when offset syncs are written and how group offsets are translated with them. No I/O."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ UNTRANSLATABLE: Final = -1
 
 
 class SyncPair(NamedTuple):
-    """A source offset and the target offset of the same record."""
+    """Source offset and target offset of the same record."""
 
     upstream: int
     downstream: int
 
 
 class SyncRule:
-    """Decides for one partition which acknowledged records get an offset sync (Kafka's ``PartitionState``)."""
+    """Rule that decides which acknowledged records of a partition get an offset sync (Kafka's ``PartitionState``)."""
 
     __slots__ = ("_last_sync_downstream", "_previous", "_waiting", "lag_max")
 
     def __init__(self, lag_max: int) -> None:
         self.lag_max = lag_max
-        """``offset.lag.max``."""
+        """Most target offsets between two syncs (``offset.lag.max``)."""
         self._previous: SyncPair | None = None
         self._last_sync_downstream = -1
         self._waiting: SyncPair | None = None
 
     def note(self, pair: SyncPair) -> bool:
-        """Take an acknowledged record; returns whether its pair is to be written now.
+        """Record an acknowledged record. Return whether its sync is due now.
 
-        It is for the first record of a run, when the last sync is ``lag_max`` target offsets back, when records of
-        the source were left out, or when the target goes back. Otherwise the pair waits for the next flush.
+        A sync is due for the first record, when the last sync is ``lag_max`` target offsets back, when source records
+        were left out before it, and when the target offset went back. Otherwise the pair waits for the next ``flush``.
         """
         before = self._previous
         due = (
@@ -50,13 +50,13 @@ class SyncRule:
         return due
 
     def note_batch(self, first: SyncPair, count: int) -> list[SyncPair]:
-        """Take a batch of records without gaps; returns the pairs that are to be written now, in order.
+        """Record a batch without offset gaps. Return the pairs whose syncs are due now, in order.
 
-        They are those that MirrorMaker finds by taking the records one by one: ``OffsetSyncStore`` translates as finely
-        as the syncs are apart, so none of them may be left out.
+        The result is the same as MirrorMaker's, which checks each record. None may be left out: the precision of
+        ``OffsetSyncStore`` depends on the distance between the syncs.
         """
         found = [first] if self.note(first) else []
-        # Nothing but the distance can make a record inside a batch due.
+        # Inside a batch, only the distance from the last sync can make a sync due.
         end = first.downstream + count
         due = max(self._last_sync_downstream + 1 + self.lag_max, first.downstream + 1)
         for downstream in range(due, end, self.lag_max + 1):
@@ -67,7 +67,7 @@ class SyncRule:
         return found
 
     def flush(self) -> SyncPair | None:
-        """Return the pair that waits, None when there is none."""
+        """Return the waiting pair and count it as written. None: no pair waits."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._last_sync_downstream = waiting.downstream
@@ -75,9 +75,9 @@ class SyncRule:
 
 
 class SyncHistory:
-    """The syncs of one partition: dense near the newest, sparse far back (Kafka's ``OffsetSyncStore``).
+    """Offset syncs of one partition, dense near the newest and sparse further back (Kafka's ``OffsetSyncStore``).
 
-    For slots i < j that hold different syncs:
+    Invariants for slots i < j that hold different syncs:
     ``up[i] <= up[j] + 2**j - 2**i`` and ``up[i] >= up[j] + 2**max(i - 2, 0)``.
     """
 
@@ -87,11 +87,11 @@ class SyncHistory:
         self._slots = [first] * MAX_SYNCS
 
     def __iter__(self) -> Iterator[SyncPair]:
-        """Yield all slots, the newest sync first."""
+        """Yield the syncs of all slots, newest first."""
         return iter(self._slots)
 
     def add(self, sync: SyncPair) -> None:
-        """Take a newer sync; one that goes back on the source forgets all others."""
+        """Add a newer sync. If its source offset went back, all others are removed."""
         slots = self._slots
         if sync == slots[0]:
             return
@@ -103,17 +103,18 @@ class SyncHistory:
         at = 0
         for slot in range(1, MAX_SYNCS):
             if _near(slots[slot - 1], slots[slot], slot - 1, slot):
-                return  # what is kept from here on is as it should be
+                return  # all later slots keep the invariants
             carried, at = self._moving_down(old, carried, at, slot)
             slots[slot] = carried
 
     def _moving_down(self, old: tuple[SyncPair, ...], carried: SyncPair, at: int, slot: int) -> tuple[SyncPair, int]:
-        """Choose what takes the place of a sync that is too old for its slot.
+        """Choose the sync for a slot whose current sync is too old.
 
-        An older sync that keeps all bounds is better than repeating ``carried``: more different ones are kept.
+        An older sync that keeps all invariants is preferred to another copy of ``carried``, so that more different
+        syncs are kept.
 
         Returns:
-            The sync for the slot, and from where in ``old`` to look for the next slot.
+            The sync for the slot, and the index in ``old`` at which the search for the next slot starts.
         """
         before = self._slots[slot - 1]
         while at < slot:
@@ -124,7 +125,8 @@ class SyncHistory:
             chosen = fits and (last or _apart(candidate, self._slots[slot + 1], slot))
             if chosen:
                 carried = candidate
-            # What is too close here is too close in every later slot, and equal ones need no second look.
+            # A sync that is too close for this slot is too close for all later slots, and duplicates need no second
+            # check.
             useless = not apart or candidate == old[at + 1]
             at += chosen or useless
             if not useless:
@@ -132,9 +134,9 @@ class SyncHistory:
         return carried, at
 
     def translate(self, upstream: int) -> int:
-        """Return the target offset for a group's offset on the source, ``UNTRANSLATABLE`` below the oldest sync.
+        """Return the target offset for a group's source offset. ``UNTRANSLATABLE`` below the oldest sync.
 
-        A group that stands behind a sync's record gets the offset right after it: never more than it has read.
+        A group beyond the record of a sync gets the target offset right after that record, so it never skips records.
         """
         for sync in self._slots:
             if sync.upstream <= upstream:
@@ -143,10 +145,10 @@ class SyncHistory:
 
 
 def _near(newer: SyncPair, older: SyncPair, slot: int, later_slot: int) -> bool:
-    """Tell whether ``older`` is recent enough for ``later_slot`` when ``newer`` stands in ``slot``."""
+    """Return whether ``older`` is recent enough for ``later_slot`` when ``slot`` holds ``newer``."""
     return newer == older or newer.upstream <= older.upstream + (1 << later_slot) - (1 << slot)
 
 
 def _apart(newer: SyncPair, older: SyncPair, slot: int) -> bool:
-    """Tell whether two syncs are far enough from each other for ``newer`` to stand in ``slot``."""
+    """Return whether two syncs are far enough apart for ``slot`` to hold ``newer``."""
     return newer == older or newer.upstream >= older.upstream + (1 << max(slot - 2, 0))

@@ -1,4 +1,4 @@
-"""What becomes of a group's offsets: pure functions from what is known to checkpoints and commits."""
+"""Pure functions that turn committed offsets and offset syncs into checkpoints and target commits."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 
 
 class Translator(Protocol):
-    """What is known of the offsets on both sides."""
+    """Offset translation of a flow."""
 
     def knows(self, topic: str, partition: int) -> bool:
-        """Tell whether anything is known of a partition of the source."""
+        """Return whether a source partition has an offset sync."""
         ...
 
     def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
-        """Return where the record of a source offset is on the target; None: it can not be said."""
+        """Return the translation of a source offset. None: it is older than all syncs."""
         ...
 
 
 class Translated(NamedTuple):
-    """One offset of a group."""
+    """Translation of one offset of a group."""
 
     topic: str
     partition: int
     checkpoint: Checkpoint | None
-    """None: there is a reason."""
+    """Checkpoint for the offset. None: it cannot be translated, see ``reason``."""
     again_at_most: int
     reason: str
 
 
 def remote_topic_of(flow: FlowSettings, topic: str) -> str:
-    """Return what a topic of the source is called on the target: its old name, when it came from there."""
+    """Return the name of a source topic on the target: its original name if it was mirrored from there."""
     if flow.policy.topic_source(topic) == flow.target.alias:
         return original_topic(flow.policy, topic)
     return flow.remote_topic(topic)
 
 
 def accepted(flow: FlowSettings, offsets: Mapping[Partition, Committed]) -> dict[Partition, Committed]:
-    """Return the offsets on topics that the topic filter accepts; one below 0 stands for none."""
+    """Return the offsets on topics that the topic filter accepts. Negative offsets mean no offset and are left out."""
     wanted = flow.selection.topic_filter.should_replicate_topic
     return {where: found for where, found in offsets.items() if found.offset >= 0 and wanted(where[0])}
 
@@ -62,11 +62,11 @@ def translate_group(
     """Translate the offsets of a group.
 
     Args:
-        flow: whose names and filters count.
-        group: its id.
-        offsets: on topics that the filter accepts.
-        translator: what the offset syncs say.
-        ends: log end offsets of the target's partitions; one that does not exist or has no leader is missing.
+        flow: Flow with the naming policy and the filters.
+        group: Group id.
+        offsets: Committed offsets on topics that the topic filter accepts.
+        translator: Offset syncs of the flow.
+        ends: Log end offsets of the target partitions. Partitions that do not exist or have no leader are missing.
     """
     return [
         _translate(flow, group, where, found, translator=translator, ends=ends)
@@ -90,7 +90,7 @@ def _translate(
         return Translated(topic, partition, None, 0, reason)
 
     if not translator.knows(topic, partition):
-        return without(f"nothing of {topic}-{partition} was mirrored yet, as far as the offset syncs tell")
+        return without(f"nothing of {topic}-{partition} was mirrored yet, according to the offset syncs")
     translation = translator.translate(topic, partition, found.offset)
     if translation is None:
         return without(f"offset {found.offset} is older than every offset sync of {topic}-{partition}")
@@ -100,7 +100,7 @@ def _translate(
     if translation.downstream > end:
         return without(
             f"offset {found.offset} would be {translation.downstream}, beyond the end {end} of "
-            f"{remote[0]}-{partition}: was it made anew?"
+            f"{remote[0]}-{partition}: was the topic recreated?"
         )
     checkpoint = Checkpoint(
         group=group,
@@ -114,9 +114,9 @@ def _translate(
 
 
 def is_more_recent(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:
-    """Tell whether a checkpoint is to be written (Kafka's ``MirrorCheckpointTask.checkpointIsMoreRecent``).
+    """Return whether to write a checkpoint (Kafka's ``MirrorCheckpointTask.checkpointIsMoreRecent``).
 
-    It is when it is the first, when the group went back on the source, or when it goes forward on the target.
+    True for the first checkpoint, if the group went back on the source, or if it goes forward on the target.
     """
     return (
         last is None
@@ -128,11 +128,11 @@ def is_more_recent(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:
 def offsets_to_commit(
     checkpoints: Iterable[Checkpoint], current: Mapping[Partition, Committed]
 ) -> dict[Partition, Committed]:
-    """Return what a group of the target is given: only forwards, never below what it has.
+    """Return the offsets to commit for a group on the target. They only move forward.
 
     Args:
-        checkpoints: the newest of each partition.
-        current: what the group has on the target; one below 0 is overwritten.
+        checkpoints: Newest checkpoint of each partition.
+        current: Committed offsets of the group on the target. Negative ones are overwritten.
     """
     out = {}
     for checkpoint in checkpoints:

@@ -1,4 +1,4 @@
-"""From a flow's settings to its running loop of groups."""
+"""Construction of a flow's group control loop from its settings."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothSides:
-    """What is needed of both clusters to translate a group's offsets."""
+    """Connections to both clusters that a cutover needs."""
 
     source: GroupAdmin
     target: GroupAdmin
     syncs: SyncStore
     source_ends: Ends
-    """Returns log end offsets; partitions that do not exist or have no leader are missing."""
+    """Returns log end offsets. Partitions that do not exist or have no leader are missing."""
     target_ends: Ends
 
 
 def translate_groups(flow: FlowSettings, status: GroupStatus, stop: threading.Event) -> None:
-    """Translate the offsets of a flow's groups until ``stop``; blocks.
+    """Run the group control loop of a flow until ``stop`` is set. Blocks.
 
-    Does nothing where the file does not want it.
+    Returns at once if the flow has ``emit.checkpoints.enabled=false``.
     """
     if flow.groups is None:
         return
     try:
         with group_control(flow, status) as control:
             control.run(stop)
-    except Exception:  # a thread never dies silently
-        logger.exception("%s: offsets of groups are not translated any more", flow.name)
+    except Exception:  # log every error before the thread ends
+        logger.exception("%s: offsets of groups are no longer translated, because of an unexpected error", flow.name)
 
 
 @contextlib.contextmanager
 def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupControl]:
-    """Open a loop's connections for as long as the context lasts; ``turn`` may be called by hand.
+    """Open the connections of a group control loop for the duration of the context. ``turn`` may be called directly.
 
     Raises:
-        SettingsError: a client property that can not be honoured, or the flow does nothing about groups.
+        SettingsError: A client property is not supported, or checkpoints are disabled for the flow.
     """
     if flow.groups is None:
         raise SettingsError(f"{flow.name}: emit.checkpoints.enabled=false: no offsets of groups are translated")
@@ -80,11 +80,11 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
 
 @contextlib.contextmanager
 def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
-    """Open connections to both clusters for as long as the context lasts.
+    """Open connections to both clusters for the duration of the context.
 
     Raises:
-        SettingsError: a client property that can not be honoured, or there are no offset syncs.
-        ClusterAwayError: nobody listens on one side.
+        SettingsError: A client property is not supported, or offset syncs are disabled for the flow.
+        ClusterAwayError: A cluster is unavailable.
     """
     with contextlib.ExitStack() as stack:
         source, target = _admin(stack, flow, "source"), _admin(stack, flow, "target")

@@ -1,4 +1,4 @@
-"""Where groups stand on both sides, and why some of their offsets are not on the target; read by displays."""
+"""Status of group offsets on both clusters, with the reasons why some are not on the target. For status displays."""
 
 from __future__ import annotations
 
@@ -14,53 +14,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredGroupOffset:
-    """A group's offset of one partition, at one moment."""
+    """Status of a group's offset of one partition."""
 
     group: str
     topic: str
-    """On the source, as ``partition``."""
+    """Topic on the source; ``partition`` is its partition."""
     partition: int
     remote_topic: str
     source_offset: int
-    """What the group committed on the source."""
+    """Offset that the group committed on the source."""
     target_offset: int | None
-    """What its newest checkpoint says; None: there is none."""
+    """Target offset of its newest checkpoint. None: it has no checkpoint."""
     again_at_most: int
-    """So many records a consumer would read again on the target; 0: the translation is exact."""
+    """Most records that a consumer reads again on the target. 0: the translation is exact."""
     reason: str = ""
-    """Why there is no newer checkpoint; empty: the checkpoint is up to date."""
+    """Reason why there is no newer checkpoint. Empty: the checkpoint is up to date."""
     committed: int | None = None
-    """What the group has on the target, as far as it was looked at; None: nothing, or not looked at."""
+    """Last known committed offset of the group on the target. None: it has none, or it was not requested yet."""
     sync_reason: str = ""
-    """Why the group on the target was not given ``target_offset``; empty: it was, or has it, or nobody asked for it."""
+    """Reason why ``target_offset`` was not committed on the target. Empty: it was, or it is not requested."""
     checkpoint_latency_ms: Ages | None = None
-    """From asking for the group's offset to the checkpoint's acknowledgement, of late; None: none was written."""
+    """Recent times in milliseconds from the OffsetFetch of the group to the acknowledgement of its checkpoint. None: no
+    checkpoint was written.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowGroups:
-    """The groups of one flow."""
+    """Status of the groups of one flow."""
 
     offsets: tuple[MirroredGroupOffset, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
-    """Groups of the source without any checkpoint, and why."""
+    """Source groups without any checkpoint, each with the reason."""
     problem: str = ""
-    """Why nothing can be done now; empty: all is well."""
+    """Reason why offsets cannot be translated now. Empty: they can."""
 
 
 class GroupStatus:
-    """The groups of all flows. Thread-safe."""
+    """Status of the groups of all flows. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flows: dict[str, FlowGroups] = {}
 
     def set(self, flow: str, groups: FlowGroups) -> None:
-        """Say where a flow's groups stand."""
+        """Replace the status of a flow's groups."""
         with self._lock:
             self._flows[flow] = groups
 
     def snapshot(self) -> Mapping[str, FlowGroups]:
-        """Return where the groups stand, by flow; flows that do nothing about groups are missing."""
+        """Return the status of the groups by flow. Flows that do not translate group offsets are missing."""
         with self._lock:
             return dict(self._flows)

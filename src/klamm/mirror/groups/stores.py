@@ -1,4 +1,4 @@
-"""What the topics of offset syncs and of checkpoints hold, read to their ends."""
+"""Contents of the offset-syncs topic and of the checkpoints topic."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ logger = logging.getLogger(__name__)
 
 
 class InternalTopicReader(Protocol):
-    """Reads a topic of the mirror's own."""
+    """Reader of internal topics."""
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
-        """Read partition 0 to its present end; returns the records and the offset to go on with.
+        """Read partition 0 to its current end. Return the records and the next offset.
 
         Raises:
-            TopicGoneError: the topic does not exist, or was made anew.
-            ConnectionLostError: not all of it can be read now.
+            TopicGoneError: The topic does not exist or was recreated.
+            ConnectionLostError: The topic cannot be read to its end now.
         """
         ...
 
 
 class TopicWriter(Protocol):
-    """Writes to a topic of the mirror's own."""
+    """Writer to internal topics."""
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
         """Write records to partition 0 and wait until they are acknowledged.
 
         Raises:
-            ConnectionLostError: not all were.
+            ConnectionLostError: Not all were acknowledged.
         """
         ...
 
 
 class SyncStore:
-    """The offset syncs of one flow. Thread-confined."""
+    """Offset syncs of one flow. Confined to one thread."""
 
     def __init__(self, reader: InternalTopicReader, topic: str) -> None:
         self._reader = reader
@@ -54,15 +54,15 @@ class SyncStore:
         self._partitions: dict[tuple[str, int], PartitionTranslation] = {}
 
     def refresh(self, *, newest_only: bool = False) -> None:
-        """Read what is new.
+        """Read the new records of the topic.
 
         Args:
-            newest_only: of each partition only the newest sync counts: it is not known how far checkpoints already
-                were, and an older one might lead back.
+            newest_only: Whether only the newest sync of each partition counts. Needed if the earlier checkpoints are
+                unknown: an older sync might translate to an offset before them.
 
         Raises:
-            TopicGoneError: the topic does not exist; or it was made anew, then the next time reads all of it.
-            ConnectionLostError: not all of it can be read now; nothing of it counts yet.
+            TopicGoneError: The topic does not exist or was recreated. In the second case the next call reads all of it.
+            ConnectionLostError: The topic cannot be read to its end now. Nothing was added.
         """
         try:
             records, next_offset = self._reader.read(self._topic, self._next_offset)
@@ -89,17 +89,17 @@ class SyncStore:
             known.add(run)
 
     def knows(self, topic: str, partition: int) -> bool:
-        """Tell whether there is a sync of a partition."""
+        """Return whether a partition has an offset sync."""
         return (topic, partition) in self._partitions
 
     def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
-        """Return where the record of a source offset is on the target; None: it can not be said."""
+        """Return the translation of a source offset. None: the partition has no sync that is old enough."""
         known = self._partitions.get((topic, partition))
         return None if known is None else known.translate(upstream)
 
 
 class CheckpointStore:
-    """The newest checkpoint of each group and partition. Thread-confined."""
+    """Newest checkpoint of each group and partition. Confined to one thread."""
 
     def __init__(
         self,
@@ -114,19 +114,19 @@ class CheckpointStore:
         self._topic = topic
         self._wanted = wanted
         self._newest: dict[str, dict[tuple[str, int], Checkpoint]] = {}
-        """By group; by topic and partition of the target."""
+        """Newest checkpoints by group, then by remote topic and partition number."""
 
     def load(self) -> None:
-        """Read what was written before.
+        """Read the existing checkpoints.
 
         Raises:
-            TopicGoneError: the topic does not exist, or may not be read: nothing is known of it.
-            ConnectionLostError: not all of it can be read now.
+            TopicGoneError: The topic does not exist or the principal may not read it.
+            ConnectionLostError: The topic cannot be read to its end now.
         """
         records, _ = self._reader.read(self._topic, 0)
         for record in records:
             if record.key is not None and record.value is None:
-                continue  # a tombstone: somebody cleans up
+                continue  # a tombstone, written by a cleanup
             try:
                 self._keep(Checkpoint.parse(record.key or b"", record.value or b""))
             except FormatError as error:
@@ -137,7 +137,7 @@ class CheckpointStore:
             self._newest.setdefault(checkpoint.group, {})[checkpoint.topic, checkpoint.partition] = checkpoint
 
     def newest(self, group: str, topic: str, partition: int) -> Checkpoint | None:
-        """Return the newest checkpoint of a group and a partition of the target."""
+        """Return the newest checkpoint of a group and a target partition."""
         return self._newest.get(group, {}).get((topic, partition))
 
     def of_group(self, group: str) -> list[Checkpoint]:
@@ -145,10 +145,10 @@ class CheckpointStore:
         return list(self._newest.get(group, {}).values())
 
     def write(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> None:
-        """Write checkpoints; they count when the target has them.
+        """Write checkpoints. They become the newest ones once they are acknowledged.
 
         Raises:
-            ConnectionLostError: not all were acknowledged.
+            ConnectionLostError: Not all were acknowledged.
         """
         if not checkpoints:
             return

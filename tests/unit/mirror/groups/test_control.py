@@ -269,7 +269,7 @@ def test_a_reason_is_told_once_and_again_when_it_changes(caplog: pytest.LogCaptu
         run.turn()
     told = [record.getMessage() for record in caplog.records if "no checkpoint" in record.getMessage()]
     assert [each.removeprefix("A->B: group g: no checkpoint: ") for each in told] == [
-        "nothing of orders-0 was mirrored yet, as far as the offset syncs tell (orders-0)",
+        "nothing of orders-0 was mirrored yet, according to the offset syncs (orders-0)",
         "offset 500 is older than every offset sync of orders-0 (orders-0)",
     ]
     assert run.topics.checkpoints() == [("g", 500, 500)]

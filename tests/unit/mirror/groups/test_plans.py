@@ -69,8 +69,8 @@ def test_every_offset_without_a_checkpoint_says_why() -> None:
     assert [each.checkpoint for each in found] == [None] * 3
     assert [each.reason for each in found] == [
         "offset 9 is older than every offset sync of orders-0",
-        "nothing of orders-1 was mirrored yet, as far as the offset syncs tell",
-        "offset 50 would be 40, beyond the end 39 of A.users-0: was it made anew?",
+        "nothing of orders-1 was mirrored yet, according to the offset syncs",
+        "offset 50 would be 40, beyond the end 39 of A.users-0: was the topic recreated?",
     ]
     (missing,) = translate_group(FLOW, "g", {("users", 0): Committed(50)}, knowledge, {})
     assert missing.reason == "A.users-0 does not exist on cluster B, or has no leader"

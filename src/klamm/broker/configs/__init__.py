@@ -1,1 +1,1 @@
-"""What the configs of topics, brokers, groups, loggers and client metrics are, and how they change."""
+"""Configs of topics, brokers, groups, loggers and client metrics, and client quotas: current values and changes."""

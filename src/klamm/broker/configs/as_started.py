@@ -1,4 +1,4 @@
-"""What each broker was started with, told as the configs that say so in Kafka's properties file."""
+"""Command line settings of each broker, expressed as the configs of Kafka's properties file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from klamm.broker.settings import BrokerSettings
 
 _ROLES: Final = "broker,controller"
-"""Every broker id decides about metadata too: there is one process."""
+"""Value of ``process.roles``. Every broker id is a controller as well, because there is one process."""
 
 
 def as_started(settings: BrokerSettings, cluster: ClusterInfo) -> Mapping[int, Mapping[str, str]]:
-    """Return, by broker id, the configs that flags stand for: identity, listeners with their ports, directory."""
+    """Return, by broker id, the configs that the flags stand for: ids, listeners with their ports, data directory."""
     return {node_id: _of_broker(settings, cluster, index) for index, node_id in enumerate(cluster.node_ids)}
 
 
@@ -35,10 +35,12 @@ def _of_broker(settings: BrokerSettings, cluster: ClusterInfo, index: int) -> Ma
     }
     if (rack := settings.racks[index]) is not None:
         found["broker.rack"] = rack
-    told = [f"{listener.name}://{listener.advertise[index]}" for listener in settings.listeners if listener.advertise]
-    return {**found, "advertised.listeners": ",".join(told)} if told else found
+    advertised = [
+        f"{listener.name}://{listener.advertise[index]}" for listener in settings.listeners if listener.advertise
+    ]
+    return {**found, "advertised.listeners": ",".join(advertised)} if advertised else found
 
 
 def _with_port(address: Address, cluster: ClusterInfo, listener: str, index: int) -> Address:
-    """Return where it listens; for a free port, which one it became, as far as clients are told."""
+    """Return the listen address. Port 0 is replaced by the port that was bound, as far as it is advertised."""
     return address if address.port else Address(host=address.host, port=cluster.nodes_at(listener)[index].port)

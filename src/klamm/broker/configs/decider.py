@@ -1,4 +1,4 @@
-"""What a request to change configs leads to, resource by resource: decisions only, nothing is changed here."""
+"""Decisions on config changes, resource by resource. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ LegacyConfigs: TypeAlias = Sequence[tuple[str, str | None]]
 
 
 OPERATIONS_AT_ONCE: Final = 256
-"""What is decided and applied in one turn of the event loop, some milliseconds."""
+"""Number of operations that are decided and applied in one turn of the event loop, which takes some milliseconds."""
 
 
 class LoggerLevels(Protocol):
-    """The loggers whose levels can change."""
+    """Loggers whose levels can be changed."""
 
     def levels(self) -> Mapping[str, str]:
-        """Return the level in force of every logger."""
+        """Return the effective level of every logger."""
         ...
 
     def apply(self, changes: Sequence[ConfigDelta]) -> None:
@@ -54,59 +54,59 @@ class LoggerLevels(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceAlteration:
-    """What a request wants of one resource."""
+    """Requested change of one resource."""
 
     resource_type: int
     resource_name: str
     operations: tuple[AlterOperation, ...] | None
-    """The operations of IncrementalAlterConfigs; None when ``replacement`` counts."""
+    """Operations of IncrementalAlterConfigs; None for the legacy AlterConfigs, which uses ``replacement``."""
     replacement: LegacyConfigs = ()
-    """Everything that the legacy AlterConfigs leaves set."""
+    """All configs of the resource after a legacy AlterConfigs; configs not named are removed."""
 
     @property
     def identity(self) -> tuple[int, str]:
-        """What the resource is compared by."""
+        """Key that is equal for equal resources."""
         return identity_of(self.resource_type, self.resource_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDecision:
-    """What is to change on one resource."""
+    """Decided change of one resource, not yet applied."""
 
     resource_type: ResourceType
     resource_name: str
     changes: tuple[ConfigDelta, ...]
     before: Mapping[str, str] = field(default_factory=dict)
-    """What is set on the resource when this is decided."""
+    """Dynamic configs of the resource at the time of the decision."""
     altered: Mapping[str, str | None] = field(default_factory=dict)
-    """What the request names itself; None for what it removes."""
+    """Configs that the request names; None as value means removal."""
     defaults: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
-    """For a topic the broker's value of every config."""
+    """For a topic, the broker's value of every topic config."""
 
     @property
     def result(self) -> Mapping[str, str]:
-        """Everything that is set on the resource then."""
+        """Dynamic configs of the resource after the change."""
         return apply_changes(self.before, self.changes)
 
 
 class AlterConfigGuard(Protocol):
-    """Who has a say on changes that are right otherwise: a policy."""
+    """Final check of otherwise valid changes: a policy, the TLS settings or the policy settings."""
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return what is held from the decision until it is applied."""
+        """Return the context manager to hold from the decision until the change is applied."""
         ...
 
     async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
-        """Raise a KafkaApiError to refuse; returns whether others were served meanwhile."""
+        """Raise a KafkaApiError to reject a change; return whether other requests were served meanwhile."""
         ...
 
 
 class ConfigDecider:
-    """Decides changes on what is set at the moment.
+    """Decider of config changes, based on the current values.
 
     Args:
-        image: What is set.
-        loggers: The loggers whose levels can change.
+        image: Current values.
+        loggers: Loggers whose levels can be changed.
     """
 
     def __init__(self, image: ConfigImage, loggers: LoggerLevels) -> None:
@@ -114,10 +114,10 @@ class ConfigDecider:
         self._loggers = loggers
 
     def decide(self, alteration: ResourceAlteration, node_id: int) -> ConfigDecision:
-        """Return what an alteration leads to, without doing it.
+        """Decide on an alteration without applying it.
 
         Raises:
-            KafkaApiError: It is refused.
+            KafkaApiError: The alteration is rejected.
         """
         operations, name = alteration.operations, alteration.resource_name
         if alteration.resource_type == ResourceType.BROKER_LOGGER and operations is not None:
@@ -125,7 +125,7 @@ class ConfigDecider:
         try:
             resource_type, name, schema = self._schema(alteration, node_id)
         except KafkaApiError:
-            # What is wrong with the request itself comes first.
+            # Errors of the request itself take precedence over an unknown resource.
             if operations is None:
                 check_configs(alteration.replacement)
             else:
@@ -140,7 +140,7 @@ class ConfigDecider:
             changes += _set_again(current, alteration)
         if resource_type is ResourceType.TOPIC and not self._image.has_topic(name):
             raise UnknownTopicOrPartitionError(f"The topic '{name}' does not exist.")
-        # What a replacement removes by not naming it was never shown to policies, in Kafka neither.
+        # As in Kafka, a policy does not see the configs that a replacement removes by not naming them.
         replaced = {key for key, _ in alteration.replacement}
         altered = {c.name: c.value for c in changes if operations is not None or c.name in replaced}
         return ConfigDecision(
@@ -186,7 +186,7 @@ class ConfigDecider:
 
 
 def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigDelta, ...]:
-    """Return the stores of listeners that are set to what they are: the file is to be read again (KIP-226)."""
+    """Return the stores of listeners that are set to their current value, so their files are reloaded (KIP-226)."""
     named: Iterable[tuple[str, str | None]] = alteration.replacement
     if alteration.operations is not None:
         named = ((o.name, o.value) for o in alteration.operations if o.config_operation == ConfigOperation.SET)
@@ -198,7 +198,7 @@ def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tu
 
 
 def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[ResourceAlteration]]:
-    """Divide a request into what is decided and applied at once."""
+    """Split a request into parts that are each decided and applied in one step."""
     begin = size = 0
     for end, alteration in enumerate(alterations):
         operations = alteration.replacement if alteration.operations is None else alteration.operations

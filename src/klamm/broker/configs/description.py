@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a resource, kind by kind, from what is set at the moment."""
+"""Descriptions of resources for DescribeConfigs, built from the current values."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 def describe_resource(
     image: ConfigImage, levels: Callable[[], Mapping[str, str]], *, resource_type: int, name: str, node_id: int
 ) -> tuple[DescribedConfig, ...]:
-    """Describe everything about a resource as the broker ``node_id`` sees it.
+    """Describe all configs of a resource from the view of the broker ``node_id``.
 
     Args:
-        image: What is set.
-        levels: Returns the level of every logger.
+        image: Current values.
+        levels: Function that returns the level of every logger.
         resource_type: A ResourceType.
-        name: The resource's name.
-        node_id: The broker that was asked.
+        name: Name of the resource.
+        node_id: Broker id that received the request.
 
     Raises:
-        KafkaApiError: There is no such resource.
+        KafkaApiError: The resource does not exist.
     """
     if resource_type == ResourceType.BROKER_LOGGER:
         return _describe_loggers(levels, name, node_id)
@@ -48,7 +48,7 @@ def describe_resource(
 def _describe_topic(image: ConfigImage, name: str, node_id: int) -> tuple[DescribedConfig, ...]:
     check_topic_name(name)
     if not image.has_topic(name):
-        # Kafka answers this one with an empty text.
+        # Kafka uses an empty message here.
         raise UnknownTopicOrPartitionError("")
     return image.topic_describer(node_id).describe(image.current(ResourceType.TOPIC, name))
 

@@ -1,4 +1,4 @@
-"""What is set at the moment, in memory: one mapping per resource, and what follows from it for topics."""
+"""Current configs in memory: one mapping per resource, and the effective configs of topics and groups."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from klamm.configs.values import ConfigValue
 
 CLUSTER_DEFAULT = ""
-"""The name of the broker resource that stands for all brokers."""
+"""Name of the broker resource that holds the cluster-wide default."""
 
 
 class ConfigImage:
-    """Dynamic configs of all resources over the brokers' static ones. Loop-confined; a mapping, once given out, stays.
+    """Dynamic configs of all resources on top of the brokers' static ones. Used on the event loop only.
+
+    A mapping that was returned is never modified; changes replace it.
 
     Args:
-        static: The properties of each broker by its id, with ``node.id`` and ``broker.id``.
+        static: Properties of each broker by its id, including ``node.id`` and ``broker.id``.
     """
 
     def __init__(self, static: Mapping[int, Mapping[str, str]]) -> None:
@@ -50,26 +52,26 @@ class ConfigImage:
         return sorted(self._topics)
 
     def has_topic(self, name: str) -> bool:
-        """Tell whether a topic exists."""
+        """Return whether a topic exists."""
         return name in self._topics
 
     @property
     def values(self) -> Mapping[tuple[int, str], Mapping[str, str]]:
-        """Everything that is set, by type and name of the resource."""
+        """All dynamic configs, by type and name of the resource."""
         return dict(self._values)
 
     def reset(self, topics: Iterable[str], configs: Mapping[tuple[int, str], Mapping[str, str]]) -> None:
-        """Replace everything that is dynamic."""
+        """Replace all topics and dynamic configs."""
         self._topics = set(topics)
         self._values = {resource: MappingProxyType(dict(values)) for resource, values in configs.items()}
         self._forget_broker_views()
 
     def current(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
-        """Return what is set on a resource; nothing for an unknown one."""
+        """Return the dynamic configs of a resource; an empty mapping for an unknown one."""
         return self._values.get((resource_type, resource_name), NOTHING_SET)
 
     def replace(self, resource_type: int, resource_name: str, values: Mapping[str, str]) -> None:
-        """Set everything of a resource anew."""
+        """Replace the dynamic configs of a resource."""
         if values:
             self._values[resource_type, resource_name] = MappingProxyType(dict(values))
         else:
@@ -80,21 +82,21 @@ class ConfigImage:
             self._topic_configs.pop(resource_name, None)
 
     def add_topic(self, name: str, values: Mapping[str, str]) -> None:
-        """Take up a new topic."""
+        """Add a topic with its dynamic configs."""
         self._topics.add(name)
         self.replace(ResourceType.TOPIC, name, values)
 
     def drop_topic(self, name: str) -> None:
-        """Forget a topic with what it sets."""
+        """Remove a topic and its dynamic configs."""
         self._topics.discard(name)
         self.replace(ResourceType.TOPIC, name, NOTHING_SET)
 
     def names_set(self, resource_type: int) -> Sequence[str]:
-        """Return the resources of a type on which something is set, ascending."""
+        """Return the names of all resources of a type with dynamic configs, ascending."""
         return sorted(name for kind, name in self._values if kind == resource_type)
 
     def layers(self, node_id: int | None = None) -> BrokerLayers:
-        """Return the layers of a broker's configs; of the first broker when no id is given."""
+        """Return the config layers of a broker; None means the first broker."""
         node_id = self._first_node_id if node_id is None else node_id
         layers = self._layers.get(node_id)
         if layers is None:
@@ -106,21 +108,21 @@ class ConfigImage:
         return layers
 
     def topic_describer(self, node_id: int) -> TopicDescriber:
-        """Return what describes topics as a broker sees them."""
+        """Return the describer of topics from the view of a broker."""
         describer = self._describers.get(node_id)
         if describer is None:
             describer = self._describers[node_id] = TopicDescriber(self.layers(node_id))
         return describer
 
     def created_topic_describer(self, node_id: int) -> CreatedTopicDescriber:
-        """Return what describes topics that are created as a broker tells it."""
+        """Return the describer of new topics in CreateTopics responses, from the view of a broker."""
         describer = self._created_describers.get(node_id)
         if describer is None:
             describer = self._created_describers[node_id] = CreatedTopicDescriber(self.layers(node_id))
         return describer
 
     def topic_config(self, name: str) -> Mapping[str, ConfigValue | None]:
-        """Return every config in force for a topic, typed; an unknown topic has the broker's."""
+        """Return the effective configs of a topic, typed; for an unknown topic the broker's defaults."""
         found = self._topic_configs.get(name)
         if found is not None:
             return found
@@ -145,7 +147,7 @@ class ConfigImage:
         return found
 
     def group_config(self, group_id: str) -> Mapping[str, ConfigValue | None]:
-        """Return every config in force for a group, typed; any group has some."""
+        """Return the effective configs of a group, typed. Groups without dynamic configs have the broker's defaults."""
         overrides, table = self.current(ResourceType.GROUP, group_id), group_configs()
         layers = self.layers()
         return MappingProxyType(

@@ -1,4 +1,4 @@
-"""What may be asked of the levels of the broker's loggers (KIP-412)."""
+"""Rules for changes of the broker's log levels (KIP-412)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LEVELS: Final = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
 
 
 def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOperation]) -> tuple[ConfigDelta, ...]:
-    """Decide what operations on loggers lead to, all or nothing.
+    """Decide on operations on loggers: either all are valid or none is applied.
 
     Args:
-        known: The level in force of every logger there is.
-        operations: What is asked for.
+        known: Effective level of every existing logger.
+        operations: Requested operations.
 
     Raises:
-        InvalidConfigError: No such logger or level.
-        InvalidRequestError: An operation that loggers do not have, or one that would leave the root without a level.
+        InvalidConfigError: A logger or a level does not exist.
+        InvalidRequestError: The operation is not defined for loggers, or would remove the level of the root logger.
     """
     check_operations(operations)
     return tuple(_plan_one(known, operation) for operation in operations)

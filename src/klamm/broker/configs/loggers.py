@@ -1,4 +1,4 @@
-"""The levels of the broker's loggers (KIP-412), by the names that Kafka gives levels."""
+"""Levels of the broker's loggers (KIP-412), with Kafka's level names."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ _PACKAGE: Final = "klamm"
 
 
 class PythonLoggers:
-    """The loggers of this process: the root and those of klamm. Levels last as long as the process, as in Kafka."""
+    """Loggers of this process: the root logger and those of klamm.
+
+    As in Kafka, changed levels are lost at a restart.
+    """
 
     def levels(self) -> Mapping[str, str]:
-        """Return the level in force of every logger."""
+        """Return the effective level of every logger."""
         names = [name for name in logging.Logger.manager.loggerDict if name.split(".")[0] == _PACKAGE]
         levels = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in names}
         return {ROOT: _level_name(logging.getLogger().getEffectiveLevel()), **levels}
 
     def apply(self, changes: Sequence[ConfigDelta]) -> None:
-        """Set levels; a removed level is inherited again."""
+        """Set levels. A logger whose level is removed inherits the level of its parent."""
         for change in changes:
             logger = logging.getLogger(None if change.name == ROOT else change.name)
             logger.setLevel(logging.NOTSET if change.value is None else _NUMBERS[change.value])
 
 
 def _level_name(number: int) -> str:
-    """Return the lowest of Kafka's levels that lets as much through."""
+    """Return the name of Kafka's lowest level that is at least ``number``."""
     return next((name for name, level in _NUMBERS.items() if number <= level), "FATAL")

@@ -1,4 +1,4 @@
-"""klamm's own broker configs, as the broker uses them."""
+"""klamm's own broker configs, converted for use in the broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def max_history(static: Mapping[str, str]) -> int:
-    """Return how many config changes the history keeps; 0 keeps all."""
+    """Return the maximum number of config changes in the history; 0 means no limit."""
     definition = broker_configs()[HISTORY_MAX_ENTRIES]
     return int(str(definition.parse(static.get(HISTORY_MAX_ENTRIES, str(definition.default)))))
 
@@ -25,11 +25,11 @@ def allowed_client_configs(value: ConfigValue | None) -> frozenset[str] | None:
 
 
 def with_dynamic_values(static: Mapping[str, str], layers: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
-    """Return the properties file with the values of klamm's own configs that were set at run time.
+    """Return the properties file, with klamm's own configs replaced by their dynamic values.
 
     Args:
-        static: The properties file.
-        layers: Dynamic configs of the cluster default and of the first broker id, the more specific last.
+        static: Settings of the properties file.
+        layers: Dynamic configs of the cluster default and of the first broker id; later ones take precedence.
     """
     own = own_broker_configs()
     found = dict(static)

@@ -1,4 +1,4 @@
-"""Where a policy on changes of configs is asked."""
+"""Guard that asks a policy about config changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _PolicyGuard:
-    """Shows decisions to the policy."""
+    """Adapter from config decisions to the policy's input."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
@@ -42,5 +42,5 @@ class _PolicyGuard:
 
 
 def alter_config_guard(policies: Policies) -> AlterConfigGuard | None:
-    """Return the policy's say on changes of configs; None when there is no policy."""
+    """Return the guard that asks the policy on config changes; None without such a policy."""
     return _PolicyGuard(policies) if policies.guards_kind(ALTER_CONFIG) else None

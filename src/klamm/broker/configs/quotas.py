@@ -1,4 +1,4 @@
-"""Client quotas: kept in memory and in the metadata store, described, and found for who is to be held to them."""
+"""Client quotas in memory and in the metadata store: changes, descriptions and the lookup of a client's quota."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class QuotaStore(Protocol):
-    """The part of the metadata store that quotas need."""
+    """Part of the metadata store that quotas use."""
 
     def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Queue changes; the future is done when they are on disk."""
+        """Queue changes; the future completes when they are durable."""
         ...
 
     def load_quotas(self) -> list[PutQuota]:
@@ -44,18 +44,18 @@ class QuotaStore(Protocol):
 
 
 class _Plan(NamedTuple):
-    """What is to happen to one entity."""
+    """Planned changes of one entity."""
 
     entity: QuotaEntity
     changes: tuple[QuotaChange, ...]
 
 
 _Alteration: TypeAlias = "tuple[Sequence[tuple[str, str | None]], Sequence[QuotaChange]]"
-"""An entity as it is in the request, and what to do with it."""
+"""Entity as named in the request, and its changes."""
 
 
 class _Decision(NamedTuple):
-    """What a request leads to."""
+    """Outcomes of a request, rows to store, and the resulting quotas."""
 
     outcomes: list[_Plan | KafkaApiError]
     rows: list[PutQuota | PutHistory]
@@ -63,11 +63,11 @@ class _Decision(NamedTuple):
 
 
 class QuotaService:
-    """The quotas of users, client ids and addresses. Loop-confined, no lock.
+    """Owner of the quotas of users, client ids and addresses. Used on the event loop only, so it needs no lock.
 
     Args:
-        store: Where they are kept.
-        now_ms: The clock, in milliseconds since the epoch.
+        store: Metadata store that keeps the quotas.
+        now_ms: Clock, in milliseconds since the epoch.
     """
 
     def __init__(self, store: QuotaStore, *, now_ms: Callable[[], int]) -> None:
@@ -78,7 +78,7 @@ class QuotaService:
         self.load()
 
     def load(self) -> None:
-        """Take the quotas from the store: at start, and when a commit has failed."""
+        """Load the quotas from the metadata store: at start, and after a failed commit."""
         self._times_changed += 1
         self._quotas.clear()
         for row in self._store.load_quotas():
@@ -87,21 +87,21 @@ class QuotaService:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is limited."""
+        """Return whether there are no quotas at all."""
         return not self._quotas
 
     def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
-        """Return the quota that counts for a client; None when it is not limited."""
+        """Return the quota that applies to a client; None when there is none."""
         return find_limit(self._quotas, name, user, client_id)
 
     def limit_of_address(self, address: str) -> float | None:
-        """Return how many connections an address may make in a second; None when it is not limited."""
+        """Return the connections per second allowed for an address; None when there is no limit."""
         return find_address_limit(self._quotas, address) if self._quotas else None
 
     def describe(
         self, components: Sequence[QuotaComponent], *, strict: bool
     ) -> tuple[tuple[QuotaEntity, Mapping[str, float]], ...]:
-        """Return the entities that a filter means, with their quotas.
+        """Return the entities that match a filter, with their quotas.
 
         Raises:
             KafkaApiError: The filter contradicts itself.
@@ -119,28 +119,29 @@ class QuotaService:
         validate_only: bool,
         time_slice: TimeSlice | None = None,
     ) -> list[KafkaApiError | None]:
-        """Change quotas, each entity wholly or not at all, all in one commit.
+        """Change quotas in one commit. Each entity is changed completely or not at all.
 
-        Others are served while many alterations are decided; they are applied at once.
+        Other requests may run while many alterations are decided. If one of them changed quotas, all alterations are
+        decided again without a pause. The changes are applied in one step.
 
         Args:
-            alterations: Entity, as it is in the request, and what to do with it.
-            author: Who asks.
-            validate_only: Decide only.
-            time_slice: Of the request.
+            alterations: Entity as named in the request, and its changes.
+            author: Requesting principal and client id.
+            validate_only: Whether to decide without applying.
+            time_slice: Time slice of the request; None creates one.
 
         Returns:
-            For each alteration in order: None when it succeeded, or why it did not.
+            For each alteration in order: None when it succeeded, else its error.
 
         Raises:
-            StorageError: The disk refuses; nothing was applied.
+            StorageError: The metadata cannot be written. Nothing was applied.
         """
         slices = TimeSlice() if time_slice is None else time_slice
         copies = Counter(await slices.listed(frozenset(parts) for parts, _ in alterations))
         repeated = {parts for parts, count in copies.items() if count > 1}
         seen = self._times_changed
         decided = await self._decide(alterations, repeated, author, slices)
-        if seen != self._times_changed:  # others were served meanwhile, and changed quotas
+        if seen != self._times_changed:  # another request changed quotas during a pause
             decided = await self._decide(alterations, repeated, author, TimeSlice(math.inf))
         outcomes, rows, after = decided
         if rows and not validate_only:
@@ -209,7 +210,7 @@ class QuotaService:
 
 
 def _text(value: float | None) -> str | None:
-    """Return a number as the history has it: so that the same number can be read from it."""
+    """Return a number as text for the history. Parsing the text gives the same number."""
     if value is None:
         return None
     return str(int(value)) if value.is_integer() else repr(value)

@@ -1,4 +1,4 @@
-"""Configs of topics, brokers, loggers, groups and client metrics: the one owner of what is set."""
+"""Configs of topics, brokers, loggers, groups and client metrics: the single owner of their values."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _Errors: TypeAlias = "tuple[KafkaApiError | None, ...]"
 
 
 class ConfigStore(Protocol):
-    """The part of the metadata store that configs need."""
+    """Part of the metadata store that configs use."""
 
     def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Queue changes; the future is done when they are on disk."""
+        """Queue changes; the future completes when they are durable."""
         ...
 
     def load_topics(self) -> list[PutTopic]:
@@ -60,28 +60,41 @@ class ConfigStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsChanged:
-    """Told to listeners when something has changed."""
+    """Event sent to listeners after a config change."""
 
     resource_type: ResourceType
     resource_name: str
-    """For brokers ``""`` when all are meant."""
+    """Name of the resource; for brokers ``""`` is the cluster-wide default."""
     names: frozenset[str]
 
 
 class ConfigService:
-    """What is set, changed by requests and read by everybody. Loop-confined, no lock.
+    """Owner of all dynamic configs. Used on the event loop only, so it needs no lock.
 
-    A change is decided, applied in memory and handed to the store without an await in between, so that no update is
-    lost; it is answered when it is on disk. A request with more than ``OPERATIONS_AT_ONCE`` is done in parts, and
-    others are served in between.
+    A change passes these steps:
+
+    =========  ========================================================
+    ================================================ Step       What happens
+    Other requests meanwhile =========  ========================================================
+    ================================================ decide     ``ConfigDecider`` checks the change against the current
+    not served values. guard      Policy, TLS and policy settings check the decision. If    served if a guard waits
+    others were served, decide and ask again, until a decision is unchanged. apply      The image is replaced and
+    listeners are notified.         not served commit     The rows are handed to the metadata store, and the
+    served; they see the new values. Descriptions response is sent when they are durable.                   and changes
+    without effect wait for the commit =========  ========================================================
+    ================================================
+
+    There is no ``await`` between the last decision and the hand-over to the store, so no update is lost. When the
+    commit fails, ``load`` restores the stored values and notifies the listeners of the differences. A request with more
+    than ``OPERATIONS_AT_ONCE`` operations is processed in parts, and other requests are served between them.
 
     Args:
-        store: Where changes become durable.
-        static: The properties file; what each broker was started with is added to it.
-        started_with: The configs that tell so, by the ids of the brokers that this process presents.
-        now_ms: The clock, in milliseconds since the epoch.
-        loggers: The loggers whose levels can change.
-        guard: A policy's say on changes, asked last; None when there is no policy.
+        store: Metadata store that makes changes durable.
+        static: Settings of the properties file.
+        started_with: Configs that express the command line flags, by broker id; they outrank ``static``.
+        now_ms: Clock, in milliseconds since the epoch.
+        loggers: Loggers whose levels can be changed.
+        guard: Final check of changes; None when there is none.
     """
 
     def __init__(
@@ -104,18 +117,21 @@ class ConfigService:
         self._listeners: list[Callable[[ConfigsChanged], None]] = []
         self._last_commit: asyncio.Future[None] | None = None
         self.times_loaded = 0
-        """Grows with every commit that failed: what was read before is void."""
+        """Incremented by every load, so by every failed commit: values read before are outdated."""
         self.load()
 
     def load(self) -> None:
-        """Take everything from the store; also after a commit that failed, when listeners hear what is taken back."""
+        """Load all values from the metadata store: at start, and after a failed commit.
+
+        Listeners are notified of every value that differs from the one before.
+        """
         self.times_loaded += 1
         before = self._image.values
         configs: dict[tuple[int, str], dict[str, str]] = {}
         for row in self._store.load_configs():
             if row.value is not None:
                 configs.setdefault((row.resource_type, row.resource_name), {})[row.name] = row.value
-        # Eligible leader replicas rest on a cluster default that is always there (KIP-966); it is stored once set.
+        # Eligible leader replicas (KIP-966) require a cluster default that always exists. It is stored once it is set.
         cluster = configs.setdefault((ResourceType.BROKER, CLUSTER_DEFAULT), {})
         cluster.setdefault(MIN_INSYNC_REPLICAS, self._least_insync_replicas)
         self._image.reset((topic.name for topic in self._store.load_topics()), configs)
@@ -127,13 +143,13 @@ class ConfigService:
                 self._notify(ConfigsChanged(resource_type=ResourceType(kind), resource_name=name, names=names))
 
     def subscribe(self, listener: Callable[[ConfigsChanged], None]) -> None:
-        """Call ``listener`` at once after every change, before it is durable."""
+        """Call ``listener`` immediately after every change, before the change is durable."""
         self._listeners.append(listener)
 
-    # -- values in force
+    # -- effective values
 
     def topic_config(self, topic: str) -> Mapping[str, ConfigValue | None]:
-        """Return every config in force for a topic, typed: int, float, bool, str, or a tuple of str for lists."""
+        """Return the effective configs of a topic, typed: int, float, bool, str, or a tuple of str for lists."""
         return self._image.topic_config(topic)
 
     def topic_defaults(self) -> Mapping[str, str]:
@@ -141,43 +157,46 @@ class ConfigService:
         return self._image.topic_default_texts()
 
     def group_config(self, group_id: str) -> Mapping[str, ConfigValue | None]:
-        """Return every config in force for a group, typed."""
+        """Return the effective configs of a group, typed."""
         return self._image.group_config(group_id)
 
     def broker_value(self, name: str, *, node_id: int | None = None) -> ConfigValue | None:
-        """Return a broker config in force, typed; None when it is not set and has no default.
+        """Return an effective broker config, typed; None when it is not set and has no default.
 
         Args:
-            name: Kafka's name.
-            node_id: The broker; the first one when it is not given.
+            name: Kafka's name of the config.
+            node_id: Broker id; None means the first broker.
         """
         return self._image.layers(node_id).value(name)
 
     def set_on_broker(self, name: str) -> Mapping[str, str]:
-        """Return what is set on a broker while it runs, secrets too; its name is its id."""
+        """Return the dynamic configs of a broker, including secrets. ``name`` is the broker id as text."""
         return self._image.current(ResourceType.BROKER, name)
 
-    # -- topics that come and go
+    # -- creation and deletion of topics
 
     def validate_topic_configs(self, topic: str, configs: LegacyConfigs) -> Mapping[str, str]:
-        """Check the configs that a topic is to be created with and return what it will set.
+        """Validate the configs of a new topic and return those to set.
 
         Raises:
-            InvalidConfigError: A null value, an unknown config or a wrong value.
-            InvalidTopicError: The name cannot be a topic's.
+            InvalidConfigError: A value is null or not allowed, or a config is unknown.
+            InvalidTopicError: The name is not a valid topic name.
         """
         return validate_topic_configs(topic, configs, self._image.layers())
 
     def create_topic(self, name: str, configs: Mapping[str, str], *, author: Author = BROKER_ITSELF) -> list[Change]:
-        """Take up a new topic; returns what is to be stored along with it."""
+        """Add a new topic; return the rows to store in the same commit as the topic."""
         self._image.add_topic(name, configs)
         changes = tuple(ConfigDelta(name=key, value=value) for key, value in configs.items())
         decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
-        self._tell(decision)
+        self._notify_of(decision)
         return self._rows(decision, current={}, author=author)
 
     def drop_topic(self, name: str, *, author: Author = BROKER_ITSELF) -> list[Change]:
-        """Forget a topic with its configs, which the store drops along with it; returns what the history tells."""
+        """Remove a topic and its configs; return the rows for the change history.
+
+        The store drops the configs together with the topic.
+        """
         current = self._image.current(ResourceType.TOPIC, name)
         changes = tuple(ConfigDelta(name=key, value=None) for key in current)
         decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
@@ -186,7 +205,7 @@ class ConfigService:
         return [row for row in rows if isinstance(row, PutHistory)]
 
     def describe_new_topic(self, configs: Mapping[str, str], *, node_id: int) -> tuple[DescribedConfig, ...]:
-        """Describe a topic for the answer to CreateTopics, sorted by name, without synonyms."""
+        """Describe a topic for the CreateTopics response: sorted by name, without synonyms."""
         return self._image.created_topic_describer(node_id).describe(configs)
 
     # -- changes
@@ -194,16 +213,16 @@ class ConfigService:
     async def alter(
         self, alterations: Sequence[ResourceAlteration], *, node_id: int, author: Author, validate_only: bool
     ) -> tuple[KafkaApiError | None, ...]:
-        """Change resources, each one wholly or not at all; returns when what was changed is on disk.
+        """Alter resources, each one completely or not at all; return when the changes are durable.
 
         Args:
             alterations: One per resource of the request.
-            node_id: The broker that was asked.
-            author: Who asks.
-            validate_only: Decide only.
+            node_id: Broker id that received the request.
+            author: Requesting principal and client id.
+            validate_only: Whether to decide without applying.
 
         Returns:
-            For each alteration in order: None when it succeeded, or why it did not.
+            For each alteration in order: None when it succeeded, else its error.
         """
         copies = Counter(await TimeSlice().listed(alteration.identity for alteration in alterations))
         begun: list[tuple[_Errors, asyncio.Future[None] | None]] = []
@@ -223,7 +242,7 @@ class ConfigService:
         *,
         validate_only: bool,
     ) -> tuple[_Errors, asyncio.Future[None] | None]:
-        """Decide and apply some resources; returns their errors and what to wait for."""
+        """Decide on some resources and apply them; return their errors and the commit to wait for."""
         async with contextlib.nullcontext() if self._guard is None else self._guard.turn():
             decide = partial(self._decide, alterations, repeated, node_id)
             outcomes = await self._judged(decide, author, validate_only=validate_only)
@@ -243,7 +262,8 @@ class ConfigService:
                     raise InvalidRequestError("Each resource must appear at most once.")
                 outcomes.append(self._decider.decide(alteration, node_id))
             except KafkaApiError as error:
-                # Without what it came through: that holds the outcomes, and garbage collection would have to end it.
+                # Dropping the traceback avoids a reference cycle: its frame refers to ``outcomes``, which holds the
+                # error.
                 outcomes.append(error.with_traceback(None))
         return outcomes
 
@@ -254,7 +274,11 @@ class ConfigService:
         *,
         validate_only: bool,
     ) -> list[ConfigDecision | KafkaApiError]:
-        """Decide, with a guard again and again until it has judged every decision as it stands now."""
+        """Decide, and ask the guard until it has checked every decision in its final form.
+
+        A guard may wait, and other requests may change configs meanwhile. So all decisions are made again after a wait,
+        and the guard is asked again about those that differ.
+        """
         guard = self._guard
         if guard is None:
             return decide()
@@ -277,7 +301,7 @@ class ConfigService:
     def _replay(
         self, outcomes: Sequence[ConfigDecision | KafkaApiError], author: Author
     ) -> asyncio.Future[None] | None:
-        """Carry decisions out; returns what is done when they are on disk, None when there is nothing to wait for."""
+        """Apply decisions; return the commit to wait for, None when there is none."""
         decisions = [outcome for outcome in outcomes if isinstance(outcome, ConfigDecision)]
         if not decisions:
             return None
@@ -290,10 +314,10 @@ class ConfigService:
             rows += self._rows(decision, current=current, author=author)
             after = apply_changes(current, decision.changes)
             self._image.replace(decision.resource_type, decision.resource_name, after)
-            self._tell(decision)
+            self._notify_of(decision)
         if rows:
             self._last_commit = self._store.submit(rows)
-        # A change that alters nothing is answered no sooner than the one that made it so.
+        # A change without effect must not be confirmed before the earlier change that caused this is durable.
         commit = self._last_commit
         return None if commit is None or commit.done() else commit
 
@@ -319,7 +343,7 @@ class ConfigService:
             )
         return rows
 
-    def _tell(self, decision: ConfigDecision) -> None:
+    def _notify_of(self, decision: ConfigDecision) -> None:
         kind, name = decision.resource_type, decision.resource_name
         if names := frozenset(change.name for change in decision.changes):
             self._notify(ConfigsChanged(resource_type=kind, resource_name=name, names=names))
@@ -331,7 +355,7 @@ class ConfigService:
     # -- descriptions
 
     async def settle(self) -> bool:
-        """Wait for the changes made so far; False when they failed and what was read before is void."""
+        """Wait for the commits in progress; return False when they failed, so values read before are outdated."""
         commit = self._last_commit
         if commit is None or commit.done():
             return True
@@ -341,16 +365,16 @@ class ConfigService:
     def describe(
         self, resource_type: int, resource_name: str, keys: Sequence[str] | None, *, node_id: int
     ) -> tuple[DescribedConfig, ...]:
-        """Describe a resource as the broker ``node_id`` sees it.
+        """Describe a resource from the view of the broker ``node_id``.
 
         Args:
             resource_type: A ResourceType.
-            resource_name: Its name.
-            keys: The configs to describe; all when None or empty.
-            node_id: The broker that was asked.
+            resource_name: Name of the resource.
+            keys: Configs to describe; None or empty means all.
+            node_id: Broker id that received the request.
 
         Raises:
-            KafkaApiError: There is no such resource.
+            KafkaApiError: The resource does not exist.
         """
         everything = describe_resource(
             self._image, self._loggers.levels, resource_type=resource_type, name=resource_name, node_id=node_id
@@ -358,7 +382,7 @@ class ConfigService:
         return select_keys(everything, keys)
 
     def resource_names(self, resource_type: ResourceType) -> Sequence[str]:
-        """Return the resources of a type: all topics and brokers, and whatever else has a config."""
+        """Return the names of a type's resources: all topics or brokers; of other types those with dynamic configs."""
         match resource_type:
             case ResourceType.TOPIC:
                 return self._image.topics
@@ -369,7 +393,7 @@ class ConfigService:
 
 
 async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Errors:
-    """Wait until what was begun is on disk; what is not has failed."""
+    """Wait for a commit; return the errors, with the storage error for every change that was not stored."""
     if commit is None:
         return errors
     try:
@@ -382,7 +406,7 @@ async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Error
 async def _ask(
     guard: AlterConfigGuard, decision: ConfigDecision, author: Author, *, validate_only: bool
 ) -> tuple[KafkaApiError | None, bool]:
-    """Return why a guard refuses, and whether others may have been served meanwhile."""
+    """Return the error of a guard, None when it accepts, and whether other requests may have been served meanwhile."""
     try:
         return None, await guard.check(decision, author, validate_only=validate_only)
     except KafkaApiError as error:

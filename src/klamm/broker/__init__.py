@@ -1,1 +1,1 @@
-"""The embedded broker: Kafka's wire protocol in one process."""
+"""Kafka broker in one process."""

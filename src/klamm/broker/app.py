@@ -1,4 +1,4 @@
-"""A broker put together: what is opened, in which order, and how it ends."""
+"""Assembly of a broker: the order in which its parts are opened and closed."""
 
 from __future__ import annotations
 
@@ -58,19 +58,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 5.0
-"""How long running requests may take when the broker stops."""
+"""Seconds that requests in progress may take when the broker stops."""
 
 
 def now_ms() -> int:
-    """Return the time, in milliseconds since the epoch."""
+    """Return the wall clock time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 class BrokerApp:
-    """Everything a broker consists of. Loop-confined.
+    """Broker with all its parts. Used on the event loop only.
 
-    Opened in the order lock, metadata, logs, services, sockets; closed the other way round. When a metadata commit
-    fails (a full disk), every image is rebuilt from what is stored and the broker lives on.
+    Parts are opened in this order and closed in reverse: lock of the data directory, metadata, logs, services, sockets.
+
+    Services change their state in memory first and then commit it to the metadata store. When a commit fails, for
+    example because the disk is full, ``_on_failed_commit`` reloads every service from the stored metadata, and the
+    broker stays up. Requests that waited for the commit get a storage error.
     """
 
     def __init__(
@@ -110,12 +113,12 @@ class BrokerApp:
 
     @classmethod
     async def start(cls, settings: BrokerSettings, nodes: Mapping[str, tuple[AdvertisedBroker, ...]]) -> BrokerApp:
-        """Open the data directory and recover what is in it.
+        """Open the data directory and recover its contents.
 
         Raises:
-            DataDirectoryError: It is in use, of a newer format, or cannot be read.
-            SettingsError: A listener or the authorizer cannot be set up as the properties say.
-            PolicyLoadError: A policy that the properties name cannot be had.
+            DataDirectoryError: The directory is in use, has a newer format, or cannot be read.
+            SettingsError: A setting of a listener or of the authorizer is not allowed.
+            PolicyLoadError: A policy that the properties name cannot be created.
         """
         lock = DataDirectoryLock(settings.data_dir)
         try:
@@ -158,13 +161,13 @@ class BrokerApp:
             guard=tls or policies,
         )
         if tls is not None:
-            _follow(configs, tls)
+            _apply_tls_configs(configs, tls)
         configs.subscribe(lambda change: policies.follow(change, configs.set_on_broker(change.resource_name)))
         shares = _share_descriptors(settings)
         logs = _open_logs(settings, configs, FilePool(shares.log_files))
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
-        configs.subscribe(lambda change: _tell_logs(change, logs=logs, topics=topics))
+        configs.subscribe(lambda change: _update_logs(change, logs=logs, topics=topics))
         registrations = _open_registrations(topics, logs, cluster)
         groups = await _start_groups(store, configs, topics)
         producer_ids = ProducerIdAllocator(store)
@@ -203,19 +206,19 @@ class BrokerApp:
         )
 
     async def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
-        """Begin to answer at a listener, on a bound socket for each broker id."""
+        """Start to serve a listener, on a bound socket for each broker id."""
         endpoint = self._endpoints[listener]
         for node_id, sock in sockets.items():
             tls = None if self._tls is None or endpoint.tls is None else self._tls.context(node_id, listener)
             await self._server.listen(endpoint, {node_id: sock}, tls)
 
     async def listen_for_scrapes(self, sock: socket.socket) -> None:
-        """Begin to serve metrics; ``metrics.listen`` was set."""
+        """Start to serve metrics if ``metrics.listen`` is set."""
         if self._metrics is not None:
             await self._metrics.listen(sock)
 
     async def stop(self) -> None:
-        """Stop accepting, end what runs, and leave everything on disk."""
+        """Stop accepting connections, end requests in progress, and flush all data to disk."""
         await self._services.groups.stop()
         await self._services.transactions.stop()
         await self._server.close(grace_s=GRACE_S)
@@ -230,7 +233,7 @@ class BrokerApp:
         SPARE.release()
 
     def _on_failed_commit(self, error: StorageError) -> None:
-        logger.error("Metadata could not be written, nothing of it is applied: %s", error)
+        logger.error("Metadata could not be written, the changes are rolled back: %s", error)
         services = self._services
         topic = services.topics.get(REGISTRATIONS_TOPIC)
         services.configs.load()
@@ -242,14 +245,16 @@ class BrokerApp:
         services.transactions.reload()
         services.authorizer.load()
         services.credentials.load()
-        if services.topics.get(REGISTRATIONS_TOPIC) != topic:  # it is not deleted after all, or was not made
+        if services.topics.get(REGISTRATIONS_TOPIC) != topic:  # its deletion or creation was rolled back
             self._registrations.replay()
 
 
 def _share_descriptors(settings: BrokerSettings) -> DescriptorShares:
-    """Divide the file descriptors that the process may have, and keep spare ones."""
+    """Divide the process' file descriptors between logs and connections, and keep some in reserve."""
     shares = DescriptorShares.of(raise_limit(), listeners=len(settings.listeners) * len(settings.node_ids))
-    logger.info("%d files may be open: %d of logs, %d connections", shares.limit, shares.log_files, shares.connections)
+    logger.info(
+        "%d file descriptors: %d for logs, %d for connections", shares.limit, shares.log_files, shares.connections
+    )
     SPARE.keep()
     return shares
 
@@ -263,13 +268,13 @@ def _tls_renewal(
     encrypted = [(each, tls) for each in settings.listeners if (tls := endpoints[each.name].tls) is not None]
     if not encrypted:
         return None
-    from klamm.broker.security.tls_renewal import TlsRenewal  # noqa: PLC0415  # who has no TLS does not wait for it
+    from klamm.broker.security.tls_renewal import TlsRenewal  # noqa: PLC0415  # not needed without TLS
 
     return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs, policy=policy)
 
 
-def _follow(configs: ConfigService, tls: TlsRenewal) -> None:
-    """Let TLS have what is set on brokers, now and whenever that changes."""
+def _apply_tls_configs(configs: ConfigService, tls: TlsRenewal) -> None:
+    """Apply the brokers' dynamic TLS configs now and after every change."""
     configs.subscribe(lambda change: tls.follow(change, configs.set_on_broker(change.resource_name)))
     for name in configs.resource_names(ResourceType.BROKER):
         if values := configs.set_on_broker(name):
@@ -281,7 +286,7 @@ def _follow(configs: ConfigService, tls: TlsRenewal) -> None:
 def _metrics(settings: BrokerSettings) -> Metrics | None:
     if settings.metrics is None:
         return None
-    from klamm.broker.metrics import Metrics  # noqa: PLC0415  # who does not ask for it does not wait for it
+    from klamm.broker.metrics import Metrics  # noqa: PLC0415  # not needed without metrics
 
     return Metrics(ROUTES)
 
@@ -354,8 +359,8 @@ def _in_force(configs: ConfigService, topic: str) -> dict[str, str]:
     return {name: format_value(value) for name, value in in_force.items() if value is not None}
 
 
-def _tell_logs(change: ConfigsChanged, *, logs: LogManager, topics: TopicCatalog) -> None:
-    """Let the logs follow a changed config; a broker's default concerns every topic."""
+def _update_logs(change: ConfigsChanged, *, logs: LogManager, topics: TopicCatalog) -> None:
+    """Apply a changed config to the logs. A change of a broker config affects all topics."""
     if change.resource_type == ResourceType.TOPIC:
         if (topic := topics.get(change.resource_name)) is not None:
             logs.update_config(topic.topic_id)

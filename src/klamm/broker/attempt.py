@@ -1,4 +1,4 @@
-"""The border where errors become answers."""
+"""Translation of exceptions into error codes of a response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class ApiError(NamedTuple):
-    """What a peer is told of one resource."""
+    """Error code and message for one resource in a response."""
 
     error_code: ErrorCode
     error_message: str | None
@@ -27,11 +27,11 @@ NONE = ApiError(ErrorCode.NONE, None)
 
 
 async def attempt(step: Callable[[], Awaitable[Result]], *, api: ApiKey) -> tuple[Result | None, ApiError]:
-    """Run one step of a handler; one bad resource never fails its neighbours.
+    """Run the step of a handler for one resource, so that an error does not affect the other resources.
 
     Returns:
-        The result with ``NONE``, or None with what the peer is told: code and message of a ``KafkaApiError``,
-        UNKNOWN_SERVER_ERROR without a message for anything else (the trace goes to the log).
+        The result and ``NONE``; or None and an error: code and message of a ``KafkaApiError``, or UNKNOWN_SERVER_ERROR
+        without a message for any other exception, which is logged with its traceback.
     """
     try:
         return await step(), NONE

@@ -1,4 +1,4 @@
-"""Who asks for a change."""
+"""Author of a change."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """Who asks for a change."""
+    """Principal, client id and listener of the request that makes a change."""
 
     principal: str
     client_id: str | None
-    """None when the client sent none."""
+    """Client id; None when the client sent null."""
     listener: str | None = None
-    """The name of the listener it came through; None when the broker itself is the author."""
+    """Name of the listener; None when the broker itself is the author."""
 
 
 BROKER_ITSELF: Final = Author(principal="User:ANONYMOUS", client_id=None)

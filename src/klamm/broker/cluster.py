@@ -1,4 +1,4 @@
-"""The brokers that a process presents."""
+"""Brokers that one process presents to clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvertisedBroker:
-    """One broker id and the address that clients are told for it."""
+    """Broker id and its advertised address."""
 
     node_id: int
     host: str
@@ -21,17 +21,17 @@ class AdvertisedBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The cluster as clients see it: one process may present several broker ids."""
+    """Cluster as clients see it. One process may present several broker ids."""
 
     cluster_id: str
     nodes: tuple[AdvertisedBroker, ...]
-    """Sorted by id, with the addresses of the first listener; the first is the controller."""
+    """Brokers by ascending id with their addresses of the first listener. The first broker is the controller."""
     by_listener: Mapping[str, tuple[AdvertisedBroker, ...]] = field(default_factory=dict)
-    """The same brokers with the addresses of each listener."""
+    """Brokers with their addresses of each listener, by listener name."""
 
     @property
     def controller_id(self) -> int:
-        """The id that clients send topic and config changes to; any other is served as well."""
+        """Broker id to which clients send topic and config changes. Other ids accept them as well."""
         return self.nodes[0].node_id
 
     @property
@@ -40,10 +40,10 @@ class ClusterInfo:
         return tuple(node.node_id for node in self.nodes)
 
     def nodes_at(self, listener: str) -> tuple[AdvertisedBroker, ...]:
-        """Return the brokers with their addresses at the listener that a client came through."""
+        """Return the brokers with their addresses of a listener."""
         return self.by_listener.get(listener, self.nodes)
 
     def node(self, node_id: int, listener: str | None = None) -> AdvertisedBroker | None:
-        """Return a broker by id, with its address at a listener."""
+        """Return a broker with its address of a listener; None when the id is unknown."""
         nodes = self.nodes if listener is None else self.nodes_at(listener)
         return next((node for node in nodes if node.node_id == node_id), None)

@@ -1,4 +1,4 @@
-"""What a handler is given besides the request."""
+"""Context of a request: everything a handler receives besides the request."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """The surroundings of one request."""
+    """Context of one request."""
 
     services: Services
     session: Session
     api_version: int
     client_id: str | None
-    """From the request header; None when the client sent null."""
+    """Client id of the request header; None when the client sent null."""
     time_slice: TimeSlice = field(default_factory=TimeSlice)
-    """What a request with thousands of parts gives way by."""
+    """Time slice by which a long request pauses for others."""
 
     @property
     def author(self) -> Author:
-        """Who sent the request."""
+        """Principal, client id and listener of the request."""
         session = self.session
         return Author(principal=session.principal, client_id=self.client_id, listener=session.listener)
 
     @property
     def node_id(self) -> int:
-        """The broker id that was asked."""
+        """Broker id that received the request."""
         return self.session.node_id
 
     def mutation_quota(self, *, is_strict: bool) -> MutationQuota:
-        """Return how many partitions the request may create or delete; a strict quota refuses what is beyond it."""
+        """Return the request's quota on created and deleted partitions.
+
+        A strict quota rejects requests that exceed it.
+        """
         return self.services.mutation_quotas.of(self.session, self.client_id, is_strict=is_strict)

@@ -1,4 +1,4 @@
-"""Opening of a data directory: checks that metadata and logs belong together, or makes metadata for orphaned logs."""
+"""Opening of a data directory: check that metadata and logs belong together, or rebuild lost metadata from the logs."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ logger = logging.getLogger(__name__)
 
 LOGS_DIRECTORY: Final = "logs"
 _SKIPPED_PRODUCER_IDS: Final = 1_000_000
-"""Producer ids that recovery leaves out above the largest one in the logs: some may have written to damaged files."""
+"""Gap between the largest producer id in the logs and the next new one. Larger ids may occur in damaged segments."""
 
 
 async def open_metadata(settings: BrokerSettings) -> tuple[MetadataStore, str]:
-    """Open the metadata of a data directory that is locked; return them with the cluster id.
+    """Open the metadata of a locked data directory; return the store and the cluster id.
 
     Raises:
-        MetadataLostError: There are logs, and their metadata are missing or damaged.
-        DataDirectoryError: The metadata cannot be opened, or belong to other logs.
+        MetadataLostError: The directory has logs, but their metadata is missing or damaged.
+        DataDirectoryError: The metadata cannot be opened, or belongs to other logs.
     """
     metadata, logs = settings.data_dir / METADATA_FILE_NAME, settings.data_dir / LOGS_DIRECTORY
     is_rebuilt = False
@@ -52,11 +52,11 @@ async def open_metadata(settings: BrokerSettings) -> tuple[MetadataStore, str]:
         if not settings.recovers_metadata:
             raise
         aside = put_metadata_aside(metadata)
-        logger.warning("%s. Recovering%s", error, "" if aside is None else f"; the old file is {aside} now")
+        logger.warning("%s. Recovering%s", error, "" if aside is None else f"; the old file was renamed to {aside}")
         is_rebuilt = True
     else:
         if settings.recovers_metadata:
-            logger.info("--recover has nothing to do: the metadata are sound")
+            logger.info("--recover has no effect: the metadata is intact")
     protect_metadata(metadata)
     store = MetadataStore.open(metadata, max_history=max_history(settings.static_configs))
     try:
@@ -70,12 +70,14 @@ async def open_metadata(settings: BrokerSettings) -> tuple[MetadataStore, str]:
 
 
 async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -> str:
-    """Store what can be learned from the logs, in one commit; return the cluster id."""
+    """Store the metadata that the logs contain, in one commit; return the cluster id."""
     cluster_id = read_cluster_id(logs)
     if cluster_id is None:
         cluster_id = _new_cluster_id()
-        logger.warning("The cluster id is lost: the new one is %s", cluster_id)
-    (logs / CLEAN_SHUTDOWN).unlink(missing_ok=True)  # a start looks for open transactions in logs that it recovers
+        logger.warning("The cluster id is lost; the new cluster id is %s", cluster_id)
+    (logs / CLEAN_SHUTDOWN).unlink(
+        missing_ok=True
+    )  # without this file the start recovers all logs, and so finds their open transactions
     next_producer_id = largest_producer_id(logs) + 1 + _SKIPPED_PRODUCER_IDS
     await store.submit(
         [

@@ -1,8 +1,10 @@
-"""Python's garbage collection, tuned so that it never holds the event loop for long.
+"""Tuning of Python's garbage collector, so that it never holds the event loop for long.
 
-A full collection looks at every object there is; with 10,000 topics that takes a tenth of a second, and a request that
-makes some hundred thousand objects sets off several. What has survived two looks, one while it is new and one later, is
-topics, configs and code, or belongs to such a request, which needs no collection to be over: it is set aside.
+A full collection visits every object. With 10,000 topics this takes a tenth of a second, and a request that creates
+some hundred thousand objects triggers several of them. Objects that survived two collections, one while new and one
+later, are either long-lived (topics, configs, code) or belong to such a request, which frees them by reference
+counting. So they are frozen: the collector skips them. From time to time all objects are unfrozen for one full
+collection.
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ if TYPE_CHECKING:
 _NEW: Final = 0
 _FULL: Final = 2
 _THRESHOLDS: Final = (5_000, 5, 20)
-"""Seven times as many new objects as Python waits for by itself: most of a request is over when it looks. 30,000 of
-them, some milliseconds, is all that a look comes to then."""
+"""Thresholds of the generations: seven times Python's default for new objects, so most objects of a request are free by
+then. One collection visits 30,000 objects, which takes some milliseconds.
+"""
 EVERYTHING_EVERY_S: Final = 900.0
-"""How long garbage may lie that had been set aside before it became garbage."""
+"""Seconds after which all objects are collected. Frozen objects that became garbage stay in memory for so long."""
 EVERYTHING_AFTER: Final = 200
-"""After how many collections that set something aside everything is looked at all the same: each sets 30,000 objects
-aside at most, which may have become garbage."""
+"""Number of freezes after which all objects are collected as well. Each freezes at most 30,000 objects that may become
+garbage.
+"""
 
 
 class GarbageSettings:
-    """Sets what has survived aside, and looks at everything now and then."""
+    """Garbage collector settings: freeze surviving objects, and collect all objects from time to time."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -35,14 +39,14 @@ class GarbageSettings:
         self._times_set_aside = 0
 
     def apply(self) -> None:
-        """Begin; called once all state is loaded."""
+        """Start. Call this once, after all state is loaded."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self.on_collection)
 
     def on_collection(self, phase: str, info: dict[str, Any]) -> None:
-        """Set aside what has survived two collections, or take it back before a full one; called by Python."""
+        """Freeze the survivors after a collection; unfreeze all objects before a due full one. Called by Python."""
         if info["generation"] == _NEW:
             return
         if phase == "stop":

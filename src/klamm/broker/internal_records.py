@@ -1,4 +1,4 @@
-"""Records that the broker itself keeps in an internal topic with one partition."""
+"""Records that the broker keeps in an internal topic with one partition."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ READ_BYTES = 1024 * 1024
 
 
 class InternalRecords:
-    """An internal topic as a list of keys and values. Loop-confined.
+    """Internal topic as a list of keys and values. Used on the event loop only.
 
-    The topic is made when the first record is appended; no policy is asked about it (it is the broker's own).
+    The topic is created when the first record is appended. Policies do not apply to it.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class InternalRecords:
         self._now_ms = now_ms
 
     def read_all(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield key and value of every record, oldest first; nothing when the topic does not exist yet.
+        """Yield key and value of every record, oldest first; nothing when the topic does not exist.
 
-        Records that cannot be read because the log is damaged are logged and left out.
+        Records that are unreadable because the log is damaged are logged and skipped.
         """
         topic = self._topics.get(self._name)
         if topic is None:
@@ -75,10 +75,10 @@ class InternalRecords:
             offset = max(last, offset + 1)
 
     async def append(self, key: bytes, value: bytes) -> None:
-        """Append a record; it is with the operating system, not yet on disk, when this returns.
+        """Append a record. On return it is in the operating system's page cache, but not yet flushed to disk.
 
         Raises:
-            StorageError: The disk refuses.
+            StorageError: The record cannot be written.
         """
         topic = self._topics.get(self._name) or await self._create()
         batch = encode_batch([Record(key=key, value=value, timestamp=self._now_ms())])

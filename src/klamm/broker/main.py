@@ -1,4 +1,4 @@
-"""``klamm broker``: start, say so, serve until SIGTERM or SIGINT, stop in order."""
+"""Command ``klamm broker``: start a broker, print one line when it is ready, serve until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a broker; returns the exit code."""
+    """Run a broker; return the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = parse_arguments(arguments)
@@ -45,7 +45,9 @@ def main(arguments: Sequence[str]) -> int:
             logger.warning("%s", warn_of_unknown(name))
     stdout = sys.stdout
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what a policy prints: nobody need read on after the one line
+        with contextlib.redirect_stdout(
+            sys.stderr
+        ):  # standard output has the ready line only; output of policies goes to standard error
             _run(settings, stdout)
     except (DataDirectoryError, PolicyLoadError, SettingsError, OSError) as error:
         sys.stderr.write(f"klamm broker: {error}\n")
@@ -96,7 +98,10 @@ async def _serve(
 
 
 def _bind(address: Address) -> socket.socket:
-    """Bind before anything else is done, so that a taken port costs nothing."""
+    """Return a bound socket.
+
+    All sockets are bound before the data directory is opened, so a port in use fails early.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,7 +114,11 @@ def _bind(address: Address) -> socket.socket:
 
 
 def _listen(sock: socket.socket) -> None:
-    """Find out that somebody else listens at the same address, which binding did not and uvloop does not tell."""
+    """Listen on a bound socket.
+
+    With SO_REUSEADDR, binding succeeds although another process listens on the address. uvloop does not report the
+    error of listening either, so it is detected here.
+    """
     try:
         sock.listen()
     except OSError as error:
@@ -122,7 +131,10 @@ def _bound(sock: socket.socket) -> Address:
 
 
 def _listened(listener: Listener, sockets: Sequence[socket.socket]) -> list[Address]:
-    """Return where a listener listens, as it was written: a certificate may be for the name, not for its address."""
+    """Return the addresses of a listener with the host as configured.
+
+    A certificate may be issued for the host name and not for its IP address.
+    """
     bound = [_bound(sock) for sock in sockets]
     return [Address(host=asked.host or at.host, port=at.port) for asked, at in zip(listener.listen, bound, strict=True)]
 
@@ -130,8 +142,8 @@ def _listened(listener: Listener, sockets: Sequence[socket.socket]) -> list[Addr
 def _nodes(
     settings: BrokerSettings, sockets: Mapping[str, Sequence[socket.socket]]
 ) -> dict[str, tuple[AdvertisedBroker, ...]]:
-    """Return what clients of each listener are told."""
-    told = {}
+    """Return the advertised brokers by listener name."""
+    advertised = {}
     for listener in settings.listeners:
         addresses = _listened(listener, sockets[listener.name])
         if listener.advertise is not None:
@@ -143,16 +155,16 @@ def _nodes(
             addresses = [Address(host=own_host_name(), port=bound.port) for bound in addresses]
         elif listener.listen[0].host == ANY_HOST:
             logger.warning(
-                "Clients of listener %s are told %s, which on another machine leads to that machine: set"
+                "Listener %s advertises %s. Clients on other machines cannot connect to that address: set"
                 " advertised.listeners (--advertise)",
                 listener.name,
                 addresses[0],
             )
-        told[listener.name] = tuple(
+        advertised[listener.name] = tuple(
             AdvertisedBroker(node_id=node_id, host=address.host, port=address.port, rack=rack)
             for node_id, address, rack in zip(settings.node_ids, addresses, settings.racks, strict=True)
         )
-    return told
+    return advertised
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Limits on the entries of one resource in a request.
+"""Limits on the number of entries of one resource in a request.
 
-A request that names many resources is worked off in slices, one resource after the other. One resource is decided at
-once, so it may not have more entries than that takes some milliseconds for.
+A request with many resources is processed in time slices, one resource after the other. A single resource is processed
+without a pause, so its entries are limited to what takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_CONFIGS: Final = 10_000
-"""Configs of one resource."""
+"""Maximum number of configs of one resource."""
 MOST_QUOTA_PARTS: Final = 1_000
-"""Parts or values of one quota entity, or of one filter for them."""
+"""Maximum number of components or values of one quota entity, or of components of a quota filter."""
 MOST_LEAVING_MEMBERS: Final = 20_000
 
 

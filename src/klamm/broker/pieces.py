@@ -1,4 +1,4 @@
-"""Responses in which much is alike: what many entries have in common is written once."""
+"""Assembly of responses with many similar entries: their common bytes are encoded once."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NO_TAGS: Final = b"\x00"
-"""An empty tagged section."""
+"""Empty tagged section."""
 
 
 def with_items(head: bytearray, count: int, items: Sequence[bytes], flexible: bool) -> bytes:
-    """Return a struct with items in its last array, and without its tagged section, which the caller appends.
+    """Return an encoded struct with items in its last array. The caller appends the tagged section.
 
     Args:
-        head: The struct as it was written with that array empty and no tags. It is changed.
-        count: How many items there are.
-        items: Their bytes, in as few pieces as the caller likes; what is to follow may be the last one.
+        head: Struct encoded with an empty last array and no tags. It is modified.
+        count: Number of items.
+        items: Encoded items, in any number of pieces. The last piece may contain the bytes that follow the array.
         flexible: Whether the struct has compact arrays and tags.
     """
     if flexible:
-        del head[-2:]  # the empty array, no tags
+        del head[-2:]  # the empty array and the empty tagged section
         write_uvarint(head, count + 1)
     else:
         del head[-4:]

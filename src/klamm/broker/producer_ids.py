@@ -1,4 +1,4 @@
-"""Producer ids: never given twice, also after a crash."""
+"""Allocation of producer ids that are unique also across crashes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 SETTING: Final = "next_producer_id"
 BLOCK_SIZE: Final = 1000
-"""Ids reserved by one durable write; what is left of a block is lost at a restart."""
+"""Number of ids reserved by one durable write. The rest of a block is lost at a restart."""
 
 
 class ProducerIdAllocator:
-    """Hands out producer ids from durably reserved blocks. Loop-confined."""
+    """Allocator of producer ids from durably reserved blocks. Used on the event loop only."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -23,12 +23,12 @@ class ProducerIdAllocator:
         self.load()
 
     def load(self) -> None:
-        """Go on behind every id that was ever reserved."""
+        """Continue after the largest id that was ever reserved."""
         stored = {setting.name: setting.value for setting in self._store.load_settings()}
         self._next = self._reserved = max(int(stored.get(SETTING, "0")), self._reserved)
 
     async def allocate(self) -> int:
-        """Return an id that nobody else has or had.
+        """Return an id that was never allocated before.
 
         Raises:
             StorageError: The reservation cannot be made durable.

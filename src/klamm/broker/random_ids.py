@@ -1,4 +1,4 @@
-"""Random ids of topics and of the cluster, drawn as Kafka draws them (``Uuid.randomUuid``)."""
+"""Random ids of topics and of the cluster, created as Kafka's ``Uuid.randomUuid`` does."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def random_uuid(draw: Callable[[], UUID] = uuid4) -> UUID:
-    """Return an id whose text does not begin with ``-``, which command lines take for an option.
+    """Return a random id whose text does not start with ``-``, which command lines would parse as an option.
 
-    Kafka's reserved ids, of which the first 64 bits are zero, are never drawn: version 4 has bits that are set.
+    Kafka's reserved ids, whose first 64 bits are zero, never occur: a version 4 UUID has bits set there.
     """
     while True:
         drawn = draw()
@@ -22,5 +22,5 @@ def random_uuid(draw: Callable[[], UUID] = uuid4) -> UUID:
 
 
 def uuid_text(value: UUID) -> str:
-    """Return an id as Kafka writes it: base64 for URLs without padding."""
+    """Return an id in Kafka's form: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")

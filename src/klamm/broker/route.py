@@ -1,4 +1,4 @@
-"""How a request reaches its handler."""
+"""Route of a request: API, decoding and handler."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Range(Protocol):
-    """Bytes of a response that are still on disk."""
+    """Bytes of a response that are read from a log file when they are sent."""
 
     def __len__(self) -> int:
         """Return the size in bytes."""
         ...
 
     def read(self, start: int, size: int) -> bytes:
-        """Return ``size`` bytes, or as many as there are, from ``start`` on.
+        """Return ``size`` bytes from ``start`` on, or fewer at the end.
 
         Raises:
-            StorageError: They cannot be read.
+            StorageError: The file cannot be read.
         """
         ...
 
@@ -35,42 +35,45 @@ Piece: TypeAlias = "bytes | bytearray | memoryview | Range"
 
 
 MOST_ELEMENTS_OF_CONFIGS: Final = 1_000_000
-"""Mirrors alter the configs of all topics by one request: thirty configs of 20,000 topics or more."""
+"""Maximum number of elements in requests that alter configs. Mirrors alter the configs of all topics in one request:
+thirty configs of 20,000 topics or more.
+"""
 
 
 class RawResponse(Protocol):
-    """A response that brings its own bytes, so that they are not copied."""
+    """Response that supplies its encoded bytes, so that they are not copied."""
 
     def is_flexible(self, version: int) -> bool:
-        """Tell whether the response header has tagged fields."""
+        """Return whether the response header has tagged fields."""
         ...
 
     def buffers(self, version: int) -> Sequence[Piece]:
-        """Return the body in pieces."""
+        """Return the encoded body in pieces."""
         ...
 
     def error_codes(self) -> Iterable[int]:
-        """Return the error code of each part, 0 among them; metrics count the others."""
+        """Return the error code of each part, including 0. Metrics count the others."""
         ...
 
 
 Response: TypeAlias = "Message | RawResponse | None"
-"""None: nothing is answered (Produce with acks=0)."""
+"""None means that no response is sent (Produce with acks=0)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One API key: its versions, how its body is read, who answers."""
+    """Served API: its versions, the decoding of its requests and its handler."""
 
     api: Api
     request: type[Message]
     handle: Callable[[Any, RequestContext], Awaitable[Response]]
     is_mostly_data: bool = False
-    """A large request has few parts, and the rest is records that are not looked into."""
+    """Whether a large request consists of few elements and record data that is not decoded."""
     most_elements: int = ELEMENTS_GRANTED_AT_MOST
-    """Strings and structs that a request may list, however large its frame is."""
+    """Maximum number of strings and structs in a request, whatever the size of its frame."""
     refused_below: int = 0
-    """Versions below are announced, for clients that look for them, and close the connection when they are used."""
+    """First served version. Lower ones are announced for clients that require them; using one closes the connection."""
     decode_raw: Callable[[int, memoryview, int], Any] | None = None
-    """Reads ``(api_version, frame, position)`` from behind ``client_id``, before any tagged fields of the header,
-    instead of the codec; raises ProtocolError."""
+    """Decoder used instead of the codec, None for the codec. It gets ``(api_version, frame, position)``, where
+    ``position`` is after ``client_id`` and before the header's tagged fields, and raises ProtocolError.
+    """

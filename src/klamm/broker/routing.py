@@ -1,4 +1,4 @@
-"""The one table of what the broker serves; ApiVersions is computed from it."""
+"""Table of all served APIs. The ApiVersions response is derived from it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ HANDLERS: Final = (
     "api_074_list_config_resources",
     "api_075_describe_topic_partitions",
 )
-"""The modules in ``klamm.broker.handlers``; a test compares them with the files."""
+"""Modules in ``klamm.broker.handlers``. A test compares them with the files."""
 
 
 def _route(handler: str) -> Route:
@@ -71,4 +71,4 @@ def _route(handler: str) -> Route:
 
 
 ROUTES: Final[Mapping[int, Route]] = MappingProxyType({route.api.key: route for route in map(_route, HANDLERS)})
-"""Every API that is served, by key."""
+"""Served APIs by key."""

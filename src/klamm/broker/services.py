@@ -1,4 +1,4 @@
-"""The narrow interfaces through which handlers reach the state of the broker."""
+"""Services of the broker, as handlers use them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What a handler may use. Built once when the broker starts."""
+    """All services that handlers use. Created once when the broker starts."""
 
     apis: Sequence[Api]
-    """What is served, by key: ApiVersions tells it."""
+    """Served APIs by ascending key, for ApiVersions."""
     cluster: ClusterInfo
     topics: TopicCatalog
     configs: ConfigService

@@ -1,4 +1,4 @@
-"""What is known of a connection."""
+"""Facts about a client connection."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ UNKNOWN_SOFTWARE = "unknown"
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Facts of one connection. Owned by the connection; handlers of ApiVersions and SASL write to it."""
+    """Facts about one connection. Owned by the connection; the handlers of ApiVersions and SASL write to it."""
 
     connection_id: int
-    """Unique in the life of the process."""
+    """Number of the connection, unique within the process."""
     node_id: int
-    """The broker id whose port was connected to."""
+    """Broker id of the port that the client connected to."""
     listener: str = "PLAINTEXT"
-    """The name of the listener that was connected to."""
+    """Name of the listener that the client connected to."""
     client_host: str = ""
     client_port: int = 0
     principal: str = ANONYMOUS
-    """``Type:name``, after Kafka's KafkaPrincipal."""
+    """``Type:name``, as in Kafka's KafkaPrincipal."""
     software_name: str = UNKNOWN_SOFTWARE
-    """From ApiVersions v3 or newer (KIP-511)."""
+    """Client software by ApiVersions v3 or newer (KIP-511)."""
     software_version: str = UNKNOWN_SOFTWARE
     login: Login | None = None
-    """None where clients do not log in."""
+    """State of the SASL login; None when the listener has no SASL."""
     client_id: str | None = None
-    """Of the latest request, empty when it had none; None before the first."""
+    """Client id of the latest request, empty when it had none; None before the first request."""
     last_seen_ms: int = 0
-    """When the latest request came, milliseconds since the epoch."""
+    """Time of the latest request, in milliseconds since the epoch."""
     fetched_configs: tuple[tuple[str, str], ...] | None = None
-    """The dynamic configs that the client was told last, by key; None: it never asked (KIP-649)."""
+    """Dynamic configs last sent to the client, by key; None when it never requested them (KIP-649)."""
     fetched_at_ms: int = 0
     kinds: frozenset[ClientKind] = frozenset()
-    """The kinds of client that the requests of ``client_id`` reveal."""
+    """Kinds of client that the requests with ``client_id`` reveal."""
 
     @property
     def principal_name(self) -> str:
-        """The principal without its type."""
+        """Name of the principal without its type."""
         return self.principal.partition(":")[2]

@@ -1,4 +1,4 @@
-"""What a broker is started with: flags and Kafka's own properties."""
+"""Start settings of a broker: command line flags and Kafka's properties."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ RACK: Final = "broker.rack"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Everything that is decided before the broker starts."""
+    """All settings that are fixed before the broker starts."""
 
     listeners: tuple[Listener, ...]
-    """Where it listens; the first is what the broker says when it is ready."""
+    """Listeners. The address of the first one is printed when the broker is ready."""
     data_dir: Path
     node_ids: tuple[int, ...]
     metrics: Address | None
-    """Where Prometheus finds metrics; None when nowhere."""
+    """Address of the metrics page; None means no such page."""
     static_configs: Mapping[str, str]
-    """The properties file and ``--set``, as they were written."""
+    """Settings of the properties file and of ``--set``, unparsed."""
 
     @property
     def racks(self) -> tuple[str | None, ...]:
-        """The rack of each broker id: ``broker.rack``, which may be a list with one for each of several ids."""
+        """Rack of each broker id. ``broker.rack`` is one rack for all ids, or a list with one for each."""
         text, count = self.static_configs.get(RACK), len(self.node_ids)
         racks = [text] if text is None or count == 1 else [rack.strip() for rack in text.split(",")]
         return tuple(rack or None for rack in (racks * count if len(racks) == 1 else racks))
 
     recovers_metadata: bool = False
-    """``--recover``: make new metadata for logs whose metadata are missing or damaged."""
+    """``--recover``: create new metadata for logs whose metadata is missing or damaged."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
-    """Read the command line.
+    """Parse the command line.
 
     Raises:
-        SettingsError: A value that cannot be; the message names it and says what is allowed.
-        SystemExit: ``--help``, or flags that argparse refuses (it prints why).
+        SettingsError: A value is not allowed. The message names the setting and the allowed values.
+        SystemExit: ``--help`` was given, or argparse rejects a flag and has printed why.
     """
     parsed = _parser().parse_args(arguments)
     configs = dict(read_properties(parsed.config)) if parsed.config is not None else {}
@@ -102,50 +102,51 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen",
         metavar="[NAME://]HOST:PORT",
-        help=f"where to listen, instead of the config listeners; port 0 means a free one (default {DEFAULT_LISTEN});"
-        " with --brokers N a list of N addresses, or one whose port is counted up; several listeners as in Kafka,"
-        " NAME://HOST:PORT,...",
+        help=f"addresses to listen on, instead of the config listeners; port 0 means any free one (default"
+        f" {DEFAULT_LISTEN}); with --brokers N a list of N addresses, or one whose port is incremented for each id;"
+        " several listeners as in Kafka, NAME://HOST:PORT,...",
     )
     parser.add_argument(
         "--advertise",
         metavar="[NAME://]HOST:PORT",
-        help="what clients are told to connect to, instead of the config advertised.listeners (default: where it"
-        " listens)",
+        help="addresses that clients connect to, instead of the config advertised.listeners (default: the listen"
+        " addresses)",
     )
     parser.add_argument(
         "--data-dir",
         type=Path,
         metavar="DIR",
-        help=f"where metadata and logs are kept, instead of the config log.dirs (default {DEFAULT_DATA_DIR})",
+        help=f"directory of metadata and logs, instead of the config log.dirs (default {DEFAULT_DATA_DIR})",
     )
     parser.add_argument(
         "--recover",
         action="store_true",
-        help="make new metadata when metadata.sqlite is missing or damaged and logs are there: topics that have records"
-        " keep their ids and records and get no retention; all configs, ACLs, logins, quotas, client configs, group"
-        " offsets and empty topics are lost, open transactions are aborted. Without effect on sound metadata",
+        help="create new metadata when metadata.sqlite is missing or damaged but logs exist: topics with records keep"
+        " their ids and records and get unlimited retention; all configs, ACLs, SCRAM credentials, quotas, client"
+        " configs, group offsets and empty topics are lost; open transactions are aborted."
+        " Intact metadata is not changed",
     )
     parser.add_argument(
         "--brokers",
         type=int,
         default=1,
         metavar="N",
-        help="how many broker ids to present, each on a port of its own (default 1); replicas are bookkeeping only",
+        help="number of broker ids to present, each on its own port (default 1); records are not replicated",
     )
     parser.add_argument(
         "--metrics",
         metavar="HOST:PORT",
-        help=f"where Prometheus finds /metrics, instead of the config {METRICS_LISTEN} (default: nowhere)",
+        help=f"address of the Prometheus page /metrics, instead of the config {METRICS_LISTEN} (default: no such page)",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="broker configs, as in Kafka's server.properties")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="one broker config; wins over the file"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one broker config; outranks the file"
     )
     return parser
 
 
 def _data_dir(configs: Mapping[str, str]) -> Path:
-    """Return the directory that a properties file names, ours where it names none."""
+    """Return the data directory of a properties file, or the default directory."""
     key = "log.dirs" if configs.get("log.dirs", "").strip() else "log.dir"
     text = configs.get(key, "").strip()
     if "," in text:
@@ -176,15 +177,15 @@ def _check(configs: Mapping[str, str]) -> None:
 
 
 def unknown_names(configs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that are configs of neither Kafka nor klamm, sorted. The broker ignores them, as Kafka does."""
+    """Return the names that neither Kafka nor klamm defines, sorted. The broker ignores them, as Kafka does."""
     return tuple(sorted(n for n in configs if find_broker_config(n) is None and n not in AUTHORIZER_CONFIGS))
 
 
 def warn_of_unknown(name: str) -> str:
-    """Return the warning about one of the ``unknown_names``, with the nearest config that exists."""
+    """Return the warning about an unknown config, with the most similar existing name."""
     return f"unknown config {name} is ignored{did_you_mean(name, (*broker_configs(), *AUTHORIZER_CONFIGS))}"
 
 
 def names_policy(configs: Mapping[str, str]) -> bool:
-    """Return whether a policy is configured; unknown configs may then be the policy's own."""
+    """Return whether a policy class is configured. Unknown configs may then belong to the policy."""
     return any(configs.get(key, "").strip() for kind in KINDS for key in kind.class_keys)

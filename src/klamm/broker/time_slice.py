@@ -1,4 +1,4 @@
-"""How long one request may hold the event loop: a long one is worked off in slices, and others are served between."""
+"""Time slices of long requests: they hold the event loop for a few milliseconds and then let other requests run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 SLICE_S: Final = 0.005
-"""What the longest request costs others at most; as long as the interpreter leaves the event loop to a thread."""
+"""Seconds that one request may hold the event loop. Threads that hold the interpreter lock may prolong this."""
 _AT_ONCE: Final = 64
-"""How many of what costs microseconds are done before looking at the clock."""
+"""Number of cheap items (microseconds each) that are processed between two looks at the clock."""
 
 
 class TimeSlice:
-    """The share that one request has of the event loop.
+    """Share of the event loop for one request.
 
-    Between two slices anything may be changed by others: what is decided is applied within one slice.
+    During a pause other requests may change any state. So a handler must decide and apply within one slice, or check
+    after its pauses whether the state it read has changed (``pauses``).
 
     Args:
-        seconds: How long a slice is, ``SLICE_S`` if it is not told; without end (``math.inf``) nobody else is served.
+        seconds: Length of a slice; None means ``SLICE_S``, ``math.inf`` means no pauses.
     """
 
     __slots__ = ("_ends_at", "_seconds", "pauses")
@@ -33,10 +34,10 @@ class TimeSlice:
         self._seconds = SLICE_S if seconds is None else seconds
         self._ends_at = time.perf_counter() + self._seconds
         self.pauses = 0
-        """How often others had their turn."""
+        """Number of pauses so far."""
 
     async def give_way(self) -> None:
-        """Serve others when this request has held the event loop for a slice; otherwise return at once."""
+        """Let other requests run when the slice is used up; otherwise return at once."""
         if time.perf_counter() < self._ends_at:
             return
         self.pauses += 1
@@ -44,11 +45,11 @@ class TimeSlice:
         self._ends_at = time.perf_counter() + self._seconds
 
     def over(self, items: Iterable[Item]) -> InSlices[Item]:
-        """Iterate, and give way before each item."""
+        """Iterate over items, with a possible pause before each one."""
         return InSlices(self, items)
 
     async def listed(self, items: Iterable[Item]) -> list[Item]:
-        """Return all items, which cost some microseconds each; the counterpart of a list comprehension."""
+        """Return a list of items that take microseconds each; the counterpart of a list comprehension."""
         iterator = iter(items)
         found = list(islice(iterator, _AT_ONCE))
         while found and len(found) % _AT_ONCE == 0:
@@ -61,7 +62,7 @@ class TimeSlice:
 
 
 class InSlices(Generic[Item]):
-    """An iteration that does not hold the event loop for longer than a slice; it needs no closing."""
+    """Asynchronous iterator that pauses when its time slice is used up. It need not be closed."""
 
     __slots__ = ("_items", "_slice")
 

@@ -154,7 +154,7 @@ def test_what_an_open_transaction_may_hide_is_waited_for_only_where_something_is
     # then
     carry_positions(topics.flow())
     topics.write(topics.workers, at("workers", 6))
-    with pytest.raises(ClusterAwayError, match=f"An open transaction hides positions in {topics.own}"):
+    with pytest.raises(ClusterAwayError, match=f"An open transaction hides source offsets in {topics.own}"):
         carry_positions(topics.flow())
     # when
     producer.commit_transaction(10)
@@ -173,7 +173,9 @@ def test_a_worker_that_is_ahead_is_told(target: str, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         carry_positions(topics.flow())
     # then
-    told = f"A->B: 1 positions of {topics.workers} are ahead of those in {topics.own}, such as that of orders-0"
+    told = (
+        f"A->B: 1 source offsets in {topics.workers} are ahead of those in {topics.own}, for example that of orders-0"
+    )
     assert told in caplog.text
     assert topics.stored().offsets == {("orders", 0): 50, ("users", 0): 5}
 

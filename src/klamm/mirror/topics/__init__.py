@@ -1,1 +1,1 @@
-"""Topics, their configs and ACLs on the target of a flow: what has to be done, and the loop that does it."""
+"""Sync of topics, topic configs and ACLs from the source to the target of a flow, and its control loop."""

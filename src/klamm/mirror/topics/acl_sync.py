@@ -1,4 +1,4 @@
-"""Writing the ACLs of source topics for their remote topics (``sync.topic.acls.enabled``)."""
+"""ACL sync: creates ACLs on remote topics from the ACLs of their source topics (``sync.topic.acls.enabled``)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ _NO_AUTHORIZER: Final = "SECURITY_DISABLED"
 
 
 def remote_acls(acls: Iterable[Acl], topics: Iterable[str], remote_topic: Callable[[str], str]) -> tuple[Acl, ...]:
-    """Return the ACLs that the target should have for mirrored topics.
+    """Return the ACLs that the target should have for mirrored topics, as MirrorMaker 2 does.
 
-    Only ACLs of one topic by its name count. The right to write stays behind: only the mirror writes remote topics; and
-    of the right to everything the right to read is left. What is denied is denied there too.
+    ======================================  ==========================================
+    ACL of a source topic                   ACL of its remote topic
+    ======================================  ==========================================
+    ALLOW WRITE                             none: only the mirror writes remote topics
+    ALLOW ALL                               ALLOW READ
+    any other ALLOW, every DENY             the same
+    pattern other than LITERAL              none
+    ======================================  ==========================================
     """
     mirrored = frozenset(topics)
     out = []
@@ -43,12 +49,12 @@ def remote_acls(acls: Iterable[Acl], topics: Iterable[str], remote_topic: Callab
 
 
 def in_words(acl: Acl) -> str:
-    """Return what an ACL allows or denies whom, for people."""
+    """Return permission, operation, principal and host of an ACL as text for messages."""
     return f"{acl.permission.name} {acl.operation.name} for {acl.principal} from {acl.host}"
 
 
 class AclSync:
-    """The ACL sync of one flow: only creates, never deletes. Confined to the flow's thread."""
+    """ACL sync of one flow. It creates ACLs and never deletes any. Confined to the flow's thread."""
 
     def __init__(self, settings: FlowSettings, source: AclAdmin, target: AclAdmin) -> None:
         self._settings = settings
@@ -57,10 +63,13 @@ class AclSync:
         self._is_told = False
 
     def run(self, topics: Sequence[str]) -> None:
-        """Sync the ACLs of source topics whose remote topics exist.
+        """Create the missing ACLs on remote topics that exist.
+
+        Args:
+            topics: Names of the source topics that are mirrored.
 
         Raises:
-            ClusterAwayError: a cluster is away; nothing more is tried in this round.
+            ClusterAwayError: A cluster is unavailable. The rest of this round is skipped.
         """
         settings = self._settings
         for acl, refused in self._create(self.missing(topics)).items():
@@ -72,10 +81,10 @@ class AclSync:
                 log_refusal(refused, f"create ACL {what} on topic {acl.resource_name} of cluster {alias}")
 
     def missing(self, topics: Sequence[str]) -> list[Acl]:
-        """Return the ACLs that remote topics of source topics lack.
+        """Return the ACLs that the remote topics of these source topics lack.
 
         Raises:
-            ClusterAwayError: a cluster is away.
+            ClusterAwayError: A cluster is unavailable.
         """
         try:
             acls = self._source.describe_topic_acls()
@@ -87,7 +96,7 @@ class AclSync:
         return [acl for acl in wanted if acl not in existing]
 
     def _existing(self) -> frozenset[Acl]:
-        """Return the target's ACLs, none where they may not be described: then all are sent."""
+        """Return the ACLs of the target. Without the right to describe them, return none: all ACLs are then sent."""
         try:
             return frozenset(self._target.describe_topic_acls())
         except (AdminRefusedError, AdminIncompatibleError):
@@ -99,7 +108,7 @@ class AclSync:
         try:
             return dict(self._target.create_acls(acls))
         except AdminIncompatibleError as error:
-            self._tell(f"cluster {self._settings.target.alias} takes no ACLs: {error}")
+            self._tell(f"cluster {self._settings.target.alias} does not support ACLs: {error}")
             return {}
 
     def _not_described(self, error: AdminRefusedError | AdminIncompatibleError) -> None:
@@ -107,14 +116,14 @@ class AclSync:
         if isinstance(error, AdminRefusedError) and error.error_name != _NO_AUTHORIZER:
             log_refusal(error, f"describe the ACLs of topics on cluster {alias}")
         else:
-            self._tell(f"cluster {alias} keeps no ACLs")
+            self._tell(f"cluster {alias} does not support ACLs")
 
     def _tell(self, reason: str) -> None:
-        """Say once why there is nothing to sync."""
+        """Log once why no ACLs are synced."""
         if not self._is_told:
             self._is_told = True
             logger.info(
-                "%s: no ACLs are synced: %s. sync.topic.acls.enabled=false saves the question",
+                "%s: no ACLs are synced: %s. Set sync.topic.acls.enabled=false to stop trying",
                 self._settings.name,
                 reason,
             )

@@ -1,4 +1,24 @@
-"""Writing the source's topic configs on the target, in the three ways of ``use.incremental.alter.configs``."""
+"""Config sync: writes the configs of source topics to their remote topics (``use.incremental.alter.configs``, KIP-894).
+
+=============  =======================================================================================================
+value          API used on the target
+=============  =======================================================================================================
+``requested``  IncrementalAlterConfigs. If the target lacks this API, AlterConfigs until the flow is restarted.
+``required``   IncrementalAlterConfigs. If the target lacks this API, the flow fails.
+``never``      AlterConfigs.
+=============  =======================================================================================================
+
+AlterConfigs replaces all configs of a topic, so it also resets configs that were set on the target by hand.
+IncrementalAlterConfigs changes single configs; ``klamm.mirror.topics.plans`` lists the rules.
+
+Three cases depend on DescribeConfigs of the remote topic:
+
+- It succeeds: only configs that differ are sent. Configs that the target does not know are left out and logged once,
+  because one unknown config makes the broker reject all changes of the topic.
+- It is denied: all configs are sent in every round, as MirrorMaker 2 does.
+- It fails otherwise, mostly because the topic was just created: the topic is skipped in this round. It was created with
+  its configs.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +40,9 @@ logger = logging.getLogger(__name__)
 
 
 class ConfigSync:
-    """The config sync of one flow. Confined to the flow's thread.
+    """Config sync of one flow. Confined to the flow's thread.
 
-    Once the target has shown that it lacks IncrementalAlterConfigs, a flow with ``requested`` keeps to AlterConfigs
-    until it is started again.
+    If the target lacks IncrementalAlterConfigs, a flow with ``requested`` uses AlterConfigs until it is restarted.
     """
 
     def __init__(self, settings: FlowSettings, source: MirrorAdmin, target: MirrorAdmin) -> None:
@@ -33,17 +52,20 @@ class ConfigSync:
         self.uses_legacy = settings.use_incremental_alter_configs is IncrementalAlterConfigs.NEVER
         self._is_offered = False
         self._told_unknown: dict[tuple[str, str], str | None] = {}
-        """Values by remote topic and config that the target does not know, as they were told."""
+        """Values already logged, by remote topic and name of a config that the target does not know."""
         self._told_refusals: dict[str, str] = {}
         self._known: dict[str, frozenset[str]] = {}
-        """Names of all configs by remote topic, where the target could be described in the last round."""
+        """Names of all configs by remote topic. Contains the topics that could be described in the latest round."""
 
     def run(self, topics: Sequence[str]) -> None:
-        """Sync the configs of source topics whose remote topics exist.
+        """Sync the configs of source topics to remote topics that exist.
+
+        Args:
+            topics: Names of the source topics that are mirrored.
 
         Raises:
-            FlowFailedError: incremental changes are required, but the target does not know them.
-            ClusterAwayError: a cluster is away; nothing more is tried in this round.
+            FlowFailedError: IncrementalAlterConfigs is required, but the target lacks it.
+            ClusterAwayError: A cluster is unavailable. The rest of this round is skipped.
         """
         described = self._describe(topics)
         if not described:
@@ -56,11 +78,14 @@ class ConfigSync:
             self._replace(described)
 
     def writes_single_configs(self, topic: str) -> bool:
-        """Tell whether the target takes IncrementalAlterConfigs, and is to; asked once by a request without changes.
+        """Return whether IncrementalAlterConfigs is used. The first call asks the target, without any changes.
+
+        Args:
+            topic: Any mirrored source topic. The check needs the name of a remote topic that exists.
 
         Raises:
-            FlowFailedError: incremental changes are required, but the target does not know them.
-            ClusterAwayError: the target is away.
+            FlowFailedError: IncrementalAlterConfigs is required, but the target lacks it.
+            ClusterAwayError: The target is unavailable.
         """
         if not self.uses_legacy and not self._is_offered:
             try:
@@ -73,7 +98,10 @@ class ConfigSync:
     def plan_replacement(
         self, described: Mapping[str, tuple[TopicConfigEntry, ...]]
     ) -> dict[str, tuple[TopicConfigOperation, ...]]:
-        """Return what AlterConfigs would change, by remote topic; one that can not be described is left out."""
+        """Return the changes that AlterConfigs would make, by remote topic.
+
+        Remote topics that cannot be described are left out.
+        """
         remote = {self._settings.remote_topic(topic): topic for topic in described}
         current = self._target.describe_topic_configs(list(remote))
         return {
@@ -85,9 +113,9 @@ class ConfigSync:
     def plan(
         self, described: Mapping[str, tuple[TopicConfigEntry, ...]]
     ) -> dict[str, tuple[TopicConfigOperation, ...]]:
-        """Return the incremental operations by remote topic that would change something.
+        """Return the incremental operations that change something, by remote topic.
 
-        Those on configs that the target does not know are among them.
+        They include operations on configs that the target does not know; see ``without_unknown``.
         """
         remote = {self._settings.remote_topic(topic): topic for topic in described}
         current = self._target.describe_topic_configs(list(remote))
@@ -97,7 +125,7 @@ class ConfigSync:
             target = current.get(name)
             if target is None or isinstance(target, AdminRefusedError):
                 if target is None or not target.is_denial:
-                    continue  # a topic that was just created is not known everywhere yet; it has its configs
+                    continue  # the topic was just created with its configs, and not every broker knows it yet
                 target = None
             else:
                 self._known[name] = frozenset(entry.name for entry in target)
@@ -107,18 +135,18 @@ class ConfigSync:
         return out
 
     def is_known(self, remote_topic: str, name: str) -> bool:
-        """Tell whether the target knew a config when it was planned; one that could not be described may."""
+        """Return whether the target knows a config, or True if the remote topic could not be described."""
         known = self._known.get(remote_topic)
         return known is None or name in known
 
     def is_described(self, remote_topic: str) -> bool:
-        """Tell whether it was seen what a planned topic has; if not, everything is sent, changed or not."""
+        """Return whether the planned remote topic could be described. If not, all configs are sent."""
         return remote_topic in self._known
 
     def without_unknown(
         self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]
     ) -> dict[str, tuple[TopicConfigOperation, ...]]:
-        """Return the operations on configs that the target knows: it would refuse all changes of the topic."""
+        """Return the operations on configs that the target knows. A single unknown one would fail the whole topic."""
         known = {
             topic: tuple(each for each in operations if self.is_known(topic, each.name))
             for topic, operations in planned.items()
@@ -126,7 +154,7 @@ class ConfigSync:
         return {topic: operations for topic, operations in known.items() if operations}
 
     def _tell_unknown(self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]) -> None:
-        """Log which configs the target does not know, once until their values change."""
+        """Log the configs that the target does not know. Each is logged again only when its value changes."""
         unknown = {
             (topic, each.name): each.value
             for topic, operations in planned.items()
@@ -158,7 +186,12 @@ class ConfigSync:
             if refused is not None:
                 continue
             if not self.is_described(name):
-                logger.debug("%s: topic %s: %d configs were sent unseen", self._settings.name, name, len(planned[name]))
+                logger.debug(
+                    "%s: topic %s: sent %d configs without knowing the current ones",
+                    self._settings.name,
+                    name,
+                    len(planned[name]),
+                )
                 continue
             for operation in planned[name]:
                 old = "" if operation.old_value is None else f" (was {operation.old_value})"
@@ -191,7 +224,7 @@ class ConfigSync:
             self._tell(name, refused)
 
     def _tell(self, remote_topic: str, refused: AdminRefusedError | None) -> None:
-        """Say that a topic's configs could not be altered, once until the reason changes or is gone."""
+        """Log that the configs of a topic could not be altered. The same reason is not logged again until a success."""
         if refused is None:
             self._told_refusals.pop(remote_topic, None)
             return
@@ -204,7 +237,7 @@ class ConfigSync:
 
 
 def log_refusal(refused: AdminRefusedError, operation: str) -> None:
-    """Log a refusal with what was tried; a denial with Kafka's name of the exception, as MirrorMaker 2 does."""
+    """Log a rejected operation. A denial is logged with Kafka's exception name, as MirrorMaker 2 does."""
     if refused.is_denial:
         words = refused.error_name.removesuffix("_FAILED").split("_")
         exception = "".join(word.capitalize() for word in words) + "Exception"

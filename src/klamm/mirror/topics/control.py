@@ -1,4 +1,33 @@
-"""The control loop of a flow: topics, partitions and configs on the target, then what is to be copied."""
+"""Control loop of a flow: syncs topics, partitions, configs and ACLs to the target, and publishes the assignment.
+
+Each turn does the steps that are due, in this order:
+
+===============================  ============================================  =======================================
+step                             when                                          effect
+===============================  ============================================  =======================================
+check both clusters              first turn, and after each failed turn        fail fast if a cluster is unavailable
+create internal topics           once                                          source offsets, offset syncs,
+                                                                               heartbeats; carry over source offsets
+refresh topics                   first turn, then every                        select source topics, create and grow
+                                 ``refresh.topics.interval.seconds``           remote topics, publish the assignment
+sync configs                     every ``sync.topic.configs.interval.seconds`` see ``config_sync``
+sync ACLs                        every ``sync.topic.acls.interval.seconds``    see ``acl_sync``
+===============================  ============================================  =======================================
+
+A step that fails stays due, so the next turn repeats it. The steps after it wait. The assignment last published stays
+in force meanwhile: the tasks keep copying while an admin call fails.
+
+The outcome of a turn determines the state of the flow:
+
+- RUNNING: the turn succeeded. The next one starts after 0.2 s.
+- WAITING: a cluster is unavailable, rejects a call, or lacks an API. The next turn starts after 0.2 s, then 0.4 s and
+  so on up to 10 s.
+- FAILED: a retry would not help. The loop publishes an empty assignment and ends.
+- STOPPED: the mirror ends.
+
+A topic that the target rejects does not affect the other topics. It stays out of the assignment, and each refresh tries
+it again.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +66,11 @@ _INVALID_CONFIG: Final = "INVALID_CONFIG"
 _INVALID_REPLICATION_FACTOR: Final = "INVALID_REPLICATION_FACTOR"
 
 Assignment = tuple[tuple[str, str, int], ...]
-"""Source topic, remote topic, number of partitions."""
+"""Tuples of source topic, remote topic and number of partitions to copy."""
 
 
 class FlowControl:
-    """Keeps the target of one flow as its source demands. Runs in a thread of its own; ``publish`` is called there."""
+    """Control loop of one flow. It runs in its own thread, and ``publish`` is called in that thread."""
 
     def __init__(
         self,
@@ -58,14 +87,16 @@ class FlowControl:
         """Prepare the loop.
 
         Args:
-            settings: the flow.
-            source: of its source.
-            target: of its target.
-            status: is told where the flow stands.
-            publish: is told what is to be copied.
-            heartbeats: those that are written to the source; None: none are.
-            clock: seconds.
-            carry: brings positions into the topic that the flow has of its own, before anything is copied.
+            settings: Settings of the flow.
+            source: Admin client of the source cluster.
+            target: Admin client of the target cluster.
+            status: Receiver of the flow's state and of rejected remote topics.
+            publish: Receiver of each new assignment.
+            heartbeats: Settings of the heartbeats that this mirror writes to the source. None: it writes none
+                there.
+            clock: Monotonic time in seconds.
+            carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
+                before any record is copied. See ``carry_positions``.
         """
         self._settings = settings
         self._heartbeats = heartbeats
@@ -85,19 +116,19 @@ class FlowControl:
         self._assignment: Assignment = ()
         self._is_none_selected = False
         self._refused: dict[str, str] = {}
-        """Remote topics that were refused in the last round, and why."""
+        """Remote topics that the target rejected in the latest refresh, with the reason."""
         self._told: dict[str, str] = {}
-        """Those of the round before."""
+        """Rejected remote topics of the refresh before, with the reason. Used to log each reason once."""
 
     def run(self, stop: threading.Event) -> None:
-        """Go round until ``stop``, or until the flow has failed."""
+        """Run turns until ``stop`` is set or the flow has failed."""
         backoff_s = _FIRST_BACKOFF_S
         logged = LoggedReasons()
         while not stop.is_set():
             try:
                 self.turn()
             except FlowFailedError as error:
-                logger.error("%s failed: %s", self._settings.name, error)  # noqa: TRY400 - the text says it all
+                logger.error("%s failed: %s", self._settings.name, error)  # noqa: TRY400 - the message is complete
                 self._status.set_state(self._settings.name, FlowState.FAILED, str(error))
                 self._publish(())
                 return
@@ -116,11 +147,12 @@ class FlowControl:
         self._status.set_state(self._settings.name, FlowState.STOPPED)
 
     def turn(self) -> None:
-        """Do what is due now.
+        """Do the steps that are due now.
 
         Raises:
-            FlowFailedError: the flow can not go on.
-            ClusterAwayError: a cluster is away; the next turn tries again.
+            FlowFailedError: The flow cannot continue.
+            ClusterAwayError: A cluster is unavailable. The next turn retries.
+            AdminRefusedError: A cluster rejects a call that the flow needs. The next turn retries.
         """
         now = self._clock()
         if not self._are_reachable:
@@ -142,11 +174,11 @@ class FlowControl:
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
 
     def _create_internal_topics(self) -> None:
-        """Create the topics of positions, offset syncs and heartbeats; only the first one is needed for copying.
+        """Create the topics for source offsets, offset syncs and heartbeats. Copying needs only the first of them.
 
         Raises:
-            AdminRefusedError: the topic of positions is not there.
-            ClusterAwayError: a cluster is away, or positions can not be read now.
+            AdminRefusedError: The topic for source offsets does not exist and could not be created.
+            ClusterAwayError: A cluster is unavailable, or source offsets cannot be read now.
         """
         settings = self._settings
         factor = settings.positions_replication_factor
@@ -167,13 +199,13 @@ class FlowControl:
         if settings.syncs_topic is not None:
             self._create_syncs_topic(settings.syncs_topic)
         if self._heartbeats is not None:
-            # Whoever writes them does the same, and says what is wrong. But what is there before the topics are
-            # looked at is mirrored from the start.
+            # The heartbeat thread also creates this topic, and logs a failure. Creating it here, before the source
+            # topics are listed, makes the first refresh mirror it.
             factor = self._heartbeats.replication_factor
             create_internal_topic(self._source, HEARTBEATS_TOPIC, replication_factor=factor)
 
     def _create_syncs_topic(self, name: str) -> None:
-        """Create the topic of offset syncs; without it records are copied all the same."""
+        """Create the topic for offset syncs. If that fails, log a warning: records can be copied without it."""
         settings = self._settings
         on_source = settings.syncs_location is SyncsLocation.SOURCE
         factor = settings.syncs_replication_factor
@@ -202,9 +234,9 @@ class FlowControl:
         self._assign(selected, counts)
 
     def _create(self, names: Sequence[str], topics: Mapping[str, TopicSummary]) -> dict[str, int]:
-        """Create remote topics; returns the partition counts of those that exist now.
+        """Create remote topics. Return the partition counts of those that now exist.
 
-        A list of topics asked for right afterwards need not show them yet.
+        A topic list requested right after the creation need not contain them yet.
         """
         new = []
         for name, entries in self._source.describe_topic_configs(list(names)).items():
@@ -230,7 +262,7 @@ class FlowControl:
         for name, refused in outcomes.items():
             if refused is None and name in copied:
                 logger.warning(
-                    "%s: topic %s was gone on cluster %s and is created again: what was mirrored to it before is not "
+                    "%s: topic %s was gone on cluster %s and is created again: records mirrored to it before are not "
                     "mirrored again", self._settings.name, name, alias,
                 )  # fmt: skip
             elif refused is None:
@@ -238,15 +270,15 @@ class FlowControl:
             elif refused.error_name != EXISTS:
                 self._note_refusal(name, self._with_remedy(refused), f"create topic {name} on cluster {alias}")
         counts = {topic.name: topic.partition_count for topic in new if outcomes.get(topic.name) is None}
-        # A broker that learns of thousands of topics does not list them for a while, though they are there.
+        # After the creation of thousands of topics, a broker may omit some of them from its topic list for a while.
         unlisted = {name for name, refused in outcomes.items() if refused and refused.error_name == EXISTS}
         return counts | {name: copied[name] for name in unlisted & copied.keys()}
 
     def _create_without_unknown_configs(self, topics: Sequence[NewRemoteTopic]) -> dict[str, AdminRefusedError | None]:
-        """Try again without the configs that the target does not know, such as those of another vendor."""
+        """Retry the creation without configs that the target does not know, for example those of another vendor."""
         if not topics:
             return {}
-        # Any topic of the target names all the configs that it knows; this one is there.
+        # DescribeConfigs of any topic returns all config names that the target knows. This topic exists.
         described = self._target.describe_topic_configs([self._settings.positions_topic])
         entries = described.get(self._settings.positions_topic)
         if entries is None or isinstance(entries, AdminRefusedError):
@@ -266,7 +298,7 @@ class FlowControl:
         return dict(self._target.create_topics(fewer)) if fewer else {}
 
     def _grow(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Grow remote topics; returns the partition counts of those that did."""
+        """Add partitions to remote topics. Return the partition counts of the topics that grew."""
         grown = {}
         for name, refused in self._target.create_partitions(counts).items():
             if refused is None:
@@ -278,7 +310,7 @@ class FlowControl:
         return grown
 
     def _note_refusal(self, remote_topic: str, refused: AdminRefusedError, operation: str) -> None:
-        """Keep why a topic is not mirrored, or not whole; log it once until the reason changes."""
+        """Record why a topic is not mirrored, or only in part. Log the reason when it is new."""
         self._refused[remote_topic] = str(refused)
         if self._told.get(remote_topic) != str(refused):
             log_refusal(refused, operation)
@@ -290,7 +322,7 @@ class FlowControl:
         return AdminRefusedError(refused.error_name, f"{setting}: {str(refused).partition(': ')[2]}")
 
     def _tell_if_none(self, here: Mapping[str, TopicSummary], selected: Sequence[TopicSummary]) -> None:
-        """Say once that nothing of the source is mirrored: an expression may be misspelt."""
+        """Log a warning when the flow starts to select no topic of the source. A pattern may be misspelled."""
         policy = self._settings.policy
         is_none = all(is_heartbeats_topic(policy, topic.name) for topic in selected)
         if is_none and not self._is_none_selected:
@@ -306,12 +338,12 @@ class FlowControl:
         for topic, remote_topic, _ in self._assignment:
             if topic not in still:
                 logger.warning(
-                    "%s: topic %s is gone on cluster %s: %s stays on cluster %s as it is",
+                    "%s: topic %s is gone on cluster %s: topic %s on cluster %s is kept unchanged",
                     self._settings.name, topic, self._settings.source.alias, remote_topic, self._settings.target.alias,
                 )  # fmt: skip
 
     def _assign(self, selected: Sequence[TopicSummary], counts: Mapping[str, int]) -> None:
-        """Publish what can be copied: partitions that exist on both sides."""
+        """Publish the partitions that exist on both clusters, if they changed. The first refresh always publishes."""
         assignment = []
         for topic in selected:
             remote_name = self._settings.remote_topic(topic.name)

@@ -1,7 +1,9 @@
-"""Noticing that the same flow is mirrored by another process, too: both would copy the same records.
+"""Detection of other processes that mirror the same flow and would copy the same records.
 
-Processes of MirrorMaker 2 with the same file share the work; those of klamm do not: Spark does that within one.
-Heartbeats of a flow that is mirrored tell in a header who writes them. MirrorMaker has no such header, and ignores it.
+Workers of MirrorMaker 2 with the same properties file share the work. Processes of klamm do not: Spark distributes the
+work within one mirror. Each heartbeat of a mirrored flow therefore carries a header with the identity of its writer.
+A process that finds heartbeats of its own flow from another writer logs an error. MirrorMaker 2 writes no such header
+and ignores it.
 """
 
 from __future__ import annotations
@@ -27,36 +29,36 @@ logger = logging.getLogger(__name__)
 INSTANCE_HEADER: Final = "klamm.mirror"
 _LOOK_EVERY: Final = 5
 _IS_RUNNING_AFTER: Final = 3
-"""So many heartbeats of another process are no farewell: one that was told to stop writes none any more."""
+"""Number of heartbeats after which another process counts as running. A process that is stopping writes fewer."""
 
 
 def new_instance() -> str:
-    """Return what names this process among all mirrors."""
+    """Return an identity of this process that is unique among all mirrors."""
     return f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(4)}"
 
 
 class RecordReader(Protocol):
-    """Reads a topic of the mirror's own."""
+    """Reader of an internal topic of the mirror."""
 
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
-        """Return log end offsets."""
+        """Return the log end offsets of these partitions."""
         ...
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
-        """Return the records of partition 0 from an offset to the end, and where to go on."""
+        """Return the records of partition 0 from an offset to the log end, and the next offset to read."""
         ...
 
 
 class OtherMirrors:
-    """Looks for heartbeats of one flow that somebody else writes. Confined to the thread of the heartbeats."""
+    """Detector of other writers of one flow's heartbeats. Confined to the heartbeat thread."""
 
     def __init__(self, flow: str, instance: str, reader: RecordReader) -> None:
-        """Prepare to look.
+        """Create a detector. It starts to read at the log end, with the first ``look``.
 
         Args:
-            flow: ``A->B``.
-            instance: who writes here; see ``new_instance``.
-            reader: of the flow's target.
+            flow: Name of the flow, ``A->B``.
+            instance: Identity of this process; see ``new_instance``.
+            reader: Reader on the flow's target cluster.
         """
         self._flow = flow
         self._instance = instance.encode()
@@ -66,14 +68,14 @@ class OtherMirrors:
         self._seen: Counter[bytes] = Counter()
 
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """Return the headers of a heartbeat that is written here."""
+        """Return the headers for a heartbeat that this process writes."""
         return ((INSTANCE_HEADER, self._instance),)
 
     def look(self, key: bytes) -> None:
-        """Look at what came since, after every few heartbeats; what can not be read tells nothing.
+        """Read the new heartbeats in every fifth call. If they cannot be read, start over at the log end.
 
         Args:
-            key: of the flow's heartbeats.
+            key: Record key of the flow's heartbeats.
         """
         self._beats += 1
         if self._at is not None and self._beats % _LOOK_EVERY:
@@ -84,7 +86,7 @@ class OtherMirrors:
                 return
             records, self._at = self._reader.read(HEARTBEATS_TOPIC, self._at)
         except (ConnectionLostError, TopicGoneError, ApiMissingError) as error:
-            logger.debug("%s: can not look for other mirrors: %s", self._flow, error)
+            logger.debug("%s: cannot look for other mirrors: %s", self._flow, error)
             self._at = None
             return
         for record in records:
@@ -97,6 +99,6 @@ class OtherMirrors:
         if self._seen[writer] == _IS_RUNNING_AFTER:
             host_and_process = writer.decode(errors="replace").rpartition(", ")[0]
             logger.error(
-                "%s: another process mirrors this flow, too (%s): both copy the same records; stop one of them",
+                "%s: another process mirrors this flow as well (%s), so both copy the same records. Stop one of them",
                 self._flow, host_and_process,
             )  # fmt: skip

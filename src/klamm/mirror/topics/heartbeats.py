@@ -1,4 +1,4 @@
-"""Heartbeats: one small record per second and pair of clusters, by which a person sees that mirroring works."""
+"""Heartbeats: one small record per second and pair of clusters, which shows that mirroring works."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _LAST_BACKOFF_S: Final = 30.0
 
 
 class HeartbeatWriter(Protocol):
-    """Writes records to a topic of the mirror's own."""
+    """Writer to an internal topic of the mirror."""
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
         """Write records to partition 0 and wait until they are acknowledged.
 
         Raises:
-            ConnectionLostError: not all were.
+            ConnectionLostError: At least one record was not acknowledged.
         """
         ...
 
 
 class Heartbeats:
-    """The heartbeats of one pair of clusters. Runs in a thread of its own.
+    """Heartbeats of one pair of clusters, written in a thread of their own.
 
-    Nothing that happens to them ever stops a flow: failures are told once, and tried again.
+    Failures never affect a flow. Each failure is logged once and retried, with a backoff of 1 s up to 30 s.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Heartbeats:
         others: OtherMirrors | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare.
+        """Create the heartbeats without connecting to a cluster.
 
         Args:
-            settings: the pair of clusters.
-            admin: of the target.
-            writer: of the target.
-            others: looks for other mirrors of the flow; None: the pair's flow is not mirrored here.
-            now: seconds since the epoch.
+            settings: Settings of the pair of clusters.
+            admin: Admin client of the target.
+            writer: Writer to the target.
+            others: Detector of other mirrors of the flow. None: this process does not mirror the pair's flow.
+            now: Seconds since the epoch.
         """
         self._settings = settings
         self._others = others
@@ -78,7 +78,7 @@ class Heartbeats:
         self._logged = LoggedReasons()
 
     def run(self, stop: threading.Event) -> None:
-        """Write heartbeats until ``stop``."""
+        """Write heartbeats until ``stop`` is set."""
         interval_s = self._settings.interval.total_seconds()
         backoff_s = _FIRST_BACKOFF_S
         while not stop.is_set():
@@ -90,7 +90,7 @@ class Heartbeats:
                 backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
 
     def beat(self) -> bool:
-        """Write one heartbeat; returns whether the target has it."""
+        """Write one heartbeat. Return whether the target has acknowledged it."""
         settings = self._settings
         now_ms = int(self._now() * 1000)
         heartbeat = Heartbeat(source_alias=settings.source_alias, target_alias=settings.target.alias, timestamp=now_ms)
@@ -129,18 +129,18 @@ class Heartbeats:
     def _tell(self, reason: str) -> None:
         if self._logged.is_new(reason):
             logger.warning(
-                "%s: no heartbeats on cluster %s: %s. emit.heartbeats.enabled=false switches them off",
+                "%s: cannot write heartbeats to cluster %s: %s. Set emit.heartbeats.enabled=false to disable them",
                 self._settings.name, self._settings.target.alias, reason,
             )  # fmt: skip
 
 
 def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, instance: str | None = None) -> None:
-    """Write the heartbeats of a pair of clusters until ``stop``; blocks.
+    """Write the heartbeats of a pair of clusters until ``stop`` is set. Blocks.
 
     Args:
-        settings: the pair.
-        stop: ends it.
-        instance: names this process, which mirrors the pair's flow; None: it does not.
+        settings: Settings of the pair of clusters.
+        stop: Event that ends the heartbeats.
+        instance: Identity of this process if it mirrors the pair's flow. None: it does not.
     """
     target = settings.target
     timeout_ms = int(settings.admin_timeout.total_seconds() * 1000)
@@ -158,7 +158,7 @@ def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, inst
     try:
         Heartbeats(settings, admin, connection, others=others).run(stop)
     except Exception:  # a thread never dies silently
-        logger.exception("%s: heartbeats ended", settings.name)
+        logger.exception("%s: the heartbeat thread failed", settings.name)
     finally:
         connection.close()
         reader.close()

@@ -1,4 +1,4 @@
-"""``klamm mirror --plan``: what the next round would change, without changing it."""
+"""Output of ``klamm mirror --plan``: the changes that the next round would make, without making them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 _OK: Final = 0
 _FAILED: Final = 1
 NO_CHANGE: Final = "!"
-"""How a line begins that tells of something that is left as it is, although the source says otherwise."""
+"""Prefix of a line for a difference that the mirror leaves unchanged or that a cluster would reject."""
 _REFUSED: Final = "would be refused: "
 _INVALID_CONFIG: Final = "INVALID_CONFIG"
 
 
 def print_plan(settings: MirrorSettings, out: TextIO) -> int:
-    """Write what each flow would do (``+`` new, ``~`` changed, ``-`` removed, ``!`` left or refused).
+    """Write the planned changes of each flow (``+`` new, ``~`` changed, ``-`` removed, ``!`` left out or rejected).
 
     Returns:
-        0, or 1 when a flow cannot be planned or a cluster would refuse a change.
+        0, or 1 if a flow cannot be planned or a cluster would reject a change.
     """
     code = _OK
     for flow in settings.flows:
@@ -51,7 +51,7 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
         except (ClusterAwayError, AdminRefusedError, AdminIncompatibleError, FlowFailedError) as error:
             out.write(f"{flow.name}: cannot be planned: {error}\n")
             code = _FAILED
-        except Exception as error:  # such as what filters and policies of the user's own raise
+        except Exception as error:  # for example from a user's own filter or replication policy
             logger.debug("%s cannot be planned", flow.name, exc_info=True)
             out.write(f"{flow.name}: cannot be planned: {type(error).__name__}: {error}\n")
             code = _FAILED
@@ -68,9 +68,9 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
 
 
 def _heartbeats_on(settings: MirrorSettings, flow: FlowSettings) -> dict[str, int]:
-    """Return the clusters whose topic of heartbeats is planned with this flow, with its replication factor.
+    """Return the replication factor of the heartbeats topic, by alias of each cluster where this flow plans it.
 
-    The topic of a source is planned with the flow back.
+    If the mirror also has the flow in the opposite direction, that flow plans the topic of this flow's source.
     """
     written = {pair.target.alias: pair.replication_factor for pair in settings.heartbeats}
     is_both_ways = any((other.source, other.target) == (flow.target, flow.source) for other in settings.flows)
@@ -85,20 +85,20 @@ def plan_flow(
     *,
     heartbeats_on: Mapping[str, int] = MappingProxyType({}),
 ) -> list[str]:
-    """Return one line for each change that a round of a flow would make, and for each that would be refused.
+    """Return one line for each change that a round of a flow would make, and for each that would be rejected.
 
-    The clusters are asked to validate each change without making it.
+    The clusters validate each change (``validate_only``) without making it.
 
     Args:
-        flow: the flow.
-        source: of its source.
-        target: of its target.
-        heartbeats_on: the clusters whose topic of heartbeats is created where it is missing, with its replication
-            factor.
+        flow: Settings of the flow.
+        source: Admin client of the source cluster.
+        target: Admin client of the target cluster.
+        heartbeats_on: Replication factor of the heartbeats topic, by alias of each cluster where it is created if
+            it is missing.
 
     Raises:
-        ClusterAwayError: a cluster is away.
-        FlowFailedError: the round would fail.
+        ClusterAwayError: A cluster is unavailable.
+        FlowFailedError: The round would fail.
     """
     here, there = source.list_topics(), target.list_topics()
     selected = {topic.name: topic for topic in selected_topics(here, flow.selection)}
@@ -121,7 +121,7 @@ def plan_flow(
     ]
     checks.grow(flow.target.alias, target, plan.grow)
     if flow.sync_topic_configs_enabled:
-        # Topics that would be created get their configs with it.
+        # Topics that would be created get their configs in CreateTopics.
         synced = {name: entries for name, entries in described.items() if name not in plan.create}
         lines += _configs(flow, ConfigSync(flow, source, target), synced, target, checks)
     if flow.sync_topic_acls_enabled:
@@ -131,7 +131,7 @@ def plan_flow(
 
 
 class _Side(NamedTuple):
-    """One cluster of a flow."""
+    """One cluster of a flow, with its topics."""
 
     alias: str
     admin: MirrorAdmin
@@ -139,13 +139,13 @@ class _Side(NamedTuple):
 
 
 class _Checks:
-    """Changes that a cluster would refuse. Each is sent with ``validate_only``."""
+    """Collector of the changes that a cluster would reject. Each change is sent with ``validate_only``."""
 
     def __init__(self) -> None:
         self.refused: list[str] = []
 
     def create(self, side: _Side, topics: Sequence[NewRemoteTopic], setting: str) -> None:
-        """Check topics that would be created, with the key of the file that sets their replication factor."""
+        """Validate topics that would be created. ``setting`` is the key and value of their replication factor."""
         if not topics:
             return
         outcomes = dict(side.admin.create_topics(topics, validate_only=True))
@@ -155,13 +155,13 @@ class _Checks:
         self._note(outcomes, f"its creation on cluster {side.alias} with {setting}")
 
     def grow(self, alias: str, admin: MirrorAdmin, counts: Mapping[str, int]) -> None:
-        """Check topics that would get more partitions."""
+        """Validate partitions that would be added."""
         if counts:
             outcomes = admin.create_partitions(counts, validate_only=True)
             self._note(outcomes, f"more partitions on cluster {alias}")
 
     def alter(self, alias: str, admin: MirrorAdmin, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
-        """Check topics whose configs would be changed."""
+        """Validate config changes."""
         if planned:
             outcomes = admin.incremental_alter_topic_configs(planned, validate_only=True)
             self._note(outcomes, f"the change of its configs on cluster {alias}")
@@ -175,11 +175,11 @@ class _Checks:
 
 
 def _with_known_configs(side: _Side, topics: Sequence[NewRemoteTopic]) -> list[NewRemoteTopic]:
-    """Return topics without the configs that a cluster does not know: the mirror leaves them out, too."""
+    """Return topics without the configs that a cluster does not know. The mirror leaves these out as well."""
     names = list(side.topics)[:1]
     described = side.admin.describe_topic_configs(names).get(names[0]) if names else None
     if described is None or isinstance(described, AdminRefusedError):
-        return [replace(topic, configs={}) for topic in topics]  # which ones it knows is not known
+        return [replace(topic, configs={}) for topic in topics]  # it is not known which configs the cluster knows
     known = {entry.name for entry in described}
     return [
         replace(topic, configs={name: value for name, value in topic.configs.items() if name in known})
@@ -190,7 +190,7 @@ def _with_known_configs(side: _Side, topics: Sequence[NewRemoteTopic]) -> list[N
 def _internal_topics(
     flow: FlowSettings, sides: tuple[_Side, _Side], heartbeats_on: Mapping[str, int], checks: _Checks
 ) -> list[str]:
-    """Return lines for the topics of the mirror's own that are missing, and check that they can be created."""
+    """Return lines for the mirror's internal topics that are missing, and validate their creation."""
     source, target = sides
     positions = internal_topic(
         flow.positions_topic,
@@ -216,14 +216,14 @@ def _internal_topics(
         and flow.selection.includes(HEARTBEATS_TOPIC)
         and HEARTBEATS_TOPIC not in source.topics
     ):
-        # It is there when the topics are looked at.
+        # The round creates the heartbeats topic before it lists the source topics, so it also mirrors that topic.
         topic = internal_topic(flow.remote_topic(HEARTBEATS_TOPIC), replication_factor=flow.replication_factor)
         wanted.append((target, topic, "replication.factor"))
     missing = [(side, topic, key) for side, topic, key in wanted if topic.name not in side.topics]
     for side, topic, key in missing:
         checks.create(side, [topic], f"{key}={topic.replication_factor}")
     return [
-        f"+ topic {topic.name} of the mirror's own on cluster {side.alias}: {_partitions(topic.partition_count)}"
+        f"+ internal topic {topic.name} on cluster {side.alias}: {_partitions(topic.partition_count)}"
         for side, topic, _ in missing
     ]
 
@@ -282,11 +282,11 @@ def _configs(
 
 
 def _unseen(flow: FlowSettings) -> str:
-    return f"cluster {flow.target.alias} does not let them be described"
+    return f"cluster {flow.target.alias} does not allow describing the configs"
 
 
 def _unseen_lines(remote_name: str, operations: Sequence[TopicConfigOperation], why: str) -> list[str]:
-    """Return lines for what is sent to a topic whose configs may not be described."""
+    """Return lines for configs that are sent to a topic whose current configs cannot be described."""
     set_to = [each for each in operations if each.operation is OperationType.SET]
     lines = [
         f"~ topic {remote_name}: {each.name}: ? -> {with_duration(each.name, each.value or '')}: {each.rule}; {why}"

@@ -1,4 +1,20 @@
-"""What a flow has to do on its target: pure functions from what is and what should be to operations."""
+"""Pure functions that compute the operations a flow needs on its target from the state of both clusters.
+
+Rules for one config of a source topic. "Set" means set on the topic itself; everything else is a default, including
+broker-level values.
+
+===================================  ============================  =================================================
+config on the source                 IncrementalAlterConfigs       complete set (CreateTopics, AlterConfigs)
+===================================  ============================  =================================================
+excluded, read-only or sensitive     no operation                  left out
+set                                  SET                           included
+default, use.defaults.from=source    SET                           included
+default, use.defaults.from=target    DELETE                        left out
+without a value                      DELETE                        left out
+===================================  ============================  =================================================
+
+AlterConfigs resets every config that is left out of the complete set.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +33,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What topics need on the target, by remote name."""
+    """Changes that the topics of a flow need on the target."""
 
     create: tuple[str, ...]
-    """Source names of topics whose remote topic is missing."""
+    """Source names of the topics whose remote topic is missing."""
     grow: Mapping[str, int]
-    """Remote topics with fewer partitions than their source, and the number to reach."""
+    """New partition counts by remote topic, for remote topics with fewer partitions than their source topic."""
 
 
 def selected_topics(source: Mapping[str, TopicSummary], selection: TopicSelection) -> tuple[TopicSummary, ...]:
-    """Return the source topics that a flow mirrors, by name."""
+    """Return the source topics that a flow mirrors, sorted by name."""
     return tuple(source[name] for name in sorted(source) if selection.includes(name))
 
 
@@ -35,9 +51,10 @@ def plan_topics(
     target: Mapping[str, TopicSummary],
     remote_topic: Callable[[str], str],
 ) -> TopicPlan:
-    """Compare source topics with the target's.
+    """Compare the selected source topics with the topics of the target.
 
-    A topic that lost partitions or went away on the source changes nothing on the target.
+    Nothing is ever deleted: if a topic was deleted on the source, or created again with fewer partitions, its
+    remote topic does not change.
     """
     create = []
     grow = {}
@@ -58,7 +75,10 @@ def plan_new_topic(
     replication_factor: int,
     config_filter: ConfigPropertyFilter,
 ) -> NewRemoteTopic:
-    """Describe the remote topic of a source topic, with its final configs before any record arrives."""
+    """Return the remote topic to create for a source topic.
+
+    It includes the configs, so that they are in effect before the first record arrives.
+    """
     return NewRemoteTopic(
         name=remote_name,
         partition_count=topic.partition_count,
@@ -68,10 +88,10 @@ def plan_new_topic(
 
 
 def complete_configs(entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter) -> dict[str, str]:
-    """Return the complete set that AlterConfigs (replace-all) and CreateTopics send.
+    """Return the complete set of configs that AlterConfigs (which replaces all) and CreateTopics send.
 
-    Configs that are defaults on the source are left out unless source defaults are wanted; so are excluded,
-    read-only and sensitive ones. AlterConfigs then resets everything that is not in the set.
+    Excluded, read-only and sensitive configs are left out. So are defaults of the source, unless source defaults
+    are wanted. AlterConfigs resets everything that is not in the set.
     """
     return {
         entry.name: entry.value
@@ -86,13 +106,14 @@ def plan_config_operations(
     *,
     target: Iterable[TopicConfigEntry] | None = None,
 ) -> tuple[TopicConfigOperation, ...]:
-    """Return the operations of one topic for IncrementalAlterConfigs.
+    """Return the IncrementalAlterConfigs operations for one topic.
 
     Args:
-        entries: the source topic's configs.
-        config_filter: excluded configs get no operation at all, whoever's defaults count.
-        target: the remote topic's configs; with them only operations that change something are returned.
-            None means: not known (describing is denied), so everything is sent, as MirrorMaker 2 does.
+        entries: Configs of the source topic.
+        config_filter: Filter for configs. Excluded configs get no operation, with either value of
+            ``use.defaults.from``.
+        target: Configs of the remote topic. Only operations that change one of them are returned. None means that
+            they cannot be described: all operations are returned, as in MirrorMaker 2.
     """
     planned = (_operation(entry, config_filter) for entry in _syncable(entries, config_filter))
     if target is None:
@@ -104,12 +125,12 @@ def plan_config_operations(
 def plan_replacement(
     entries: Iterable[TopicConfigEntry], config_filter: ConfigPropertyFilter, *, target: Iterable[TopicConfigEntry]
 ) -> tuple[TopicConfigOperation, ...]:
-    """Return what AlterConfigs changes on a remote topic: it also resets what the complete set does not hold.
+    """Return the changes that AlterConfigs makes on a remote topic, including the configs that it resets.
 
     Args:
-        entries: the source topic's configs.
-        config_filter: excluded configs are not in the set, so they are reset as well.
-        target: the remote topic's configs.
+        entries: Configs of the source topic.
+        config_filter: Filter for configs. Excluded configs are not in the complete set, so they are reset.
+        target: Configs of the remote topic.
     """
     kept = [entry for entry in entries if entry.name in complete_configs([entry], config_filter)]
     own = {entry.name: entry.value for entry in target if not entry.is_default}

@@ -1,9 +1,15 @@
-"""Positions that stand in the topic of Connect's worker alone, brought into the topic that a flow has of its own.
+"""Migration of source offsets from the topic of Connect's worker into the flow's own offsets topic (KIP-618).
 
-With ``A->B.offsets.storage.topic`` (KIP-618) MirrorMaker 2 keeps the positions of a flow in a topic of the flow's own,
-and repeats them in the worker's topic afterwards. The flow's own topic counts, and the worker's for what the other
-lacks: so says Kafka's ``ConnectorOffsetBackingStore``, although what it lacks is lost in Kafka 4.1, where a position
-that is missing hides the other one.
+With ``A->B.offsets.storage.topic``, MirrorMaker 2 keeps the source offsets of a flow in a topic of that flow, and then
+repeats them in the worker's topic. Kafka's ``ConnectorOffsetBackingStore`` specifies that the flow's topic has
+precedence and that the worker's topic supplies offsets missing there. Kafka 4.1 does not do that: a missing offset in
+the flow's topic hides the one in the worker's topic.
+
+A flow that gets its own topic later would therefore mirror everything again. klamm instead copies the missing source
+offsets into the flow's topic before it copies any record.
+
+Some records are hidden behind an open transaction. A decision without them might miss an offset, so the copy fails then
+and the control loop retries it.
 """
 
 from __future__ import annotations
@@ -35,12 +41,12 @@ logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 15.0
 _ATTEMPTS: Final = 40
-"""How often a partition is asked where a mirror may be writing; about two seconds."""
+"""Number of reads without progress, 20 per second, after which an open transaction is assumed."""
 _POOL_BYTES: Final = 4 * 1024 * 1024
 
 
 class _Key(NamedTuple):
-    """What a record is about."""
+    """Subject of a record in an offsets topic: a source offset, a source topic id, or the flow's shard plan."""
 
     kind: Literal["position", "topic id", "shard plan"]
     topic: str = ""
@@ -49,26 +55,26 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Stored:
-    """What a topic tells of one source."""
+    """Content of an offsets topic for one source cluster."""
 
     newest: dict[_Key, Record] = field(default_factory=dict)
-    """Also records without a value: they say that there is nothing any more."""
+    """Newest record per key. Tombstones are included: they mean that an entry was deleted."""
     hidden: str = ""
-    """A partition where an open transaction hides what follows; empty: everything was read."""
+    """A partition in which an open transaction hides later records. Empty: everything was read."""
 
     def offset(self, key: _Key) -> int | None:
-        """Return the last mirrored offset; None: there is no position."""
+        """Return the last mirrored offset, or None if there is no source offset for this key."""
         record = self.newest.get(key)
         return None if record is None else source_offsets.parse_value(record.value)
 
 
 def carry_positions(flow: FlowSettings) -> None:
-    """Write the positions that only the worker's topic has into the flow's own; does nothing without such a topic.
+    """Copy source offsets that exist only in the worker's topic into the flow's topic, if the flow has one.
 
-    To be called before anything is copied. May be called again: what is there stays.
+    Call this before any record is copied. Repeated calls are safe, because existing source offsets are kept.
 
     Raises:
-        ClusterAwayError: they can not be read or written now.
+        ClusterAwayError: The source offsets cannot be read or written now.
     """
     if flow.worker_positions_topic is None:
         return
@@ -77,12 +83,12 @@ def carry_positions(flow: FlowSettings) -> None:
 
 
 def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
-    """Return the offsets mirrored last by source topic and partition, as a flow finds them that begins now.
+    """Return the last mirrored offset by source topic and partition, as a flow that starts now would find it.
 
-    Writes nothing: what a flow's own topic lacks is read where it would be carried from.
+    Nothing is written. Source offsets missing in the flow's topic are read from the worker's topic.
 
     Raises:
-        ClusterAwayError: they can not be read now.
+        ClusterAwayError: The source offsets cannot be read now.
     """
     with _target(flow) as cluster:
         topics = [topic for topic in (flow.worker_positions_topic, flow.positions_topic) if topic is not None]
@@ -91,10 +97,10 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
         if not there:
             raise ConnectionLostError(f"{flow.positions_topic} does not exist yet on the target")
         found = _Stored()
-        for topic in there:  # the flow's own last: it counts
+        for topic in there:  # the flow's topic is last, because it has precedence
             stored = _read(cluster, topic, flow.source.alias, attempts=_ATTEMPTS)
             if stored.hidden:
-                raise ConnectionLostError(f"An open transaction hides positions in {stored.hidden}")
+                raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
             found.newest |= stored.newest
     offsets = {key: found.offset(key) for key in found.newest if key.kind == "position"}
     return {(key.topic, key.partition): offset for key, offset in offsets.items() if offset is not None}
@@ -102,7 +108,7 @@ def mirrored_offsets(flow: FlowSettings) -> dict[PartitionTuple, int]:
 
 @contextlib.contextmanager
 def _target(flow: FlowSettings) -> Iterator[Cluster]:
-    """Connect to the target, and say of every failure that it is away."""
+    """Connect to the target, and raise every connection or protocol error as ``ClusterAwayError``."""
     settings = ConnectionSettings.of(
         flow.target.bootstrap_servers, flow.clients["target.producer"], f"klamm-mirror-{flow.name}"
     )
@@ -125,20 +131,21 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
     own = _read(cluster, flow.positions_topic, flow.source.alias)
     carried = {key for key in workers.newest.keys() - own.newest.keys() if workers.offset(key) is not None}
     if hidden := workers.hidden or (own.hidden if carried else ""):
-        raise ConnectionLostError(f"An open transaction hides positions in {hidden}")
+        raise ConnectionLostError(f"An open transaction hides source offsets in {hidden}")
     _warn_of_newer(flow, workers, own)
-    # Last, as their presence says that all is done; an id without its position is written once more.
+    # Write the source offsets last: they mark the copy as complete. After a crash in between, the next run writes the
+    # topic ids again.
     _write(cluster, flow.positions_topic, [workers.newest[key] for key in _beside(carried, workers, own)])
     _write(cluster, flow.positions_topic, [workers.newest[key] for key in sorted(carried)])
     if carried:
         logger.info(
-            "%s: %d positions of %s that %s lacked were written to it",
+            "%s: copied %d source offsets from %s to %s, which lacked them",
             flow.name, len(carried), workers_topic, flow.positions_topic,
         )  # fmt: skip
 
 
 def _beside(carried: set[_Key], workers: _Stored, own: _Stored) -> Iterator[_Key]:
-    """Yield what klamm has to remember beside positions, if it wrote to the worker's topic before."""
+    """Yield klamm's topic ids and shard plan for the source offsets that are copied, if klamm wrote any."""
     for position in sorted(carried):
         topic_id = position._replace(kind="topic id")
         if topic_id in workers.newest:
@@ -149,7 +156,7 @@ def _beside(carried: set[_Key], workers: _Stored, own: _Stored) -> Iterator[_Key
 
 
 def _warn_of_newer(flow: FlowSettings, workers: _Stored, own: _Stored) -> None:
-    """Say where the worker's topic is ahead: somebody mirrored without the flow's own topic."""
+    """Log a warning if the worker's topic is ahead, because a mirror ran without the flow's topic in between."""
     ahead = sorted(
         key
         for key in workers.newest.keys() & own.newest.keys()
@@ -157,15 +164,15 @@ def _warn_of_newer(flow: FlowSettings, workers: _Stored, own: _Stored) -> None:
     )
     if ahead:
         logger.warning(
-            "%s: %d positions of %s are ahead of those in %s, such as that of %s-%d; the latter count, as in "
-            "MirrorMaker, and records are mirrored again",
+            "%s: %d source offsets in %s are ahead of those in %s, for example that of %s-%d. The latter are used, as "
+            "in MirrorMaker, so records are mirrored again",
             flow.name, len(ahead), flow.worker_positions_topic, flow.positions_topic, ahead[0].topic,
             ahead[0].partition,
         )  # fmt: skip
 
 
 def _read(cluster: Cluster, topic: str, source_alias: str, *, attempts: int = 1) -> _Stored:
-    """Read what is committed, to the end of a topic or to an open transaction."""
+    """Read the committed records of a topic, up to its end or to an open transaction."""
     newest, hidden = read_newest(cluster, topic, attempts=attempts)
     stored = _Stored(hidden=hidden)
     for record in newest.values():
@@ -188,7 +195,7 @@ def _key_of(record: Record, source_alias: str) -> _Key | None:
 
 
 def _write(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:
-    """Write records as they are, where a producer puts their keys."""
+    """Write records unchanged, each to the partition that Kafka's default partitioner selects for its key."""
     count = len(cluster.topics[topic].partitions)
     by_partition: dict[int, list[Record]] = {}
     for record in records:

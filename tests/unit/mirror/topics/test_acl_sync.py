@@ -108,7 +108,7 @@ def test_a_source_without_acls_is_told_once_with_advice(caplog: pytest.LogCaptur
         once.run(["orders"])
     (told,) = caplog.records
     assert told.levelno == logging.INFO
-    assert "cluster A keeps no ACLs" in told.getMessage()
+    assert "cluster A does not support ACLs" in told.getMessage()
     assert "sync.topic.acls.enabled=false" in told.getMessage()
 
 

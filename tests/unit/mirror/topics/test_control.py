@@ -96,7 +96,7 @@ def test_positions_are_brought_together_before_anything_is_copied() -> None:
     def carry(flow: FlowSettings) -> None:
         seen.append((flow.name, len(published)))
         if is_away.pop():
-            raise ClusterAwayError("an open transaction hides positions")
+            raise ClusterAwayError("an open transaction hides source offsets")
 
     published: list[Assignment] = []
     control = FlowControl(
@@ -257,7 +257,7 @@ def test_a_remote_topic_that_somebody_deleted_is_created_again_with_a_warning(ca
     with caplog.at_level(logging.WARNING):
         run.control.turn()
     assert "A.orders" in target.topics
-    assert "topic A.orders was gone on cluster B and is created again: what was mirrored to it before" in caplog.text
+    assert "topic A.orders was gone on cluster B and is created again: records mirrored to it before" in caplog.text
 
 
 def test_a_plan_says_what_would_change_and_why_and_changes_nothing() -> None:
@@ -267,9 +267,9 @@ def test_a_plan_says_what_would_change_and_why_and_changes_nothing() -> None:
     target.configs["A.users"] = {"retention.ms": "7"}
     source.acls = [acl("users")]
     assert plan_flow(flow(), source, target) == [
-        "+ topic mm2-offsets.A.internal of the mirror's own on cluster B: 25 partitions",
-        "+ topic mm2-offset-syncs.B.internal of the mirror's own on cluster A: 1 partition",
-        "+ topic A.checkpoints.internal of the mirror's own on cluster B: 1 partition",
+        "+ internal topic mm2-offsets.A.internal on cluster B: 25 partitions",
+        "+ internal topic mm2-offset-syncs.B.internal on cluster A: 1 partition",
+        "+ internal topic A.checkpoints.internal on cluster B: 1 partition",
         "+ topic A.orders: 2 partitions, replication factor 2 retention.ms=-1",
         "~ topic A.users: 1 -> 2 partitions",
         "~ topic A.users: retention.ms: 7 -> 5: set on the source topic",
@@ -285,7 +285,7 @@ def planned(target: FakeCluster, **more: str) -> list[str]:
     source.configs["orders"] = {"retention.ms": "5"}
     source.acls = [acl("orders")]
     lines = plan_flow(settings(**more).flows[0], source, target)
-    return [line for line in lines if "of the mirror's own" not in line and " ACL " not in line]
+    return [line for line in lines if "+ internal topic " not in line and " ACL " not in line]
 
 
 def mirrored() -> FakeCluster:

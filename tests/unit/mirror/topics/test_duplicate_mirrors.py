@@ -61,8 +61,8 @@ def test_two_mirrors_of_a_flow_tell_of_each_other_once(caplog: pytest.LogCapture
     assert told(caplog) == []
     beat(30, first, second)
     assert sorted(told(caplog)) == [
-        f"A->B: another process mirrors this flow, too ({host}, process 1): both copy the same records; "
-        "stop one of them"
+        f"A->B: another process mirrors this flow as well ({host}, process 1), so both copy the same records. "
+        "Stop one of them"
         for host in ("here", "there")
     ]
 

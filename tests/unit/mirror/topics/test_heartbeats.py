@@ -90,7 +90,10 @@ def test_what_is_wrong_is_told_once_until_it_changes_or_is_over(caplog: pytest.L
         assert heartbeats.beat()
     first, second, third = [record.getMessage() for record in caplog.records]
     assert "with heartbeats.topic.replication.factor=3: INVALID_REPLICATION_FACTOR: only 1 broker" in first
-    assert "no heartbeats on cluster B: b:1: refused. emit.heartbeats.enabled=false switches them off" in second
+    assert (
+        "cannot write heartbeats to cluster B: b:1: refused. Set emit.heartbeats.enabled=false to disable them"
+        in second
+    )
     assert third == "A->B: heartbeats are written again"
 
 

@@ -24,8 +24,8 @@ ONE_FLOW = {
     "topics": "orders",
 }
 DEFAULT = 5
-HEARTBEATS_ON_A = "  + topic heartbeats of the mirror's own on cluster A: 1 partition"
-HEARTBEATS_ON_B = "  + topic heartbeats of the mirror's own on cluster B: 1 partition"
+HEARTBEATS_ON_A = "  + internal topic heartbeats on cluster A: 1 partition"
+HEARTBEATS_ON_B = "  + internal topic heartbeats on cluster B: 1 partition"
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, clusters: dict[str, FakeCluster], **more: str) -> tuple[int, list[str]]:
@@ -47,7 +47,7 @@ def test_a_plan_names_the_topics_of_heartbeats(monkeypatch: pytest.MonkeyPatch) 
     assert [line for line in lines if "heartbeats" in line] == [
         HEARTBEATS_ON_A,
         HEARTBEATS_ON_B,
-        "  + topic A.heartbeats of the mirror's own on cluster B: 1 partition",
+        "  + internal topic A.heartbeats on cluster B: 1 partition",
     ]
     there = {"A": FakeCluster(orders=1, heartbeats=1), "B": FakeCluster(heartbeats=1)}
     _, lines = printed(monkeypatch, there)
@@ -93,7 +93,7 @@ def test_a_plan_says_where_it_can_not_see_what_would_change(monkeypatch: pytest.
     source, target = Source(orders=1), Secretive(**{"A.orders": 1})
     source.configs["orders"] = {"retention.ms": "5"}
     _, lines = printed(monkeypatch, {"A": source, "B": target})
-    why = "cluster B does not let them be described"
+    why = "cluster B does not allow describing the configs"
     assert [line for line in lines if "A.orders" in line] == [
         f"  ~ topic A.orders: retention.ms: ? -> 5: set on the source topic; {why}",
         f"  - topic A.orders: 2 configs: ? -> (default): not set on the source topic; {why}",

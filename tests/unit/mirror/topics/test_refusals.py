@@ -103,7 +103,7 @@ def test_a_topic_that_goes_away_on_the_source_is_told(caplog: pytest.LogCaptureF
     run.refresh()
     run.refresh()
     told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert told == ["A->B: topic orders is gone on cluster A: A.orders stays on cluster B as it is"]
+    assert told == ["A->B: topic orders is gone on cluster A: topic A.orders on cluster B is kept unchanged"]
 
 
 def test_a_flow_that_selects_no_topic_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

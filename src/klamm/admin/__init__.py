@@ -1,4 +1,4 @@
-"""Administer a cluster, klamm's or Apache Kafka's.
+"""Admin client for klamm and Apache Kafka clusters.
 
 ::
 
@@ -6,7 +6,7 @@
         admin.alter_topic_configs("orders", set={"retention.ms": 60_000}, append={"cleanup.policy": "compact"}).result()
         print(admin.topic_configs("orders").result()["retention.ms"].value)
 
-The same in the shape of KIP-339, for any resource and several at once::
+The same in the style of KIP-339, for any resource type and several resources at once::
 
         topic = ConfigResource(ResourceType.TOPIC, "orders")
         result = admin.incremental_alter_configs(
@@ -14,8 +14,8 @@ The same in the shape of KIP-339, for any resource and several at once::
         )
         result.result()  # raises the first error; result.values()[topic] is the future of one resource
 
-Every call returns at once. Its futures are ``concurrent.futures.Future`` that can also be awaited. Their errors are
-``KafkaApiError`` (the broker's answer), ``TimeoutError`` and ``ConnectionError``. Calls:
+Every call returns immediately. Its futures are ``concurrent.futures.Future`` objects that can also be awaited. They
+fail with ``KafkaApiError`` (an error code from the broker), ``TimeoutError`` or ``ConnectionError``. Calls:
 
 - ``alter_topic_configs(topic, set=, append=, subtract=, delete=)``, ``alter_broker_configs(id or None, ...)``,
   ``topic_configs(topic)``: one future

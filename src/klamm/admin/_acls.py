@@ -23,11 +23,11 @@ _FIRST_WITH_PATTERNS = 1
 
 
 async def describe(pool: ConnectionPool, deadline: Deadline, wanted: AclFilter) -> tuple[Acl, ...]:
-    """Return the ACLs that a filter means.
+    """Return the ACLs that match a filter.
 
     Raises:
-        KafkaApiError: The broker refuses, or keeps no ACLs (SECURITY_DISABLED).
-        UnsupportedVersionError: The broker is older than 2.0.
+        KafkaApiError: The broker rejects the request, or has no authorizer (SECURITY_DISABLED).
+        UnsupportedVersionError: The broker is older than Kafka 2.0.
     """
     response = await pool.send(
         DescribeAclsRequest(
@@ -62,7 +62,7 @@ async def describe(pool: ConnectionPool, deadline: Deadline, wanted: AclFilter) 
 async def create(
     pool: ConnectionPool, deadline: Deadline, acls: Collection[Acl], *, result: PerKeyResult[Acl, None]
 ) -> None:
-    """Create ACLs; one that exists already counts as created."""
+    """Create ACLs. An ACL that already exists counts as created."""
     asked = list(acls)
     if not asked:
         return
@@ -86,7 +86,7 @@ async def create(
         node_id=CONTROLLER,
         min_version=_FIRST_WITH_PATTERNS,
     )
-    # Answers come in the order of the request and repeat nothing of it.
+    # Results are in the order of the request and do not repeat the ACLs.
     for acl, outcome in zip(asked, response.results, strict=False):
         if outcome.error_code == ErrorCode.NONE:
             result.succeed(acl, None)
@@ -101,7 +101,7 @@ async def delete(
     *,
     result: PerKeyResult[AclFilter, tuple[Acl, ...]],
 ) -> None:
-    """Delete the ACLs that each filter means; one that could not be deleted fails its filter."""
+    """Delete the ACLs that match each filter. If one of them cannot be deleted, its filter fails."""
     asked = list(filters)
     if not asked:
         return
@@ -125,7 +125,7 @@ async def delete(
         node_id=CONTROLLER,
         min_version=_FIRST_WITH_PATTERNS,
     )
-    # Answers come in the order of the request and repeat nothing of it.
+    # Results are in the order of the request and do not repeat the filters.
     for wanted, outcome in zip(asked, response.filter_results, strict=False):
         errors = [(outcome.error_code, outcome.error_message)]
         errors += [(acl.error_code, acl.error_message) for acl in outcome.matching_acls]

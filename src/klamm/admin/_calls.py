@@ -1,4 +1,4 @@
-"""What all groups of admin calls share: connections, and results that are settled in the background."""
+"""Shared base of all groups of admin calls: the connection pool, and results settled in the background."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 
 
 class AdminCalls:
-    """Connections to a cluster, and the way from a coroutine on their thread to futures per key."""
+    """Base class that runs coroutines on the connection pool's thread and settles one future per key."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -31,10 +31,13 @@ class AdminCalls:
         keys: Collection[Key] | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Run work that settles ``keys`` of the result; what it leaves open fails with its error."""
+        """Start work that settles ``keys`` of the result.
+
+        If it raises, the keys that are still open fail with its error.
+        """
 
         def finish(done: Future[None]) -> None:
-            error = done.exception() or KafkaApiError("The response of the broker has no entry for this resource")
+            error = done.exception() or KafkaApiError("The broker's response has no entry for this resource")
             result.fail_open(error, keys)
 
         async def run(deadline: Deadline) -> None:

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from klamm.admin.types import AlterConfigOp, ConfigEntry, OpType
 
 Scalar: TypeAlias = str | int | float
-"""A config's value. True and False are written as ``true`` and ``false``."""
+"""A config value. True and False are sent as ``true`` and ``false``."""
 ConfigValue: TypeAlias = Scalar | Iterable[Scalar]
-"""A value, or the elements of a list config."""
+"""A config value, or the elements of a list config."""
 
 
 def operations(
@@ -20,10 +20,10 @@ def operations(
     subtract: Mapping[str, ConfigValue],
     delete: Iterable[str],
 ) -> list[AlterConfigOp]:
-    """Return the operations of KIP-339 that the arguments describe.
+    """Return the operations of KIP-339 for the arguments.
 
     Raises:
-        TypeError: ``delete`` is a single string, which would be read as one key for each letter.
+        TypeError: ``delete`` is a single string, which would otherwise be read as one key per character.
     """
     if isinstance(delete, str):
         raise TypeError(f"delete={delete!r}: expected a list of keys, as in delete=[{delete!r}]")

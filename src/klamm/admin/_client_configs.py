@@ -1,4 +1,4 @@
-"""DescribeClientConfigs and AlterClientConfigs (KIP-649), only ever sent to a broker that announces them."""
+"""DescribeClientConfigs and AlterClientConfigs (KIP-649). Sent only to brokers that announce the feature."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfigOp:
-    """One change to one config of an entity."""
+    """Change of one config of an entity."""
 
     key: str
     value: str | None
-    """None removes the config."""
+    """New value. None removes the config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCompatibility:
-    """What the clients of one software version can change while they run."""
+    """Configs that the clients of one software version support."""
 
     client_information: str
-    """``name/version`` of the software."""
+    """``name/version`` of the client software."""
     supported_configs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfigsDescription:
-    """An entity with its own configs and with the client versions that registered under it."""
+    """An entity with its own configs and the client versions registered for it."""
 
     entity: ClientConfigEntity
     configs: Mapping[str, str]
@@ -51,11 +51,11 @@ class ClientConfigsDescription:
 async def describe(
     pool: ConnectionPool, deadline: Deadline, entity_filter: EntityFilter
 ) -> tuple[ClientConfigsDescription, ...]:
-    """Return the entities that the filter accepts.
+    """Return the entities that match the filter.
 
     Raises:
-        UnsupportedVersionError: The broker does not announce client configs.
-        KafkaApiError: The broker refuses the filter.
+        UnsupportedVersionError: The broker does not announce the feature ``client.configs``.
+        KafkaApiError: The broker rejects the filter.
     """
     await _require_feature(pool, deadline)
     request = DescribeClientConfigsRequest(
@@ -100,7 +100,7 @@ async def alter(
     """Send one AlterClientConfigs request and settle its entities.
 
     Raises:
-        UnsupportedVersionError: The broker does not announce client configs.
+        UnsupportedVersionError: The broker does not announce the feature ``client.configs``.
     """
     await _require_feature(pool, deadline)
     request = AlterClientConfigsRequest(
@@ -129,7 +129,7 @@ async def alter(
 
 
 def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:
-    """Read the entity back without checks: what was refused is echoed as it was sent."""
+    """Parse an entity of the response without validation: a rejected entity is returned as it was sent."""
     names = {component.entity_type: component.entity_name for component in entry.entity}
     return ClientConfigEntity(
         user=names.get(EntityType.USER.value),
@@ -139,6 +139,6 @@ def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:
 
 
 async def _require_feature(pool: ConnectionPool, deadline: Deadline) -> None:
-    """Ask before sending: to a broker without the feature the same bytes are a SCRAM request."""
+    """Check the feature before sending: a broker without it reads the same bytes as a SCRAM request."""
     if CLIENT_CONFIGS_FEATURE not in await supported_features(pool, deadline):
         raise UnsupportedVersionError(f"The broker does not announce the feature {CLIENT_CONFIGS_FEATURE} (KIP-649)")

@@ -1,4 +1,4 @@
-"""DescribeConfigs, IncrementalAlterConfigs and the old AlterConfigs: messages in, one outcome per resource out."""
+"""DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: requests, and one outcome per resource."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Replacements: TypeAlias = "Mapping[ConfigResource, Collection[ConfigEntry]]"
 
 
 def by_broker(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
-    """Deal resources to the brokers that have to be asked: a broker's own, and None (any) for the rest."""
+    """Group resources by destination: BROKER and BROKER_LOGGER go to that broker, all others to any (None)."""
     groups: dict[int | None, list[ConfigResource]] = defaultdict(list)
     for resource in resources:
         is_own = resource.type in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and resource.name.isdecimal()
@@ -47,7 +47,7 @@ async def incremental_alter(
     """Send one IncrementalAlterConfigs request and settle its resources.
 
     Raises:
-        UnsupportedVersionError: The broker does not offer it; there is no silent fall back to AlterConfigs.
+        UnsupportedVersionError: The broker does not offer the API. There is no silent fallback to AlterConfigs.
     """
     request = IncrementalAlterConfigsRequest(
         resources=[
@@ -77,10 +77,10 @@ async def incremental_alter(
 
 
 def _text(entry: ConfigEntry) -> str | None:
-    """Return a value as it goes over the wire.
+    """Return a value in its wire form.
 
     Raises:
-        TypeError: It is a number, say, where Kafka has nothing but texts.
+        TypeError: The value is not a string, for example a number. Kafka's config values are strings.
     """
     value: object = entry.value
     if value is None or isinstance(value, str):
@@ -97,7 +97,7 @@ async def replace_all(
     validate_only: bool,
     result: AlterConfigsResult,
 ) -> None:
-    """Send one AlterConfigs request, which unsets whatever it does not name, and settle its resources."""
+    """Send one AlterConfigs request, which removes all configs that it does not name, and settle its resources."""
     request = AlterConfigsRequest(
         resources=[
             AlterConfigsRequest.AlterConfigsResource(
@@ -130,7 +130,7 @@ async def describe(
     include_documentation: bool,
     result: DescribeConfigsResult,
 ) -> None:
-    """Send one DescribeConfigs request and settle its resources; a denied resource fails, it is not empty."""
+    """Send one DescribeConfigs request and settle its resources. A denied resource fails; it is not returned empty."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(

@@ -1,4 +1,4 @@
-"""Finding the broker that coordinates a group, and asking again when it has moved."""
+"""Requests to group coordinators, with a new lookup when a coordinator has moved."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 MOVED: Final = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
-"""Answers after which the coordinator is looked up anew."""
+"""Error codes that require a new lookup of the coordinator."""
 
 _FIRST_WITH_SEVERAL_KEYS: Final = 4
 _ATTEMPT_MS: Final = 15_000
-"""A coordinator that stays silent for this long is looked up again: another broker may have taken over."""
+"""Time without a response after which the coordinator is looked up again, as another broker may have taken over."""
 _PAUSE_S: Final = 0.1
 
 Ask: TypeAlias = "Callable[[int, list[str], Deadline], Awaitable[Collection[str]]]"
-"""Sends to a coordinator what concerns some of its groups and returns the groups that need to be asked again.
+"""Function that sends a request for some groups to their coordinator and returns the groups to retry.
 
-It sends with ``looked_up``, so that a coordinator that fails is looked up again at once.
+It sends with ``looked_up``, so that a failed coordinator is looked up again immediately.
 """
 
 
@@ -39,22 +39,22 @@ async def ask_coordinators(
     ask: Ask,
     fail: Callable[[str, Exception], None],
 ) -> None:
-    """Ask the coordinator of each group, until all have answered or the deadline has passed.
+    """Send a request to the coordinator of each group, until all have responded or the deadline has passed.
 
     Args:
-        pool: The connections.
-        deadline: When to give up.
+        pool: The connection pool.
+        deadline: Deadline of the whole call.
         group_ids: The groups.
-        ask: Asks one coordinator about its groups.
-        fail: Is told of a group whose coordinator cannot be found.
+        ask: Function that sends the request to one coordinator.
+        fail: Callback for a group whose coordinator lookup failed permanently.
 
     Raises:
-        TimeoutError: Some group had no coordinator that answered.
+        TimeoutError: For some group, no coordinator responded before the deadline.
     """
     waiting = list(group_ids)
     while waiting:
         if deadline.passed():
-            raise TimeoutError(f"No coordinator answered for {', '.join(waiting)} within {deadline.limit_ms} ms")
+            raise TimeoutError(f"Groups {', '.join(waiting)}: no coordinator responded within {deadline.limit_ms} ms")
         again: list[str] = []
         for node_id, groups in (await _by_coordinator(pool, deadline, waiting, fail)).items():
             if node_id is None:
@@ -73,7 +73,7 @@ async def ask_coordinators(
 async def _by_coordinator(
     pool: ConnectionPool, deadline: Deadline, group_ids: Collection[str], fail: Callable[[str, Exception], None]
 ) -> Mapping[int | None, list[str]]:
-    """Return the groups by the id of their coordinator; None: there is none yet."""
+    """Return the groups by the node id of their coordinator. The key None holds groups without a coordinator so far."""
     found: dict[int | None, list[str]] = defaultdict(list)
     for answer in await _look_up(pool, deadline, group_ids):
         if answer.key not in group_ids:
@@ -101,7 +101,7 @@ async def _look_up(
 
 
 async def _look_up_one(pool: ConnectionPool, deadline: Deadline, group_id: str) -> FindCoordinatorResponse.Coordinator:
-    """Ask a broker older than 3.0, which is asked for one group at a time."""
+    """Look up the coordinator of one group, for brokers older than 3.0, which accept one group per request."""
     response = await pool.send(
         FindCoordinatorRequest(key=group_id),
         FindCoordinatorResponse,

@@ -1,4 +1,4 @@
-"""SCRAM credentials of users (KIP-554), from Kafka 2.7 on.
+"""SCRAM credentials of users (KIP-554), available from Kafka 2.7 on.
 
 ::
 
@@ -9,7 +9,7 @@
     deletion = UserScramCredentialDeletion("alice", ScramMechanism.SCRAM_SHA_256)
     admin.alter_user_scram_credentials([deletion]).all().result()
 
-The password never leaves this process: what is sent is its salted hash.
+The password never leaves this process. Only its salted hash is sent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _Results: TypeAlias = "list[DescribeUserScramCredentialsResponse.DescribeUserScr
 
 @dataclass(frozen=True, slots=True)
 class ScramCredentialInfo:
-    """What may be known of a credential."""
+    """Public properties of a SCRAM credential."""
 
     mechanism: ScramMechanism
     iterations: int
@@ -54,18 +54,18 @@ class ScramCredentialInfo:
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialUpsertion:
-    """A password to be set, in place of what the user had for this mechanism."""
+    """A password to set. It replaces the user's credential for this mechanism."""
 
     user: str
     credential_info: ScramCredentialInfo
     password: str = field(repr=False)
     salt: bytes | None = field(default=None, repr=False)
-    """None: a new random one."""
+    """Salt of the hash. None means a new random salt."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialDeletion:
-    """A credential to be taken away."""
+    """A credential to delete."""
 
     user: str
     mechanism: ScramMechanism
@@ -75,12 +75,12 @@ ScramAlteration: TypeAlias = UserScramCredentialUpsertion | UserScramCredentialD
 
 
 class CredentialCalls(AdminCalls):
-    """The calls on SCRAM credentials."""
+    """Admin calls for SCRAM credentials."""
 
     def describe_user_scram_credentials(
         self, users: Collection[str], *, timeout_ms: int | None = None
     ) -> PerKeyResult[str, tuple[ScramCredentialInfo, ...]]:
-        """Return mechanisms and iterations per user; a user without any fails with RESOURCE_NOT_FOUND."""
+        """Return mechanisms and iterations per user. A user without credentials fails with RESOURCE_NOT_FOUND."""
         result: PerKeyResult[str, tuple[ScramCredentialInfo, ...]] = PerKeyResult(users)
         self._start(result, functools.partial(_describe, result=result), timeout_ms=timeout_ms)
         return result
@@ -94,7 +94,7 @@ class CredentialCalls(AdminCalls):
     def alter_user_scram_credentials(
         self, alterations: Collection[ScramAlteration], *, timeout_ms: int | None = None
     ) -> PerKeyResult[str, None]:
-        """Set and delete credentials; a user may stand only once in a call, or fails with DUPLICATE_RESOURCE."""
+        """Set and delete credentials. A user that appears twice in one call fails with DUPLICATE_RESOURCE."""
         result: PerKeyResult[str, None] = PerKeyResult(alteration.user for alteration in alterations)
         work = functools.partial(_alter, alterations=tuple(alterations), result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -105,7 +105,7 @@ async def _describe(
     pool: ConnectionPool, deadline: Deadline, *, result: PerKeyResult[str, tuple[ScramCredentialInfo, ...]]
 ) -> None:
     if not result.values():
-        return  # an empty list would ask for all users
+        return  # an empty list would request all users
     for found in await _ask(pool, deadline, result.values()):
         if found.error_code == ErrorCode.NONE:
             result.succeed(found.user, _infos(found))

@@ -1,4 +1,4 @@
-"""Committed offsets of groups: OffsetFetch, OffsetCommit and OffsetDelete as an admin sends them."""
+"""Committed offsets of groups: OffsetFetch, OffsetCommit and OffsetDelete requests of an admin client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from klamm.connections.pool import ConnectionPool, Deadline
 
 _LAST_WITH_TOPIC_NAMES: Final = 9
-"""OffsetFetch and OffsetCommit name topics by id from version 10 on (KIP-848)."""
+"""Last version with topic names. From version 10 on, OffsetFetch and OffsetCommit identify topics by id (KIP-848)."""
 _FIRST_WITH_ALL_TOPICS: Final = 2
 _FIRST_WITH_REQUIRE_STABLE: Final = 7
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
@@ -65,7 +65,7 @@ async def list_all(
 def _fetch_request(
     groups: Mapping[str, Collection[TopicPartition] | None], *, require_stable: bool
 ) -> OffsetFetchRequest:
-    """Make a request that says the same in the new form and, of the first group, in that before version 8."""
+    """Return a request for all versions: the groups, and the first one in the fields used before version 8."""
     first_id, first_partitions = next(iter(groups.items()))
     return OffsetFetchRequest(
         group_id=first_id,
@@ -92,7 +92,7 @@ def _fetch_request(
 
 
 def _as_group(group_id: str, response: OffsetFetchResponse) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-    """Return an answer from before version 8 as one of today."""
+    """Convert a response from before version 8 into the current form."""
     Partitions = OffsetFetchResponse.OffsetFetchResponsePartitions  # noqa: N806  # a class
     return OffsetFetchResponse.OffsetFetchResponseGroup(
         group_id=group_id,
@@ -117,7 +117,7 @@ def _as_group(group_id: str, response: OffsetFetchResponse) -> OffsetFetchRespon
 
 
 def _settle_offsets(answer: OffsetFetchResponse.OffsetFetchResponseGroup, result: ListGroupOffsetsResult) -> bool:
-    """Settle one group unless it has to be asked again; one partition that fails fails its group."""
+    """Settle one group unless it must be retried. If one partition fails, its group fails."""
     codes = [answer.error_code, *(found.error_code for topic in answer.topics for found in topic.partitions)]
     if any(code in _AGAIN_LATER for code in codes):
         return False

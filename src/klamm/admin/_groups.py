@@ -1,4 +1,4 @@
-"""Groups and their committed offsets (KIP-222, KIP-396, KIP-496, KIP-709), asked of their coordinators.
+"""Groups and their committed offsets (KIP-222, KIP-396, KIP-496, KIP-709), requested from their coordinators.
 
 ::
 
@@ -16,10 +16,10 @@
         admin.delete_group_offsets("billing", [TopicPartition("orders", 0)]).all().result()
         admin.delete_groups(["billing"]).all().result()
 
-A group that does not exist fails with ``KafkaApiError`` of ``ErrorCode.GROUP_ID_NOT_FOUND`` when it is described or
-deleted; listing its offsets finds none, and altering them makes it. Altering offsets of a group with members fails with
-``UNKNOWN_MEMBER_ID``. A coordinator that moves is looked up anew until the call's time is over. Works from Kafka 2.3 on
-(``delete_group_offsets`` from 2.4, ``require_stable`` from 2.5).
+Describing or deleting a group that does not exist fails with ``KafkaApiError`` of ``ErrorCode.GROUP_ID_NOT_FOUND``;
+listing its offsets returns none, and altering them creates the group. Altering offsets of a group with members fails
+with ``UNKNOWN_MEMBER_ID``. A coordinator that moves is looked up again until the call's timeout. Works from Kafka 2.3
+on (``delete_group_offsets`` from 2.4, ``require_stable`` from 2.5).
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class GroupCalls(AdminCalls):
-    """The calls on groups."""
+    """Admin calls for groups."""
 
     def describe_groups(self, group_ids: Collection[str], *, timeout_ms: int | None = None) -> DescribeGroupsResult:
-        """Describe groups with their members; one that does not exist fails with GROUP_ID_NOT_FOUND."""
+        """Describe groups with their members. A group that does not exist fails with GROUP_ID_NOT_FOUND."""
         result = DescribeGroupsResult(group_ids)
         self._start(result, functools.partial(_describe, result=result), timeout_ms=timeout_ms)
         return result
 
     def delete_groups(self, group_ids: Collection[str], *, timeout_ms: int | None = None) -> PerKeyResult[str, None]:
-        """Delete groups and their offsets; one with members fails with NON_EMPTY_GROUP."""
+        """Delete groups and their offsets. A group with members fails with NON_EMPTY_GROUP."""
         result: PerKeyResult[str, None] = PerKeyResult(group_ids)
         self._start(result, functools.partial(_delete, result=result), timeout_ms=timeout_ms)
         return result
@@ -71,9 +71,9 @@ class GroupCalls(AdminCalls):
         require_stable: bool = False,
         timeout_ms: int | None = None,
     ) -> ListGroupOffsetsResult:
-        """Return what groups have committed, of some partitions or, for None, of all.
+        """Return the committed offsets of groups for some partitions, or for all partitions if None.
 
-        With ``require_stable`` offsets of a transaction that is under way are waited for (Kafka 2.5 and newer).
+        With ``require_stable`` the call waits for pending offsets of open transactions (Kafka 2.5 and newer).
         """
         result = ListGroupOffsetsResult(groups)
         work = functools.partial(
@@ -85,7 +85,7 @@ class GroupCalls(AdminCalls):
     def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
-        """Commit offsets for a group without members; a group that does not exist comes into being."""
+        """Commit offsets for a group without members. A group that does not exist is created."""
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
         work = functools.partial(_group_offsets.alter, group_id=group_id, offsets=dict(offsets), result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -94,7 +94,10 @@ class GroupCalls(AdminCalls):
     def delete_group_offsets(
         self, group_id: str, partitions: Collection[TopicPartition], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
-        """Forget offsets of a group; topics that its members subscribe to fail with GROUP_SUBSCRIBED_TO_TOPIC."""
+        """Delete committed offsets of a group.
+
+        Topics that its members subscribe to fail with GROUP_SUBSCRIBED_TO_TOPIC.
+        """
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(partitions)
         work = functools.partial(_group_offsets.delete, group_id=group_id, result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -119,7 +122,7 @@ async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: Describ
 
 
 def _settle_description(group: DescribeGroupsResponse.DescribedGroup, result: DescribeGroupsResult) -> None:
-    """Settle one group; brokers before 4.0 tell only by the state that it does not exist (KIP-1043)."""
+    """Settle one group. Brokers before 4.0 report a group that does not exist only by its state, Dead (KIP-1043)."""
     if group.error_code == ErrorCode.NONE and group.group_state == _DEAD:
         error = api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
         result.fail(group.group_id, error)
@@ -169,9 +172,9 @@ async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyRes
 
 
 def partitions_of(assignment: bytes) -> tuple[TopicPartition, ...] | None:
-    """Read a ConsumerProtocolAssignment of any version: an int16 version, then topics with arrays of int32.
+    """Decode a ConsumerProtocolAssignment of any version: an int16 version, then topics with arrays of int32.
 
-    Returns None when the bytes are something else: members may send what they like.
+    Returns None if the bytes have another format: members may send arbitrary bytes.
     """
     if not assignment:
         return ()

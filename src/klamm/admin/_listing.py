@@ -1,4 +1,4 @@
-"""What a cluster has: topics with the replicas that may lead them, resources with configs, groups."""
+"""Listing of topics with their eligible leader replicas, of resources that have configs, and of groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 DEFAULT_PARTITION_LIMIT = 2_000
 _PAUSE_S: Final = 0.1
 FIRST_LISTING_OF_ALL_KINDS = 1
-"""Version 0 of ListConfigResources knows client metrics only (KIP-714), version 1 every kind (KIP-1142)."""
+"""First version of ListConfigResources for all resource types (KIP-1142). Version 0 has only client metrics
+(KIP-714).
+"""
 
 
 async def describe_with_eligible_leaders(
@@ -38,14 +40,14 @@ async def describe_with_eligible_leaders(
     partition_limit: int,
     result: DescribeTopicsResult,
 ) -> None:
-    """Ask DescribeTopicPartitions (KIP-966) page by page; a broker without it is asked for Metadata instead."""
+    """Describe topics by pages of DescribeTopicPartitions (KIP-966), or by Metadata if the broker lacks it."""
     offered = await pool.offered_versions(deadline)
     if DescribeTopicPartitionsRequest.API_KEY not in offered:
         await _topics.describe(pool, deadline, names, result=result)
         return
     found: dict[str, tuple[UUID, bool, list[PartitionDescription]]] = {}
     cursor: DescribeTopicPartitionsRequest.Cursor | None = None
-    wanted = sorted(names)  # the broker goes by the order of names
+    wanted = sorted(names)  # the broker returns topics in the order of their names
     while wanted:
         response = await pool.send(
             DescribeTopicPartitionsRequest(
@@ -97,8 +99,8 @@ async def list_config_resources(
     """Return the names of the resources of one type that have configs.
 
     Raises:
-        UnsupportedVersionError: The broker is older than 3.7, or than 4.1 for other types than client metrics.
-        KafkaApiError: The broker refuses.
+        UnsupportedVersionError: The broker is older than 3.7, or older than 4.1 for a type other than client metrics.
+        KafkaApiError: The broker rejects the request.
     """
     response = await pool.send(
         ListConfigResourcesRequest(resource_types=[resource_type]),
@@ -113,11 +115,11 @@ async def list_config_resources(
 
 
 async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupListing, ...]:
-    """Ask every broker for the groups that it coordinates; when one fails, ask those that are left from the start.
+    """Return the groups of every broker. If a broker fails, look up the brokers again and ask those that remain.
 
     Raises:
-        KafkaApiError: A broker refuses.
-        TimeoutError: The deadline passed.
+        KafkaApiError: A broker rejects the request.
+        TimeoutError: The deadline has passed.
     """
     while True:
         cluster = await _topics.describe_cluster(pool, deadline)
@@ -125,7 +127,7 @@ async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupLi
             return await _groups_of(pool, deadline, cluster.nodes)
         except BrokerUnavailableError as error:
             if deadline.passed():
-                raise TimeoutError(f"ListGroups: no answer within {deadline.limit_ms} ms: {error}") from error
+                raise TimeoutError(f"ListGroups: no response within {deadline.limit_ms} ms: {error}") from error
             await pool.pause(min(_PAUSE_S, deadline.left_s()))
 
 

@@ -1,4 +1,4 @@
-"""What brokers keep where, and how much room is left (KIP-113, KIP-827)."""
+"""Log directories of brokers: the replicas in them and the free disk space (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaInfo:
-    """A replica in a directory."""
+    """A replica in a log directory."""
 
     size: int
-    """Bytes of its segments."""
+    """Size of its segments in bytes."""
     offset_lag: int
-    """How many records it is behind; of a future replica, behind the current one. -1: not known."""
+    """Number of records that the replica is behind; for a future replica, behind the current one. -1 if unknown."""
     is_future: bool
-    """It is on its way from another directory of that broker and will replace the replica there."""
+    """Whether the replica is moving here from another directory of the broker and will replace the current one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
-    """A directory of a broker."""
+    """A log directory of a broker."""
 
     error: KafkaApiError | None
-    """Why nothing can be said of it, for example that it is offline."""
+    """Reason why the directory cannot be described, for example that it is offline. None if there is no error."""
     replicas: Mapping[TopicPartition, ReplicaInfo]
     total_bytes: int | None
-    """Size of its file system; None: the broker does not tell (before Kafka 3.3)."""
+    """Size of its file system in bytes. None if the broker does not report it (before Kafka 3.3)."""
     usable_bytes: int | None
-    """What is left of it; None: as above."""
+    """Free space of its file system in bytes. None if the broker does not report it (before Kafka 3.3)."""
 
 
 class LogDirCalls(AdminCalls):
-    """The calls on directories."""
+    """Admin calls for log directories."""
 
     def describe_log_dirs(
         self, broker_ids: Collection[int], *, timeout_ms: int | None = None
     ) -> PerKeyResult[int, Mapping[str, LogDirDescription]]:
-        """Return, per broker, its directories by path with the replicas in each."""
+        """Return, per broker, its log directories by path, with the replicas in each."""
         result: PerKeyResult[int, Mapping[str, LogDirDescription]] = PerKeyResult(broker_ids)
         for broker_id in result.values():
             work = functools.partial(_describe, broker_id=broker_id, result=result)
@@ -72,7 +72,7 @@ async def _describe(
     )
     if response.results:
         result.succeed(broker_id, {found.log_dir: _description(found) for found in response.results})
-    else:  # before version 3 there is no code, and nothing else is a reason to leave out all directories
+    else:  # before version 3 there is no error code, and only missing authorization empties the list of directories
         result.fail(broker_id, api_error(response.error_code or ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 

@@ -1,4 +1,4 @@
-"""Quotas of users, client ids and addresses (KIP-546, KIP-612), from Kafka 2.6 on.
+"""Client quotas of users, client ids and IP addresses (KIP-546, KIP-612), available from Kafka 2.6 on.
 
 ::
 
@@ -33,10 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientQuotaEntity:
-    """Whom a quota is for: a user, a client id, both, or an address; equal whatever the order of its parts."""
+    """Entity of a quota: a user, a client id, both, or an IP address.
+
+    The order of its parts does not matter for equality.
+    """
 
     parts: tuple[tuple[str, str | None], ...]
-    """(``user``, ``client-id`` or ``ip``; name) in this order; the name None means the default one."""
+    """(type, name) pairs in the order ``user``, ``client-id``, ``ip``. The name None means the default entity of
+    its type.
+    """
 
     @classmethod
     def of(cls, names: Mapping[str, str | None]) -> ClientQuotaEntity:
@@ -48,16 +53,16 @@ class ClientQuotaEntity:
 
 @dataclass(frozen=True, slots=True)
 class ClientQuotaOp:
-    """One change to one quota of an entity."""
+    """Change of one quota of an entity."""
 
     key: str
     value: float | None
-    """None removes the quota."""
+    """New value. None removes the quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotaFilterComponent:
-    """What one part of an entity has to be."""
+    """Condition on one part of an entity."""
 
     entity_type: str
     match_type: int
@@ -65,36 +70,36 @@ class ClientQuotaFilterComponent:
 
     @classmethod
     def of_entity(cls, entity_type: str, name: str) -> ClientQuotaFilterComponent:
-        """Match the entity of this name."""
+        """Return a condition that matches the entity of this name."""
         return cls(entity_type=entity_type, match_type=MATCH_EXACT, match=name)
 
     @classmethod
     def of_default_entity(cls, entity_type: str) -> ClientQuotaFilterComponent:
-        """Match the default entity of the type."""
+        """Return a condition that matches the default entity of the type."""
         return cls(entity_type=entity_type, match_type=MATCH_DEFAULT)
 
     @classmethod
     def of_entity_type(cls, entity_type: str) -> ClientQuotaFilterComponent:
-        """Match every entity that has the type, named or default."""
+        """Return a condition that matches every entity of the type, named or default."""
         return cls(entity_type=entity_type, match_type=MATCH_SPECIFIED)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientQuotaFilter:
-    """Which entities are meant: all components have to be met; none at all means every entity."""
+    """Filter of quota entities. All conditions must match; without conditions, every entity matches."""
 
     components: tuple[ClientQuotaFilterComponent, ...] = ()
     strict: bool = False
-    """True leaves out entities with a type that no component names."""
+    """Whether to exclude entities that have a type without a condition."""
 
 
 class QuotaCalls(AdminCalls):
-    """The calls on client quotas."""
+    """Admin calls for client quotas."""
 
     def describe_client_quotas(
         self, wanted: ClientQuotaFilter = ClientQuotaFilter(), *, timeout_ms: int | None = None
     ) -> Outcome[Mapping[ClientQuotaEntity, Mapping[str, float]]]:
-        """Return the quotas of the entities that a filter means; without one, of all."""
+        """Return the quotas of the entities that match a filter. Without a filter, return all."""
         return self._pool.submit(lambda deadline: _describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
 
     def alter_client_quotas(
@@ -104,7 +109,7 @@ class QuotaCalls(AdminCalls):
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> PerKeyResult[ClientQuotaEntity, None]:
-        """Set and remove quotas; each entity all or nothing."""
+        """Set and remove quotas. For each entity, either all changes apply or none."""
         result: PerKeyResult[ClientQuotaEntity, None] = PerKeyResult(alterations)
         work = functools.partial(_alter, alterations=alterations, validate_only=validate_only, result=result)
         self._start(result, work, timeout_ms=timeout_ms)

@@ -1,4 +1,4 @@
-"""Where replicas are to be (KIP-455), from Kafka 2.4 on, and who leads (KIP-183, KIP-460)."""
+"""Partition reassignments (KIP-455, from Kafka 2.4 on) and leader elections (KIP-183, KIP-460)."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ class ElectionType(IntEnum):
     """Wire values of ``election_type``."""
 
     PREFERRED = 0
-    """Of the first replica."""
+    """Elect the first replica."""
     UNCLEAN = 1
-    """Of any replica, where none that is in sync is left: records may be lost."""
+    """Elect any replica if no in-sync replica is left. Records may be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReassignment:
-    """A change of replicas that is under way."""
+    """A reassignment in progress."""
 
     replicas: tuple[int, ...]
-    """All of them, also those that come and go."""
+    """All replicas, including those being added or removed."""
     adding_replicas: tuple[int, ...]
     removing_replicas: tuple[int, ...]
 
 
 class ReassignmentCalls(AdminCalls):
-    """The calls on replicas and their leaders."""
+    """Admin calls for replicas and partition leaders."""
 
     def list_partition_reassignments(
         self, partitions: Collection[TopicPartition] | None = None, *, timeout_ms: int | None = None
     ) -> Outcome[Mapping[TopicPartition, PartitionReassignment]]:
-        """Return what is under way, of some partitions or, for None, of all."""
+        """Return the reassignments in progress, for some partitions or, with None, for all."""
         return self._pool.submit(lambda deadline: _list(self._pool, deadline, partitions), timeout_ms=timeout_ms)
 
     def alter_partition_reassignments(
         self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
-        """Give partitions other replicas, the preferred leader first; None cancels what is under way."""
+        """Assign new replicas to partitions, the preferred leader first. None cancels a reassignment in progress."""
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(reassignments)
         work = functools.partial(_alter, reassignments=reassignments, result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -73,7 +73,7 @@ class ReassignmentCalls(AdminCalls):
     def elect_leaders(
         self, election_type: ElectionType, partitions: Collection[TopicPartition], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
-        """Let partitions elect a leader; one that has the right one already fails with ELECTION_NOT_NEEDED."""
+        """Trigger leader elections. A partition that already has the right leader fails with ELECTION_NOT_NEEDED."""
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(partitions)
         work = functools.partial(_elect, election_type=election_type, result=result)
         self._start(result, work, timeout_ms=timeout_ms)

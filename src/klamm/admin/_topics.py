@@ -1,4 +1,4 @@
-"""Topics, partitions, offsets and the cluster: messages in, one outcome per thing out."""
+"""Topics, partitions, offsets and cluster information: requests, and one outcome per key."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def delete(
     """Send one DeleteTopics request to the controller and settle its topics."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
-        topic_names=list(names),  # versions before 6
+        topic_names=list(names),  # name is used in versions before 6
         timeout_ms=deadline.left_ms(),
     )
     response = await pool.send(
@@ -160,7 +160,7 @@ def _assignments(new: NewPartitions) -> list[CreatePartitionsRequest.CreateParti
 async def describe(
     pool: ConnectionPool, deadline: Deadline, names: Collection[str], *, result: DescribeTopicsResult
 ) -> None:
-    """Ask one broker for the topics and settle them; asking never creates a topic."""
+    """Describe the topics with one broker's metadata and settle them. This never creates a topic."""
     if not names:
         return
     response = await _metadata(pool, deadline, names)
@@ -174,7 +174,7 @@ async def describe(
 
 
 async def list_all(pool: ConnectionPool, deadline: Deadline, *, include_internal: bool) -> Mapping[str, TopicListing]:
-    """Return every topic that may be seen, by name."""
+    """Return all topics that the principal may describe, by name."""
     response = await _metadata(pool, deadline, None)
     return {
         topic.name: TopicListing(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal)
@@ -184,7 +184,7 @@ async def list_all(pool: ConnectionPool, deadline: Deadline, *, include_internal
 
 
 async def describe_cluster(pool: ConnectionPool, deadline: Deadline) -> ClusterDescription:
-    """Return the cluster with its brokers and what the asked broker supports."""
+    """Return the cluster with its brokers and the features that the responding broker supports."""
     response = await _metadata(pool, deadline, ())
     return ClusterDescription(
         cluster_id=response.cluster_id,
@@ -200,7 +200,7 @@ async def describe_cluster(pool: ConnectionPool, deadline: Deadline) -> ClusterD
 async def supported_features(
     pool: ConnectionPool, deadline: Deadline, node_id: int | None = None
 ) -> Mapping[str, tuple[int, int]]:
-    """Return lowest and highest version per feature that a broker announces; kafka-python drops these."""
+    """Return the lowest and highest supported version per feature of a broker. kafka-python discards these."""
     offered = await pool.offered_versions(deadline, node_id)
     if offered.get(ApiVersionsRequest.API_KEY, (0, 0))[1] < FIRST_API_VERSIONS_WITH_FEATURES:
         return {}
@@ -226,7 +226,7 @@ async def list_offsets(
     read_committed: bool,
     result: ListOffsetsResult,
 ) -> None:
-    """Ask the leader of each partition; a partition whose leader has moved is looked up anew until the deadline."""
+    """Request offsets from the leader of each partition. A leader that moved is looked up again until the deadline."""
     waiting = dict(specs)
     while waiting and not deadline.passed():
         response = await _metadata(pool, deadline, sorted({partition.topic for partition in waiting}))
@@ -236,7 +236,7 @@ async def list_offsets(
             by_leader[leader][partition] = waiting[partition]
         answered: set[TopicPartition] = set(waiting) - set(leaders)
         for leader, asked in by_leader.items():
-            # A leader that failed may have a successor by now, which the next Metadata response names.
+            # A failed leader may have a successor by now, which the next Metadata response reports.
             with contextlib.suppress(BrokerUnavailableError):
                 answered |= await _offsets_of_leader(
                     pool, deadline, leader, asked, read_committed=read_committed, result=result
@@ -244,13 +244,13 @@ async def list_offsets(
         waiting = {partition: spec for partition, spec in specs.items() if partition in set(waiting) - answered}
         if waiting:
             await pool.pause(0.1)
-    result.fail_open(TimeoutError(f"No leader answered within {deadline.limit_ms} ms"), waiting)
+    result.fail_open(TimeoutError(f"ListOffsets: no leader responded within {deadline.limit_ms} ms"), waiting)
 
 
 def _leaders(
     response: MetadataResponse, wanted: Collection[TopicPartition], result: ListOffsetsResult
 ) -> dict[TopicPartition, int]:
-    """Find the leaders; partitions that cannot be found fail, those without a leader are given leader -1 later."""
+    """Look up the leaders. Partitions that do not exist fail; those without a leader are retried with leader -1."""
     leaders: dict[TopicPartition, int] = {}
     for topic in response.topics:
         for partition in topic.partitions:
@@ -276,7 +276,7 @@ async def _offsets_of_leader(
     read_committed: bool,
     result: ListOffsetsResult,
 ) -> set[TopicPartition]:
-    """Settle what the leader answers; returns the partitions that are settled."""
+    """Settle the partitions in a leader's response and return those that are settled."""
     if leader < 0:
         return set()
     by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
@@ -313,7 +313,7 @@ async def _offsets_of_leader(
 
 
 MAX_TIMESTAMP_SPEC_ABOVE = -2
-"""Specs below this one (-3: the largest timestamp) need version 7 (KIP-734)."""
+"""Specs below this one (-3, the largest timestamp) require version 7 (KIP-734)."""
 _MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.OFFSET_NOT_AVAILABLE})
 
 
@@ -329,7 +329,7 @@ async def _metadata(pool: ConnectionPool, deadline: Deadline, names: Collection[
 
 def _description(topic: MetadataResponse.MetadataResponseTopic) -> TopicDescription:
     if topic.name is None:
-        raise KafkaApiError("The broker described a topic without a name")
+        raise KafkaApiError("Metadata response: a topic has no name")
     return TopicDescription(
         name=topic.name,
         topic_id=topic.topic_id,

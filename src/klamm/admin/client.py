@@ -1,4 +1,4 @@
-"""The admin client: what to do with a cluster, each thing with its own future."""
+"""The admin client, with one method per admin operation."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ _NOTHING: Final[Mapping[str, ConfigValue]] = MappingProxyType({})
 
 
 class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, LogDirCalls):
-    """Administer a cluster of klamm or Apache Kafka. Thread-safe; one thread of its own does the talking.
+    """Admin client for klamm and Apache Kafka. Thread-safe; all network I/O runs on one background thread.
 
     Args:
-        bootstrap_servers: ``host:port`` or several of them.
-        timeout_ms: How long one call may take, retries included (Java's ``default.api.timeout.ms``).
-        settings: kafka-python's names for connections and security (``security_protocol``, ``sasl_mechanism``,
+        bootstrap_servers: One or several addresses ``host:port``.
+        timeout_ms: Limit for each call in milliseconds, including retries (Java's ``default.api.timeout.ms``).
+        settings: Connection and security settings with kafka-python's names (``security_protocol``, ``sasl_mechanism``,
             ``ssl_cafile``, ``request_timeout_ms`` ...) and ``client_id``.
 
     Raises:
-        ValueError: A setting that connections do not know.
+        ValueError: A setting is unknown.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         super().__init__(ConnectionPool(bootstrap_servers, timeout_ms=timeout_ms, **settings))
 
     def __enter__(self) -> Self:
-        """Return the client itself; it connects when it is first used."""
+        """Return the client itself. It connects on first use."""
         return self
 
     def __exit__(
@@ -90,11 +90,11 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
 
     @property
     def is_searching(self) -> bool:
-        """Whether the client is open and no broker of the cluster has answered yet."""
+        """Whether the client is open and no broker of the cluster has responded yet."""
         return self._pool.is_searching
 
     def close(self) -> None:
-        """Close the connections; calls under way fail. Idempotent."""
+        """Close the connections. Calls in progress fail. Idempotent."""
         self._pool.close()
 
     # --- configs ---
@@ -110,7 +110,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> Outcome[None]:
-        """Change the named configs of a topic and leave all others alone (KIP-339).
+        """Change the named configs of a topic and leave all others unchanged (KIP-339).
 
         ::
 
@@ -118,13 +118,13 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
             changed.result()  # or, in a coroutine: await changed
 
         Args:
-            topic: The topic's name.
+            topic: Name of the topic.
             set: Values by key.
             append: Elements to add to list configs, by key.
             subtract: Elements to remove from list configs, by key.
             delete: Keys to reset to their defaults.
-            validate_only: Check the changes without making them.
-            timeout_ms: Limit for this call; None means the client's own.
+            validate_only: Whether to only validate the changes.
+            timeout_ms: Limit for this call in milliseconds. None means the client's own.
         """
         changes = operations(set=set, append=append, subtract=subtract, delete=delete)
         return self._alter_one(ConfigResource(ResourceType.TOPIC, topic), changes, validate_only, timeout_ms)
@@ -140,7 +140,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> Outcome[None]:
-        """Change dynamic configs of one broker, or the default of all brokers where ``broker_id`` is None.
+        """Change dynamic configs of one broker, or the cluster-wide default if ``broker_id`` is None.
 
         The other arguments are those of ``alter_topic_configs``.
         """
@@ -164,10 +164,10 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         configs: Mapping[ConfigResource, Collection[AlterConfigOp]],
         options: AlterConfigsOptions | None = None,
     ) -> AlterConfigsResult:
-        """Change the named configs and leave all others alone (KIP-339).
+        """Change the named configs of resources and leave all others unchanged (KIP-339).
 
-        A resource whose broker does not offer this API fails with ``UnsupportedVersionError``; nothing falls back
-        to ``alter_configs``.
+        A resource whose broker does not offer this API fails with ``UnsupportedVersionError``. There is no fallback to
+        ``alter_configs``.
         """
         options = options or AlterConfigsOptions()
         result = AlterConfigsResult(configs)
@@ -188,9 +188,9 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         configs: Mapping[ConfigResource, Collection[ConfigEntry]],
         options: AlterConfigsOptions | None = None,
     ) -> AlterConfigsResult:
-        """Replace all configs of the resources: what is not named is unset. Deprecated by KIP-339.
+        """Replace all configs of the resources. Configs that are not named are removed. Deprecated by KIP-339.
 
-        Use ``incremental_alter_configs``; where replacing is what is wanted, ``replace_all_configs`` says so.
+        Use ``incremental_alter_configs``, or ``replace_all_configs`` if replacing is intended.
         """
         warnings.warn(
             "alter_configs unsets every config that is not named; use incremental_alter_configs (KIP-339)",
@@ -204,7 +204,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         configs: Mapping[ConfigResource, Collection[ConfigEntry]],
         options: AlterConfigsOptions | None = None,
     ) -> AlterConfigsResult:
-        """Replace all configs of the resources (AlterConfigs, key 33): what is not named is unset."""
+        """Replace all configs of the resources (AlterConfigs, key 33). Configs that are not named are removed."""
         options = options or AlterConfigsOptions()
         result = AlterConfigsResult(configs)
         for node_id, resources in _configs.by_broker(configs).items():
@@ -227,7 +227,10 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         include_documentation: bool = False,
         timeout_ms: int | None = None,
     ) -> DescribeConfigsResult:
-        """Return the configs in force, per resource; a mapping names the wanted keys (None: all of them)."""
+        """Return the configs in force per resource.
+
+        A mapping restricts the keys of each resource; None means all keys.
+        """
         keys_of = resources if isinstance(resources, Mapping) else dict.fromkeys(resources)
         wanted = {resource: keys_of[resource] for resource in resources}
         result = DescribeConfigsResult(wanted)
@@ -248,14 +251,14 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
     def create_topics(
         self, new_topics: Collection[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
     ) -> CreateTopicsResult:
-        """Make topics, each on its own: one that is refused does not stop the others."""
+        """Create topics independently: a rejected topic does not affect the others."""
         result = CreateTopicsResult(topic.name for topic in new_topics)
         work = functools.partial(_topics.create, topics=new_topics, validate_only=validate_only, result=result)
         self._start(result, work, timeout_ms=timeout_ms)
         return result
 
     def delete_topics(self, names: Collection[str], *, timeout_ms: int | None = None) -> DeleteTopicsResult:
-        """Delete topics, each on its own."""
+        """Delete topics independently: a rejected deletion does not affect the others."""
         result = DeleteTopicsResult(names)
         self._start(result, functools.partial(_topics.delete, names=names, result=result), timeout_ms=timeout_ms)
         return result
@@ -267,7 +270,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> CreatePartitionsResult:
-        """Let topics grow, each on its own."""
+        """Add partitions to topics independently: a rejected topic does not affect the others."""
         result = CreatePartitionsResult(new_partitions)
         work = functools.partial(_topics.grow, partitions=new_partitions, validate_only=validate_only, result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -281,13 +284,14 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         partition_limit: int = _listing.DEFAULT_PARTITION_LIMIT,
         timeout_ms: int | None = None,
     ) -> DescribeTopicsResult:
-        """Describe topics; a topic that is not there fails with ``UnknownTopicOrPartitionError``.
+        """Describe topics. A topic that does not exist fails with ``UnknownTopicOrPartitionError``.
 
         Args:
-            names: Which topics.
-            include_eligible_leaders: Ask for KIP-966's replicas too, where the broker knows of them.
-            partition_limit: With these, the most partitions in one answer.
-            timeout_ms: How long it may take; None means the client's own timeout.
+            names: Topic names.
+            include_eligible_leaders: Whether to request KIP-966's eligible leader replicas, if the broker supports
+                them.
+            partition_limit: Maximum number of partitions per response, used only with ``include_eligible_leaders``.
+            timeout_ms: Limit for this call in milliseconds. None means the client's own.
         """
         result = DescribeTopicsResult(names)
         work = functools.partial(_topics.describe, names=names, result=result)
@@ -301,7 +305,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
     def list_topics(
         self, *, include_internal: bool = False, timeout_ms: int | None = None
     ) -> Outcome[Mapping[str, TopicListing]]:
-        """Return every topic that may be seen, by name."""
+        """Return all topics that the principal may describe, by name."""
         work = functools.partial(_topics.list_all, include_internal=include_internal)
         return self._pool.submit(lambda deadline: work(self._pool, deadline), timeout_ms=timeout_ms)
 
@@ -323,24 +327,24 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         read_committed: bool = False,
         timeout_ms: int | None = None,
     ) -> ListOffsetsResult:
-        """Find offsets by ``OffsetSpec`` or by timestamp in milliseconds; each leader is asked."""
+        """Return offsets by ``OffsetSpec`` or by timestamp in milliseconds, from the leader of each partition."""
         result = ListOffsetsResult(specs)
         work = functools.partial(_topics.list_offsets, specs=specs, read_committed=read_committed, result=result)
         self._start(result, work, timeout_ms=timeout_ms)
         return result
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> Outcome[ClusterDescription]:
-        """Return cluster id, controller, brokers and the features of the broker that was asked."""
+        """Return cluster id, controller, brokers, and the features of the broker that responds."""
         return self._pool.submit(lambda deadline: _topics.describe_cluster(self._pool, deadline), timeout_ms=timeout_ms)
 
     # --- ACLs ---
 
     def describe_acls(self, wanted: AclFilter = ANY_ACL, *, timeout_ms: int | None = None) -> Outcome[tuple[Acl, ...]]:
-        """Return the ACLs that a filter means, all without one; SECURITY_DISABLED when there is no authorizer."""
+        """Return the ACLs that match a filter, or all. Fails with SECURITY_DISABLED if there is no authorizer."""
         return self._pool.submit(lambda deadline: _acls.describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
 
     def create_acls(self, acls: Collection[Acl], *, timeout_ms: int | None = None) -> PerKeyResult[Acl, None]:
-        """Create ACLs, each on its own; one that exists already counts as created."""
+        """Create ACLs independently. An ACL that already exists counts as created."""
         result: PerKeyResult[Acl, None] = PerKeyResult(acls)
         work = functools.partial(_acls.create, acls=list(result.values()), result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -349,7 +353,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
     def delete_acls(
         self, filters: Collection[AclFilter], *, timeout_ms: int | None = None
     ) -> PerKeyResult[AclFilter, tuple[Acl, ...]]:
-        """Delete the ACLs that each filter means; its future has those that were deleted."""
+        """Delete the ACLs that match each filter. The future of a filter returns the deleted ACLs."""
         result: PerKeyResult[AclFilter, tuple[Acl, ...]] = PerKeyResult(filters)
         work = functools.partial(_acls.delete, filters=list(result.values()), result=result)
         self._start(result, work, timeout_ms=timeout_ms)
@@ -360,9 +364,9 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
     def describe_client_configs(
         self, entity_filter: EntityFilter, *, timeout_ms: int | None = None
     ) -> Outcome[tuple[ClientConfigsDescription, ...]]:
-        """Return the entities that the filter accepts, with their own configs and the registered client versions.
+        """Return the entities that match the filter, with their own configs and the registered client versions.
 
-        Fails with ``UnsupportedVersionError`` where the broker does not announce the feature ``client.configs``.
+        Fails with ``UnsupportedVersionError`` if the broker does not announce the feature ``client.configs``.
         """
         return self._pool.submit(
             lambda deadline: _client_configs.describe(self._pool, deadline, entity_filter), timeout_ms=timeout_ms
@@ -375,9 +379,9 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> PerKeyResult[ClientConfigEntity, None]:
-        """Set and remove configs of users and their client ids; each entity all or nothing.
+        """Set and remove configs of users and their client ids. For each entity, either all changes apply or none.
 
-        Fails with ``UnsupportedVersionError`` where the broker does not announce the feature ``client.configs``.
+        Fails with ``UnsupportedVersionError`` if the broker does not announce the feature ``client.configs``.
         """
         result: PerKeyResult[ClientConfigEntity, None] = PerKeyResult(alterations)
         work = functools.partial(

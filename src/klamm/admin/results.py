@@ -1,4 +1,4 @@
-"""One future per thing that was asked for: one failure never hides another's success (KIP-339, KIP-117)."""
+"""Results with one future per key: the failure of one key never hides the success of another (KIP-339, KIP-117)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 
 class PerKeyResult(Generic[Key, Value]):
-    """Futures by key; nobody needs to know how many requests are behind them."""
+    """Futures by key, however many requests the call needs."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._futures: dict[Key, Outcome[Value]] = {}
@@ -40,15 +40,15 @@ class PerKeyResult(Generic[Key, Value]):
             self._futures[key] = future
 
     def values(self) -> Mapping[Key, Outcome[Value]]:
-        """Return the future of each key, in the order in which they were asked for."""
+        """Return the future of each key, in the order of the call."""
         return MappingProxyType(self._futures)
 
     def all(self) -> Outcome[dict[Key, Value]]:
-        """Return a future of everything; it fails with the first error, in the order of the keys."""
+        """Return a future of all values. It fails with the first error, in the order of the keys."""
         everything: Outcome[dict[Key, Value]] = Outcome()
         everything.set_running_or_notify_cancel()
         waiting = set(self._futures)
-        lock = threading.Lock()  # futures may be settled while this method still adds its callbacks
+        lock = threading.Lock()  # futures may be settled while this method still adds callbacks
 
         def one_done(key: Key) -> None:
             with lock:
@@ -67,32 +67,32 @@ class PerKeyResult(Generic[Key, Value]):
         """Wait for all keys and return their values.
 
         Args:
-            timeout: Seconds to wait at most; None waits as long as the call may take.
+            timeout: Limit in seconds. None waits for the timeout of the call itself.
 
         Raises:
-            TimeoutError: Not everything was done in time.
+            TimeoutError: Some keys were not settled in time.
             Exception: The first error, in the order of the keys.
         """
         return self.all().result(timeout)
 
     def __await__(self) -> Generator[Any, None, dict[Key, Value]]:
-        """Wait for all keys in a coroutine; raises the first error, in the order of the keys."""
+        """Wait for all keys in a coroutine. Raises the first error, in the order of the keys."""
         return self.all().__await__()
 
     def succeed(self, key: Key, value: Value) -> None:
-        """Settle a key that is still open."""
+        """Settle a key with its value unless it is already settled."""
         future = self._futures.get(key)
         if future is not None and not future.done():
             future.set_result(value)
 
     def fail(self, key: Key, error: BaseException) -> None:
-        """Settle a key that is still open with an error."""
+        """Settle a key with an error unless it is already settled."""
         future = self._futures.get(key)
         if future is not None and not future.done():
             future.set_exception(error)
 
     def fail_open(self, error: BaseException, keys: Iterable[Key] | None = None) -> None:
-        """Settle every open key, or those of ``keys``, with the same error."""
+        """Settle every open key, or the open ones in ``keys``, with the same error."""
         for key in list(self._futures if keys is None else keys):
             self.fail(key, error)
 
@@ -117,7 +117,7 @@ class DescribeConfigsResult(PerKeyResult[ConfigResource, Mapping[str, ConfigEntr
 
 
 class CreateTopicsResult(PerKeyResult[str, CreatedTopic]):
-    """What was made, per topic name."""
+    """The created topic per topic name."""
 
 
 class DeleteTopicsResult(PerKeyResult[str, None]):
@@ -145,7 +145,7 @@ class ListGroupOffsetsResult(PerKeyResult[str, Mapping[TopicPartition, OffsetAnd
 
 
 def settle(result: PerKeyResult[Key, None], key: Key, error_code: int, error_message: str | None = None) -> None:
-    """Settle a key with what a broker answered: nothing for code 0, else the error."""
+    """Settle a key with a broker's error code and message: success for code 0, else an error."""
     if error_code == ErrorCode.NONE:
         result.succeed(key, None)
     else:

@@ -1,4 +1,4 @@
-"""What the admin is asked with and answers with; names as in Kafka's Java admin, in snake_case."""
+"""Arguments and results of the admin client. Names follow Kafka's Java admin client, in snake_case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigResource:
-    """A thing that has configs. The empty name stands for the default of all brokers."""
+    """A resource that has configs. For BROKER, an empty name means the cluster-wide default."""
 
     type: ResourceType
     name: str
@@ -24,7 +24,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One place that could give a config its value, the deciding one first."""
+    """One possible source of a config's value. The source in force comes first."""
 
     name: str
     value: str | None
@@ -33,22 +33,22 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A config with its value, and when it was described, where the value comes from."""
+    """A config with its value. A described config also has the source of the value."""
 
     name: str
     value: str | None
-    """None when the value is sensitive, unset, or of no use to the operation (DELETE)."""
+    """Value of the config. None if it is sensitive, unset, or not used by the operation (DELETE)."""
     source: ConfigSource = field(default=ConfigSource.UNKNOWN, kw_only=True)
     is_sensitive: bool = field(default=False, kw_only=True)
     is_read_only: bool = field(default=False, kw_only=True)
     synonyms: tuple[ConfigSynonym, ...] = field(default=(), kw_only=True)
     config_type: int = field(default=0, kw_only=True)
-    """Wire value of Kafka's ``ConfigEntry.ConfigType``; 0 where the broker is too old to tell."""
+    """Wire value of Kafka's ``ConfigEntry.ConfigType``; 0 if the broker is too old to report it."""
     documentation: str | None = field(default=None, kw_only=True)
 
     @property
     def is_default(self) -> bool:
-        """Tell whether nobody set it anywhere."""
+        """Return whether the value is the built-in default."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -60,7 +60,7 @@ class OpType(IntEnum):
     APPEND = 2
     SUBTRACT = 3
     REMOVE = 1
-    """KIP-339's table calls operation 1 so; the same as DELETE."""
+    """Name of operation 1 in KIP-339's table; an alias of DELETE."""
 
     @property
     def id(self) -> int:
@@ -69,13 +69,13 @@ class OpType(IntEnum):
 
     @classmethod
     def for_id(cls, id: int) -> OpType | None:  # noqa: A002  # KIP-339: OpType.forId(id)
-        """Return the operation of a wire value, or None when there is none."""
+        """Return the operation of a wire value, or None if it is unknown."""
         return cls(id) if id in cls._value2member_map_ else None
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigOp:
-    """One change to one config; equal when entry and operation are equal."""
+    """Change of one config. Equal if config entry and operation are equal."""
 
     config_entry: ConfigEntry
     op_type: OpType
@@ -83,56 +83,56 @@ class AlterConfigOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsOptions:
-    """Options of both ways to alter configs (KIP-339 reuses AlterConfigs')."""
+    """Options of both APIs that alter configs (KIP-339 reuses those of AlterConfigs)."""
 
     timeout_ms: int | None = None
-    """None means the client's own timeout."""
+    """Limit for the call in milliseconds. None means the client's own."""
     validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made; name, partitions and replicas may stand in Java's order."""
+    """A topic to create. Name, partitions and replication factor may be positional, in Java's order."""
 
     name: str
     num_partitions: int = -1
-    """-1 leaves it to the broker."""
+    """Number of partitions; -1 means the broker's default."""
     replication_factor: int = -1
-    """-1 leaves it to the broker."""
+    """Replication factor; -1 means the broker's default."""
     configs: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)
     replicas_assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict, kw_only=True)
-    """Partition -> broker ids, the leader first; then both numbers stay -1."""
+    """Broker ids by partition, the leader first. Requires -1 for both numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTopic:
-    """What the broker made (KIP-525); old brokers tell only the name."""
+    """A created topic (KIP-525). Older brokers report only the name."""
 
     name: str
     topic_id: UUID
     num_partitions: int
-    """-1 when the broker does not tell."""
+    """Number of partitions; -1 if the broker does not report it."""
     replication_factor: int
-    """-1 when the broker does not tell."""
+    """Replication factor; -1 if the broker does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """To how many partitions a topic is to grow; the number may stand alone."""
+    """New total number of partitions of a topic. The number may be positional."""
 
     total_count: int
     new_assignments: tuple[tuple[int, ...], ...] | None = None
-    """Broker ids for each new partition, or None to leave it to the broker."""
+    """Broker ids of each new partition. None lets the broker assign them."""
 
     @classmethod
     def increase_to(cls, total_count: int, new_assignments: tuple[tuple[int, ...], ...] | None = None) -> NewPartitions:
-        """Return what Java's ``NewPartitions.increaseTo`` does."""
+        """Equivalent of Java's ``NewPartitions.increaseTo``."""
         return cls(total_count, new_assignments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A broker as clients reach it."""
+    """A broker with its advertised address."""
 
     id: int
     host: str
@@ -146,25 +146,25 @@ class TopicListing:
 
     name: str
     topic_id: UUID
-    """All zero from brokers older than 2.8."""
+    """Id of the topic; all zeros from brokers older than 2.8."""
     is_internal: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """Where a partition lives."""
+    """Leader and replicas of a partition."""
 
     partition: int
     leader: int
-    """-1 when it has none."""
+    """Node id of the leader; -1 if there is none."""
     leader_epoch: int
-    """-1 when the broker does not tell."""
+    """Leader epoch; -1 if the broker does not report it."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     eligible_leader_replicas: tuple[int, ...] | None = None
-    """KIP-966; None when nobody asked or the broker does not tell."""
+    """Eligible leader replicas (KIP-966). None if not requested or not reported by the broker."""
     last_known_elr: tuple[int, ...] | None = None
-    """KIP-966; None when nobody asked or the broker does not tell."""
+    """Last known eligible leader replicas (KIP-966). None if not requested or not reported by the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +179,13 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group by its id."""
+    """A group in a listing."""
 
     group_id: str
     protocol_type: str
-    """``consumer`` for consumers, empty for groups that never had a member."""
+    """``consumer`` for consumer groups, empty for groups that never had a member."""
     state: str | None
-    """None when the broker does not tell (before 2.6)."""
+    """State of the group. None if the broker does not report it (before 2.6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +194,14 @@ class ClusterDescription:
 
     cluster_id: str | None
     controller_id: int
-    """-1 when there is none."""
+    """Node id of the controller; -1 if there is none."""
     nodes: tuple[Node, ...]
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Supported features of the broker that was asked, lowest and highest version (KIP-584)."""
+    """Features that the responding broker supports, with lowest and highest version (KIP-584)."""
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """Return the indexes of partitions by topic, as requests list them."""
+    """Return partition indexes by topic, as requests need them."""
     topics: dict[str, list[int]] = defaultdict(list)
     for partition in partitions:
         topics[partition.topic].append(partition.partition)
@@ -209,7 +209,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
 
 
 class OffsetSpec(IntEnum):
-    """Special timestamps of ListOffsets; any other number is milliseconds since the epoch."""
+    """Special timestamps of ListOffsets. Any other number is a timestamp in milliseconds since the epoch."""
 
     LATEST = -1
     EARLIEST = -2
@@ -218,42 +218,42 @@ class OffsetSpec(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
-    """What ListOffsets found for a partition."""
+    """ListOffsets result of a partition."""
 
     offset: int
-    """-1 when no record is as young as the timestamp asked for."""
+    """Offset; -1 if no record has the requested timestamp or a later one."""
     timestamp: int
-    """Milliseconds since the epoch, or -1."""
+    """Timestamp in milliseconds since the epoch, or -1."""
     leader_epoch: int
-    """-1 when unknown."""
+    """Leader epoch; -1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed position: the offset of the next record to read, which may stand alone."""
+    """A committed offset: the offset of the next record to read, which may be positional."""
 
     offset: int
     leader_epoch: int = field(default=-1, kw_only=True)
-    """Epoch of the record before it; -1 when unknown."""
+    """Leader epoch of the last record read; -1 if unknown."""
     metadata: str = field(default="", kw_only=True)
-    """Whatever the committer wanted to keep."""
+    """Free text stored with the offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member of a group, as its coordinator sees it."""
+    """A member of a group, as its coordinator reports it."""
 
     member_id: str
     group_instance_id: str | None
-    """The name of a static member (KIP-345)."""
+    """Group instance id of a static member (KIP-345). None for a dynamic member."""
     client_id: str
     host: str
     metadata: bytes
-    """What the member told of itself, in the form of the group's protocol; empty while the group rebalances."""
+    """Subscription metadata in the format of the group's protocol; empty while the group rebalances."""
     assignment: bytes
-    """What the leader gave it, in the form of the group's protocol; empty while the group rebalances."""
+    """Assignment in the format of the group's protocol; empty while the group rebalances."""
     assigned_partitions: tuple[TopicPartition, ...] | None
-    """The assignment read; None where the group is not one of consumers."""
+    """Decoded assignment. None if the group is not a consumer group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +264,7 @@ class GroupDescription:
     state: str
     """``Stable``, ``Empty``, ``PreparingRebalance``, ``CompletingRebalance``."""
     protocol_type: str
-    """``consumer`` for consumers, empty for groups that never had a member."""
+    """``consumer`` for consumer groups, empty for groups that never had a member."""
     protocol: str
-    """Name of the assignor that the members agreed on."""
+    """Name of the assignor that the members have selected."""
     members: tuple[GroupMember, ...]

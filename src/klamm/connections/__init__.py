@@ -1,5 +1,5 @@
-"""Our messages on kafka-python's connections: for the admin, the clients and control loops, not for bulk data.
+"""Connections based on kafka-python that carry klamm's messages, for admin calls and control loops, not for bulk data.
 
-kafka-python brings SASL, TLS, reconnecting and version discovery; the messages are read and written by klamm's own
-strict codec, so its process-wide table of response classes is never touched.
+kafka-python provides SASL, TLS, reconnects and version discovery. klamm's own strict codec encodes and decodes the
+messages, so kafka-python's process-wide table of response classes is never modified.
 """

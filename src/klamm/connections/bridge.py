@@ -1,8 +1,8 @@
-"""Dress a klamm message as the kind of request that kafka-python's ``KafkaConnection`` sends.
+"""Adapter that presents a klamm message as a request to kafka-python's ``KafkaConnection``.
 
-What ``KafkaProtocol`` asks of a request: ``API_KEY``, ``API_VERSION``, ``with_header``, ``encode``,
-``expect_response`` and a ``header`` that knows the response class. The response class is ours as well, so that
-keys 50 and 51 can be SCRAM for kafka-python and KIP-649 for klamm in one process.
+``KafkaProtocol`` requires of a request: ``API_KEY``, ``API_VERSION``, ``with_header``, ``encode``,
+``expect_response``, and a ``header`` that knows the response class. The response class is klamm's too, so that API keys
+50 and 51 can be SCRAM for kafka-python and KIP-649 for klamm in one process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INT16 = Packer(">h")
 
 
 class BridgedResponse(Generic[AnyResponse]):
-    """A response that may turn out to be unreadable; kafka-python must not see that as its own failure."""
+    """A response, or the error that decoding raised, which kafka-python must not mistake for its own failure."""
 
     __slots__ = ("_content",)
 
@@ -33,26 +33,26 @@ class BridgedResponse(Generic[AnyResponse]):
 
     @property
     def throttle_time_ms(self) -> int:
-        """What ``KafkaConnection`` looks at to honour quotas (KIP-219); 0 when there is none."""
+        """Throttle time that ``KafkaConnection`` reads to honour quotas (KIP-219); 0 if the message has none."""
         return max(0, getattr(self._content, "throttle_time_ms", 0))
 
     def unwrap(self) -> AnyResponse:
         """Return the message.
 
         Raises:
-            ProtocolError: The bytes were not such a message.
+            ProtocolError: The bytes could not be decoded.
         """
         if isinstance(self._content, ProtocolError):
             raise self._content
         return self._content
 
     def __repr__(self) -> str:
-        """Name the message without its values: they may be secrets, and kafka-python logs this."""
+        """Return the message type without its values, which may be secrets: kafka-python logs this text."""
         return f"{type(self).__name__}({type(self._content).__name__})"
 
 
 class _Correlation:
-    """The part of a response header that ``KafkaProtocol`` compares."""
+    """Correlation id of a response header, which ``KafkaProtocol`` compares with the request's."""
 
     __slots__ = ("correlation_id",)
 
@@ -61,7 +61,7 @@ class _Correlation:
 
 
 class _ResponseReader(Generic[AnyResponse]):
-    """Stands where kafka-python expects a response class."""
+    """Response decoder in the place of a kafka-python response class."""
 
     def __init__(self, response_class: type[AnyResponse], version: int, *, is_whole: bool) -> None:
         self._response_class = response_class
@@ -79,11 +79,11 @@ class _ResponseReader(Generic[AnyResponse]):
                 offset = skip_tagged_fields(body, 0, len(body))
             return BridgedResponse(decode(self._response_class, self._version, body, offset, is_whole=self._is_whole))
         except (ProtocolError, IndexError) as error:
-            return BridgedResponse(ProtocolError(f"Unreadable {self._response_class.__name__}: {error}"))
+            return BridgedResponse(ProtocolError(f"Cannot decode {self._response_class.__name__}: {error}"))
 
 
 class _Header:
-    """The request header as ``KafkaProtocol`` keeps it until the response arrives."""
+    """Request header, kept by ``KafkaProtocol`` until the response arrives."""
 
     __slots__ = ("_reader", "api_key", "api_version", "correlation_id")
 
@@ -98,13 +98,13 @@ class _Header:
 
 
 class BridgedRequest(Generic[AnyResponse]):
-    """One request in one version; good for one sending.
+    """A request in one version. It can be sent only once.
 
     Args:
         message: The request.
-        response_class: What the answer is read as.
+        response_class: Class that decodes the response.
         version: A version that the broker offers.
-        is_whole: Refuse an answer with bytes behind its end: for keys that two APIs share.
+        is_whole: Whether to reject a response with extra bytes after its end. Needed for API keys that two APIs share.
     """
 
     name: str
@@ -123,21 +123,21 @@ class BridgedRequest(Generic[AnyResponse]):
         self._client_id: str | None = None
 
     def expect_response(self) -> bool:
-        """Tell that an answer comes: everything but Produce with ``acks`` 0, which is never sent this way."""
+        """Return True: every request has a response, because Produce with ``acks`` 0 is never sent this way."""
         return True
 
     def with_header(self, correlation_id: int = 0, client_id: str | None = None) -> None:
-        """Take the header fields that ``KafkaProtocol`` gives."""
+        """Set the header fields that ``KafkaProtocol`` provides."""
         self.header = _Header(correlation_id, self.API_KEY, self.API_VERSION, self._reader)
         self._client_id = client_id
 
     def encode(self, version: int | None = None, *, header: bool = False, framed: bool = False) -> bytes:
-        """Return the bytes of the request, with header and length as asked."""
-        del version  # chosen when the request was made
+        """Return the bytes of the request, optionally with header and length."""
+        del version  # the version was chosen when the request was created
         parts = bytearray()
         if header:
             if self.header is None:
-                raise ValueError("with_header comes first")
+                raise ValueError("Call with_header before encode")
             parts += _HEADER.pack(self.API_KEY, self.API_VERSION, self.header.correlation_id)
             parts += _nullable_string(self._client_id)
             if self._message.is_flexible(self.API_VERSION):
@@ -146,7 +146,7 @@ class BridgedRequest(Generic[AnyResponse]):
         return (_INT32.pack(len(parts)) if framed else b"") + bytes(parts)
 
     def __repr__(self) -> str:
-        """Name the request without its values: they may be secrets, and kafka-python logs this."""
+        """Return the message type without its values, which may be secrets: kafka-python logs this text."""
         return f"{self.name}(version={self.API_VERSION})"
 
 

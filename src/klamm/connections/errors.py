@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a broker, and the errors that a broker answers, as exceptions."""
+"""Connection errors, and the exceptions for error codes in responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class BrokerUnavailableError(ConnectionError):
-    """No broker could be reached, or the connection broke before the answer came."""
+    """No broker could be reached, or the connection broke before the response."""
 
 
 RETRIABLE_CODES = frozenset(
@@ -25,11 +25,11 @@ RETRIABLE_CODES = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""Answers that a later attempt may turn into a success without anybody's help."""
+"""Error codes that a later attempt may turn into a success."""
 
 
 def api_error(error_code: int, error_message: str | None = None) -> KafkaApiError:
-    """Return the exception for an error code that a broker answered."""
+    """Return the exception for an error code in a response."""
     if error_code not in ErrorCode.__members__.values():
         return KafkaApiError(f"Error code {error_code}: {error_message or 'no message'}")
     return _error_class(ErrorCode(error_code))(error_message)

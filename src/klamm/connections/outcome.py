@@ -1,4 +1,4 @@
-"""Outcome of a call that runs on another thread: threads wait for it, coroutines await it."""
+"""Future of a call that runs on another thread, for both threads and coroutines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A pool of connections with a thread of its own: kafka-python's manager, our messages, retries until a deadline.
+"""Connection pool with its own thread, kafka-python's connection manager, and retries until a deadline.
 
-Work is written as coroutines that run on kafka-python's event loop (``kafka.net.selector``, not asyncio) and only
-await what this module offers. The outside sees ``concurrent.futures.Future``.
+Work is written as coroutines that run on kafka-python's event loop (``kafka.net.selector``, not asyncio). They may
+await only what this module provides. Callers get ``concurrent.futures.Future`` objects.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ AnyResponse = TypeVar("AnyResponse", bound="Message")
 AnyResult = TypeVar("AnyResult")
 
 CONTROLLER: Final = -1
-"""Stands for the broker that Metadata names as controller."""
+"""Node id that stands for the controller named in Metadata responses."""
 
 _RECONNECT_BACKOFF_MAX_MS: Final = 1_000
-"""Kafka's default of ``reconnect.backoff.max.ms``. kafka-python's is 30 s, so a node that is back would go unused."""
+"""Kafka's default of ``reconnect.backoff.max.ms``. With kafka-python's 30 s, a recovered node would stay unused for
+long.
+"""
 
 _SETTINGS: Final[frozenset[str]] = frozenset(KafkaConnectionManager.DEFAULT_CONFIG) - {"metrics", "metric_group_prefix"}
 
@@ -42,13 +44,13 @@ class ConnectionPool:
     """Connections to the brokers of one cluster, driven by one thread. Thread-safe.
 
     Args:
-        bootstrap_servers: ``host:port`` or several of them, as in kafka-python.
-        timeout_ms: How long a piece of work may take, retries included (``default.api.timeout.ms``).
-        retry_backoff_ms: Wait before the next attempt.
-        settings: kafka-python's names for connections and security, and ``client_id``.
+        bootstrap_servers: One or several addresses ``host:port``, as in kafka-python.
+        timeout_ms: Default limit for one unit of work in milliseconds, including retries (``default.api.timeout.ms``).
+        retry_backoff_ms: Pause before a retry in milliseconds.
+        settings: Connection and security settings with kafka-python's names, and ``client_id``.
 
     Raises:
-        ValueError: A setting that connections do not know.
+        ValueError: A setting is unknown.
     """
 
     def __init__(
@@ -79,11 +81,11 @@ class ConnectionPool:
     def submit(
         self, work: Callable[[Deadline], Coroutine[Any, Any, AnyResult]], *, timeout_ms: int | None = None
     ) -> Outcome[AnyResult]:
-        """Run ``work(deadline)`` on the pool's thread; its result or its exception is the future's.
+        """Run ``work(deadline)`` on the pool's thread and return a future of its result or exception.
 
         Args:
-            work: Makes a coroutine that awaits only what the pool offers.
-            timeout_ms: How long it may take; None means the pool's own limit.
+            work: Function that returns a coroutine. The coroutine awaits only what the pool provides.
+            timeout_ms: Limit in milliseconds. None means the pool's own limit.
 
         Raises:
             RuntimeError: The pool is closed.
@@ -92,7 +94,7 @@ class ConnectionPool:
         outcome.set_running_or_notify_cancel()
         with self._lock:
             if self._closed:
-                raise RuntimeError("The connections are closed")
+                raise RuntimeError("The connection pool is closed")
             self._open.add(outcome)
         outcome.add_done_callback(self._forget)
         deadline = Deadline(self._timeout_ms if timeout_ms is None else timeout_ms)
@@ -101,7 +103,7 @@ class ConnectionPool:
             try:
                 value = await work(deadline)
             except GeneratorExit:
-                raise  # the loop is closed: close() tells the outcome
+                raise  # the loop is closed: close() settles the future
             except BaseException as error:  # noqa: BLE001  # belongs to whoever waits for the outcome
                 _settle(outcome, error=_translated(error))
             else:
@@ -112,7 +114,7 @@ class ConnectionPool:
 
     @property
     def is_searching(self) -> bool:
-        """Whether the pool is open and no broker has answered yet."""
+        """Whether the pool is open and no broker has responded yet."""
         return not self._closed and not self._manager.bootstrapped
 
     def _forget(self, outcome: Future[Any]) -> None:
@@ -120,7 +122,7 @@ class ConnectionPool:
             self._open.discard(outcome)
 
     def close(self) -> None:
-        """Close every connection and end the thread; work under way fails. Idempotent."""
+        """Close all connections and stop the thread. Work in progress fails. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -131,9 +133,9 @@ class ConnectionPool:
         with self._lock:
             unfinished = list(self._open)
         for outcome in unfinished:
-            _settle(outcome, error=BrokerUnavailableError("The connections were closed before the answer came"))
+            _settle(outcome, error=BrokerUnavailableError("The connection pool was closed before the response arrived"))
 
-    # --- what coroutines on the pool's thread may await ---
+    # --- awaitable by coroutines on the pool's thread ---
 
     async def send(
         self,
@@ -147,25 +149,26 @@ class ConnectionPool:
         max_version: int = 0x7FFF,
         retry_on: Callable[[AnyResponse], int] = lambda _: 0,
     ) -> AnyResponse:
-        """Send to one broker and return its answer; lost connections and transient errors are tried again.
+        """Send a request to one broker and return its response. Retry after lost connections and transient errors.
 
         Args:
-            request: The message; it may be sent several times.
-            response_class: What the answer is read as.
-            deadline: Until when to try.
+            request: The message. It may be sent several times.
+            response_class: Class that decodes the response.
+            deadline: Deadline of all attempts.
             node_id: The broker's id, ``CONTROLLER``, or None for any broker.
-            looked_up: The caller found ``node_id`` as a leader or coordinator. If that node fails, raise at once, so
-                that the caller looks it up again.
-            min_version: The lowest version that can carry the request.
-            max_version: The highest version that the caller understands.
-            retry_on: Finds the error code of an answer that decides whether to try again; 0 to take the answer.
+            looked_up: Whether the caller found ``node_id`` as a leader or coordinator. If that node fails, the error is
+                raised immediately, so that the caller looks it up again.
+            min_version: Lowest version that can carry the request.
+            max_version: Highest version that the caller supports.
+            retry_on: Function that returns the error code of a response that decides about a retry, or 0 to accept the
+                response.
 
         Raises:
-            UnsupportedVersionError: The broker does not offer the API in a version that serves.
-            TimeoutError: The deadline passed.
-            BrokerUnavailableError: The cluster has no broker ``node_id``, or ``looked_up`` is set and it failed.
-            KafkaApiError: Logging in was refused.
-            ProtocolError: The answer could not be read.
+            UnsupportedVersionError: The broker does not offer the API in a usable version.
+            TimeoutError: The deadline has passed.
+            BrokerUnavailableError: The cluster has no broker ``node_id``, or ``looked_up`` is set and the node failed.
+            KafkaApiError: Authentication failed.
+            ProtocolError: The response could not be decoded.
         """
 
         async def attempt() -> AnyResponse:
@@ -182,10 +185,10 @@ class ConnectionPool:
     async def _until_answered(
         self, attempt: Callable[[], Awaitable[AnyResult]], deadline: Deadline, *, what: str, looked_up: bool
     ) -> AnyResult:
-        """Repeat an attempt until it succeeds.
+        """Repeat an attempt until it succeeds or the deadline has passed.
 
-        Every failure forgets the cached controller. Its broker may be gone for good, and a Metadata response names
-        another one then.
+        Every failure clears the cached controller. Its broker may be gone for good, and then a Metadata response names
+        another one.
         """
         last: BaseException | None = None
         while not deadline.passed():
@@ -205,8 +208,8 @@ class ConnectionPool:
         if not self._manager.bootstrapped:
             servers = self._bootstrap_servers
             named = servers if isinstance(servers, str) else ",".join(servers)
-            raise TimeoutError(f"No broker answers at {named} {limit}: {last}") from last
-        raise TimeoutError(f"{what}: no answer {limit}: {last}") from last
+            raise TimeoutError(f"No broker at {named} responded {limit}: {last}") from last
+        raise TimeoutError(f"{what}: no response {limit}: {last}") from last
 
     async def _attempt(
         self,
@@ -246,7 +249,7 @@ class ConnectionPool:
             await self._manager.cluster.refresh_metadata()
             if self._manager.cluster.broker_metadata(node_id) is None:
                 message = f"The cluster has no broker {node_id}"
-                # Another broker may be the controller soon, so a later attempt may succeed.
+                # A broker may become controller soon, so a later attempt may succeed.
                 raise kafka_errors.NodeNotReadyError(message) if is_controller else BrokerUnavailableError(message)
         return node_id
 
@@ -260,7 +263,7 @@ class ConnectionPool:
         return chosen  # type: ignore[no-any-return]
 
     async def _rebootstrap(self) -> None:
-        """Ask a bootstrap server for the brokers: all those of the last Metadata response are away (KIP-899)."""
+        """Refresh the metadata from a bootstrap server, because all known brokers are unreachable (KIP-899)."""
         servers = self._manager.cluster.bootstrap_brokers()
         self._rebootstraps += 1
         server = servers[self._rebootstraps % len(servers)].node_id
@@ -289,7 +292,7 @@ class ConnectionPool:
         """Return the first and last version per API key that a broker offers.
 
         Args:
-            deadline: Until when to try.
+            deadline: Deadline of all attempts.
             node_id: The broker's id, or None for any broker.
             looked_up: See ``send``, which raises the same errors.
         """
@@ -302,16 +305,16 @@ class ConnectionPool:
         return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
 
     def spawn(self, work: Callable[[], Awaitable[AnyResult]]) -> Awaitable[AnyResult]:
-        """Start a second coroutine on the pool's thread, to be awaited later."""
+        """Start another coroutine on the pool's thread, to be awaited later."""
         return self._net.call_soon_with_future(work)  # type: ignore[no-any-return]
 
     async def pause(self, seconds: float) -> None:
-        """Let others run for a while."""
+        """Sleep on the pool's event loop."""
         await self._net.sleep(max(seconds, 0.0))
 
 
 class Deadline:
-    """Until when a piece of work may go on, by the monotonic clock."""
+    """Deadline of a unit of work, on the monotonic clock."""
 
     __slots__ = ("_ends_at", "limit_ms")
 
@@ -320,15 +323,15 @@ class Deadline:
         self._ends_at = time.monotonic() + limit_ms / 1000
 
     def left_s(self) -> float:
-        """Seconds that are left, never below 0."""
+        """Remaining seconds, never below 0."""
         return max(0.0, self._ends_at - time.monotonic())
 
     def left_ms(self) -> int:
-        """Milliseconds that are left, never below 0."""
+        """Remaining milliseconds, never below 0."""
         return int(self.left_s() * 1000)
 
     def passed(self) -> bool:
-        """Tell whether nothing is left."""
+        """Return whether the deadline has passed."""
         return self.left_ms() == 0
 
 
@@ -342,11 +345,11 @@ def _settle(outcome: Future[Any], *, value: Any = None, error: BaseException | N
 
 
 class _RefusedForNowError(kafka_errors.RetriableError):  # type: ignore[misc]  # kafka-python has no types
-    """A broker answered with one of ``RETRIABLE_CODES``."""
+    """A broker responded with one of ``RETRIABLE_CODES``."""
 
 
 def _worth_retrying(error: Exception) -> bool:
-    """Return whether a later attempt may succeed: connection trouble passes, a refused login does not."""
+    """Return whether a later attempt may succeed: yes for connection errors, no for failed authentication."""
     if isinstance(error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.AuthorizationError)):
         return False
     return isinstance(
@@ -356,14 +359,14 @@ def _worth_retrying(error: Exception) -> bool:
             kafka_errors.RetriableError,
             kafka_errors.KafkaConnectionError,
             kafka_errors.Cancelled,
-            # The broker left the metadata between being chosen and being connected to.
+            # The broker disappeared from the metadata between being chosen and being connected to.
             kafka_errors.UnknownBrokerIdError,
         ),
     )
 
 
 def _translated(error: BaseException) -> BaseException:
-    """Turn kafka-python's exceptions into ours; the original stays as the cause."""
+    """Convert kafka-python's exceptions into klamm's. The original remains the cause."""
     if not isinstance(error, kafka_errors.KafkaError) or isinstance(error, (KafkaApiError, ProtocolError)):
         return error
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):

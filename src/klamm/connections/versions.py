@@ -1,4 +1,4 @@
-"""Which version of a message two sides speak."""
+"""Negotiation of message versions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def negotiate(
     min_version: int = 0,
     max_version: int = 0x7FFF,
 ) -> int:
-    """Return the highest version that both the broker and the schema know.
+    """Return the highest version that the broker, the schema and the caller support.
 
     Args:
         request_class: The message to send.
-        offered: First and last version per API key, from the broker's ApiVersions.
-        min_version: The lowest version that can carry what the caller wants.
-        max_version: The highest version that the caller understands.
+        offered: First and last version per API key, from the broker's ApiVersions response.
+        min_version: Lowest version that can carry the request.
+        max_version: Highest version that the caller supports.
 
     Raises:
-        UnsupportedVersionError: The broker does not offer the API, or no version of it that serves.
+        UnsupportedVersionError: The broker does not offer the API, or no usable version of it.
     """
     name = request_class.__name__
     if request_class.API_KEY not in offered:
@@ -38,8 +38,7 @@ def negotiate(
     highest = min(last, max_version, request_class.VERSIONS[1])
     if lowest > highest:
         raise UnsupportedVersionError(
-            f"The broker offers {name} {first}-{last}; "
-            f"needed is one of {max(min_version, request_class.VERSIONS[0])}-"
-            f"{min(max_version, request_class.VERSIONS[1])}"
+            f"The broker offers {name} {first}-{last}, but this call requires a version in "
+            f"{max(min_version, request_class.VERSIONS[0])}-{min(max_version, request_class.VERSIONS[1])}"
         )
     return highest

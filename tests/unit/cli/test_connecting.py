@@ -116,7 +116,7 @@ def test_servers_that_do_not_answer_are_named(tmp_path: Path) -> None:
     with connect(Namespace(bootstrap_server=servers, command_config=str(hasty))) as admin:
         failure = admin.describe_cluster().exception()
     assert isinstance(failure, TimeoutError)
-    assert str(failure).startswith(f"No broker answers at {servers} within 300 ms")
+    assert str(failure).startswith(f"No broker at {servers} responded within 300 ms")
 
 
 def test_silence_is_explained_while_servers_are_tried(

@@ -24,5 +24,7 @@ def test_an_api_that_is_not_offered_is_an_unsupported_version() -> None:
 
 
 def test_no_common_version_is_an_unsupported_version() -> None:
-    with pytest.raises(UnsupportedVersionError, match="offers MetadataRequest 0-3; needed is one of 4-"):
+    with pytest.raises(
+        UnsupportedVersionError, match="offers MetadataRequest 0-3, but this call requires a version in 4-"
+    ):
         negotiate(MetadataRequest, {KEY: (0, 3)}, min_version=4)

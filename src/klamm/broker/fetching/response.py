@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.fetching.sessions import TOPIC_IDS_SINCE
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import write_uvarint
@@ -26,7 +27,6 @@ FLEXIBLE_SINCE: Final = 12
 _LOG_START_OFFSET_SINCE: Final = 5
 _SESSIONS_SINCE: Final = 7
 _READ_REPLICA_SINCE: Final = 11
-_TOPIC_IDS_SINCE: Final = 13
 _NODE_ENDPOINTS_SINCE: Final = 16
 _INT32: Final = struct.Struct(">i")
 _NO_TAGS: Final = b"\x00"
@@ -81,7 +81,7 @@ class FetchedBody:
         flexible = version >= FLEXIBLE_SINCE
         topics: dict[UUID | str, list[PartitionRead]] = {}
         for partition in self.partitions:
-            name = partition.topic_id if version >= _TOPIC_IDS_SINCE else partition.topic
+            name = partition.topic_id if version >= TOPIC_IDS_SINCE else partition.topic
             topics.setdefault(name, []).append(partition)
         pieces: list[Piece] = []
         head = bytearray(_INT32.pack(self.throttle_time_ms))

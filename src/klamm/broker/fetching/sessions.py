@@ -124,15 +124,14 @@ class FetchSessions:
         """Return the number of sessions."""
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, version: int, named: Sequence[FetchPartition] | None = None) -> FetchPlan:
+    def plan(self, request: FetchRequest, version: int, named: Sequence[FetchPartition]) -> FetchPlan:
         """Return the partitions that a request reads, and advance its session by one epoch.
 
         Args:
             request: The Fetch request.
             version: Version of the request.
-            named: Partitions in the request, as ``named_partitions`` yields them; None reads them from the request.
+            named: Partitions in the request, as ``named_partitions`` yields them.
         """
-        named = list(named_partitions(request)) if named is None else named
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             self._sessions.pop(request.session_id, None)
             return self._full(request, version, named)

@@ -46,7 +46,7 @@ def read_offsets(path: Path) -> dict[str, int]:
         try:
             offsets[f"{topic}-{int(partition)}"] = int(rest)
         except ValueError:
-            logger.warning("Unreadable line in %s is passed over: %r", path, line)
+            logger.warning("%s: an unreadable line is ignored: %r", path, line)
     return offsets
 
 
@@ -69,7 +69,7 @@ def read_epochs(path: Path) -> list[EpochStart]:
         except ValueError:
             entry = EpochStart(-1, -1)
         if entry.epoch < 0 or entry.start_offset < 0 or (epochs and entry <= epochs[-1]):
-            logger.warning("%s is damaged and not used, because of the line %r", path, line)
+            logger.warning("%s is damaged and ignored, because of the line %r", path, line)
             return []
         epochs.append(entry)
     return epochs
@@ -94,7 +94,7 @@ def read_topic_id(directory: Path) -> UUID | None:
     except FileNotFoundError:
         return None
     except (KeyError, ValueError) as error:  # UnicodeDecodeError is a ValueError
-        logger.warning("%s is damaged and not used: %r", path, error)
+        logger.warning("%s is damaged and ignored: %r", path, error)
         return None
 
 
@@ -114,10 +114,10 @@ def _read_lines(path: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        logger.warning("%s is damaged and not used: %s", path, error)
+        logger.warning("%s is damaged and ignored: %s", path, error)
         return []
     if len(lines) < 2 or lines[0] != _VERSION or lines[1] != str(len(lines) - 2):  # noqa: PLR2004  # version and count
-        logger.warning("%s is damaged and not used", path)
+        logger.warning("%s is damaged and ignored", path)
         return []
     return lines[2:]
 

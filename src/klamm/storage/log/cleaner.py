@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.storage.log.compaction import compact
 from klamm.storage.log.error_reports import ErrorReports
+from klamm.storage.log.pauses import with_pauses
 from klamm.storage.log.segment_rewriter import Pace, StoppedError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MIN_BACKOFF_S: Final = 0.01
-_SLICE: Final = 256
-"""Logs that are looked at before others have their turn."""
 
 
 class CompactableLogs(Protocol):
@@ -100,9 +99,7 @@ class Cleaner:
             StoppedError: The broker is stopping.
         """
         saved = passes = 0
-        for index, log in enumerate(self._logs.loaded()):
-            if index % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        async for log in with_pauses(self._logs.loaded()):
             if len(log.segments) < 2 or not _is_cleanable(log):  # noqa: PLR2004  # the last one is written to
                 continue
             before = log.compacted_up_to

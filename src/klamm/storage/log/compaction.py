@@ -153,7 +153,7 @@ async def _compact(
     if not log.is_deleted:
         log.compacted_up_to = max(log.compacted_up_to, found.end_offset)
     if saved:
-        logger.info("Compacted %s: %d bytes less", log.name, saved)
+        logger.info("Compacted %s: %d bytes saved", log.name, saved)
     return saved
 
 

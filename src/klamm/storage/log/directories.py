@@ -75,7 +75,7 @@ def is_claimed(directory: Path, topic_id: UUID) -> bool:
     found = read_topic_id(directory)
     if found is None:
         logger.warning(
-            "%s has no readable topic id. It lies under the name of topic id %s and is used for it.",
+            "%s has no readable topic id. By its name it belongs to topic id %s and is used for it.",
             directory,
             topic_id,
         )

@@ -37,4 +37,4 @@ class ErrorReports:
         sentence = f"{name} {failed}"
         if now_s >= self._silent_until.get(sentence, now_s):
             self._silent_until[sentence] = now_s + _REPEAT_S
-            logger.error("%s, and is tried again: %s", sentence, error)
+            logger.error("%s, will be retried: %s", sentence, error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.storage.log.config import NO_LIMIT
 from klamm.storage.log.error_reports import ErrorReports
+from klamm.storage.log.pauses import with_pauses
 from klamm.storage.log.retention import apply_retention
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 5.0
 _MIN_TICK_S: Final = 0.01
-_SLICE: Final = 256
-"""Logs that are looked at before others have their turn."""
 _SEGMENTS_AT_ONCE: Final = 32
 _MAX_UNFLUSHED_BYTES: Final = 256 * 1024 * 1024
 """Unflushed bytes at which a log is flushed. This bounds the recovery after a crash (in Kafka by one segment)."""
@@ -145,9 +144,7 @@ class Housekeeper:
         await self._logs.remove_doomed(now_ms)
         flushed = False
         self._flush_tick_s = _TICK_S
-        for index, log in enumerate(self._logs.loaded()):
-            if index % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        async for log in with_pauses(self._logs.loaded()):
             if not log.segments or log.is_deleted or log.failure is not None:
                 continue
             flush_ms = log.config.flush_ms
@@ -173,9 +170,7 @@ class Housekeeper:
     async def expire_producers(self) -> None:
         """Forget producer ids that have not written for ``producer.id.expiration.ms``, in all open logs."""
         before_ms = self._now_ms() - self._settings().producer_expiration_ms
-        for index, log in enumerate(self._logs.loaded()):
-            if index % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        async for log in with_pauses(self._logs.loaded()):
             if len(log.producers):
                 log.producers.expire(before_ms)
 
@@ -183,14 +178,12 @@ class Housekeeper:
         """Apply retention to every log with data, and write the checkpoint files."""
         self._changed.clear()
         self._all_changed = False
-        for index, (topic_id, partition) in enumerate(self._logs.known()):
+        async for topic_id, partition in with_pauses(self._logs.known()):
             if self._logs.has_directory(topic_id, partition):
                 try:
                     self._logs.get(topic_id, partition)
                 except OSError as error:
                     self._reports.report(f"Partition {partition} of {topic_id}", "cannot be opened", error)
-                await asyncio.sleep(0)
-            elif index % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
         await self._check_all(list(self._logs.loaded()))
         await self._logs.checkpoint()
@@ -204,9 +197,7 @@ class Housekeeper:
 
     async def _check_all(self, logs: Sequence[PartitionLog]) -> int:
         removed = 0
-        for index, log in enumerate(logs):
-            if index % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        async for log in with_pauses(logs):
             if not log.segments or log.is_deleted or log.failure is not None:
                 continue
             try:

@@ -39,6 +39,7 @@ from klamm.storage.log.directories import (
 from klamm.storage.log.error_reports import ErrorReports
 from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, FsyncError, fsync_path, write_atomically
 from klamm.storage.log.housekeeping import Housekeeper
+from klamm.storage.log.pauses import with_pauses
 from klamm.storage.log.recovery import open_partition
 from klamm.storage.log.segment import RetiredFile
 
@@ -55,8 +56,6 @@ FLUSH_THREADS: Final = 16
 """Number of concurrent fsyncs. A journaling file system commits all that wait for the disk together."""
 _FLUSHED_TOGETHER: Final = 16
 """Number of logs that one thread flushes in a row when the broker stops, to limit thread switches."""
-_SLICE: Final = 256
-"""Logs that are looked at before others have their turn."""
 _RENAMED_AT_ONCE: Final = 32
 """Directories of a deleted topic that are renamed before other requests are served. Takes some milliseconds."""
 _END_OF_TIME: Final = 2**63
@@ -253,9 +252,8 @@ class LogManager:
         return task
 
     async def _in_slices(self, steps: Iterator[None]) -> None:
-        for number, _ in enumerate(steps, 1):
-            if number % _RENAMED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for _ in with_pauses(steps, at_once=_RENAMED_AT_ONCE):
+            pass
 
     def _put_topic_aside(self, topic_id: UUID, topic: _Topic) -> Iterator[None]:
         """Close the logs of a deleted topic and rename their directories, one per step."""
@@ -268,7 +266,7 @@ class LogManager:
                 if directory.exists() and read_topic_id(directory) in {topic_id, None}:
                     self._doomed.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
             except OSError as error:
-                logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message has all there is
+                logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message is complete
             yield
         self._housekeeper.wake()
 
@@ -277,7 +275,7 @@ class LogManager:
         try:
             target = self._put_aside(directory, STRAY)
         except OSError as error:
-            logger.error("%s belongs to no topic and cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message has all there is
+            logger.error("%s belongs to no topic and cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message is complete
         else:
             self._strays.append(RetiredFile(self._now_ms() + STRAY_RETENTION_MS, target))
             logger.warning(
@@ -393,9 +391,9 @@ class LogManager:
                 await asyncio.to_thread(write_atomically, self._data_dir / CLEAN_SHUTDOWN, text, durable=True)
         except OSError as error:
             is_clean = False
-            logger.error("The checkpoints in %s cannot be written: %s", self._data_dir, error)  # noqa: TRY400  # no news in the trace
+            logger.error("The checkpoint files in %s cannot be written: %s", self._data_dir, error)  # noqa: TRY400 -- the message is complete
         if not is_clean:
-            logger.warning("Not every log is on disk: the next start of the broker checks all logs")
+            logger.warning("Some logs could not be flushed: the next start of the broker checks all logs")
         for log in self.loaded():
             log.close()
         self._pool.close()
@@ -489,9 +487,7 @@ class LogManager:
         """
         async with self._checkpointing:
             moved: list[_RecoveryState] = []
-            for index, log in enumerate(self.loaded()):
-                if index % _SLICE == _SLICE - 1:
-                    await asyncio.sleep(0)
+            async for log in with_pauses(self.loaded()):
                 if not log.segments or log.is_deleted:
                     continue
                 if log.compacted_up_to:
@@ -546,9 +542,7 @@ class LogManager:
         now_ms = self._now_ms() if now_ms is None else now_ms
         due += [file.path for file in self._doomed if file.due_ms <= now_ms]
         self._doomed = [file for file in self._doomed if file.due_ms > now_ms]
-        for index, log in enumerate(self.loaded()):
-            if index % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        async for log in with_pauses(self.loaded()):
             if log.retired:
                 due += log.take_retired(now_ms)
         if due:

@@ -431,8 +431,8 @@ class PartitionLog:
             with suppress(OSError):  # needs no fsync: after a reboot of the machine the page cache is empty anyway
                 (self.directory / OFFLINE).touch()
             logger.error(
-                "%s is offline, its clients receive KAFKA_STORAGE_ERROR: fsync failed (%s). When the disk is sound,"
-                " restart the broker: it checks the log from offset %d on",
+                "%s is offline, its clients receive KAFKA_STORAGE_ERROR: fsync failed (%s). Repair the disk,"
+                " then restart the broker, which checks the log from offset %d",
                 self._name,
                 error,
                 self.recovery_point,

@@ -19,6 +19,7 @@ from klamm.protocol.errors import (
     TransactionCoordinatorFencedError,
 )
 from klamm.protocol.records import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from klamm.protocol.records.layout import CONTROL, TRANSACTIONAL
 from klamm.protocol.types import MAX_SEQUENCE
 from klamm.storage.log.files import fsync_path, write_atomically
 
@@ -38,10 +39,6 @@ NO_OFFSET: Final = -1
 NO_COORDINATOR: Final = -1
 UNUSABLE: Final = -1
 """Instead of a snapshot's offset: the snapshot cannot be used, and the whole log has to be read."""
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
-
-
 _CRC_PREFIX: Final = '{{"crc":"{:08x}",'
 """Start of the snapshot file, with the checksum of the text behind it. Version 2 had no checksum."""
 _CRC_PREFIX_SIZE: Final = len(_CRC_PREFIX.format(0))
@@ -252,7 +249,7 @@ class ProducerStates:
         """
         if head.producer_id == NO_PRODUCER_ID:
             return NO_OFFSET
-        if head.attributes & _CONTROL:
+        if head.attributes & CONTROL:
             if marker is None:
                 return NO_OFFSET
             return self.ended(
@@ -267,7 +264,7 @@ class ProducerStates:
             entry = AppendedBatch(head.base_sequence, last_sequence, head.base_offset, head.last_offset)
             state = self._remember(head.producer_id, head.producer_epoch, entry, now_ms)
             state.last_timestamp = head.max_timestamp
-            if head.attributes & _TRANSACTIONAL:
+            if head.attributes & TRANSACTIONAL:
                 self._open.setdefault(head.producer_id, head.base_offset)
         return NO_OFFSET
 
@@ -344,12 +341,12 @@ class ProducerStates:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            logger.warning("%s is not used, producers are taken from the log: %s", path, error)
+            logger.warning("%s cannot be used, the producer state is rebuilt from the log: %s", path, error)
             self.clear()
             return UNUSABLE
         if offset > end_offset:
             logger.warning(
-                "%s is ahead of the log, which ends at %d: producers are taken from the log", path, end_offset
+                "%s is ahead of the log, which ends at %d: the producer state is rebuilt from the log", path, end_offset
             )
             self.clear()
             return UNUSABLE

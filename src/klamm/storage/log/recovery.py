@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import ControlType, decode_marker, verify_crc
+from klamm.protocol.records.layout import CONTROL
 from klamm.storage.log import segment_swap
 from klamm.storage.log.aborted import SUFFIX, entry_for
 from klamm.storage.log.checkpoints import OFFLINE
@@ -29,7 +30,7 @@ from klamm.storage.log.epochs import LeaderEpochs
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.partition import PartitionLog
 from klamm.storage.log.producers import NO_OFFSET, UNUSABLE, ProducerStates
-from klamm.storage.log.segment import LogSegment
+from klamm.storage.log.segment import REBUILT_INTERVAL, LogSegment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 _LEFTOVERS: Final = (".cleaned", ".deleted", ".swap", ".tmp")
 _INDEXES: Final = (".index", ".timeindex", SUFFIX)
-_CONTROL: Final = 0x20
 
 
 def open_partition(
@@ -92,7 +92,12 @@ def open_partition(
     if log_start_offset > end_offset:
         # The end of the log was lost. Its offsets must not be used again for other records.
         if segments:
-            logger.warning("%s ends at %d, below its log start offset %d", name, end_offset, log_start_offset)
+            logger.warning(
+                "%s: the log ends at offset %d, below its log start offset %d, and is emptied",
+                name,
+                end_offset,
+                log_start_offset,
+            )
         for segment in segments:
             segment.remove()
         segments.clear()
@@ -179,7 +184,7 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_
     for index, segment in enumerate(segments):
         is_last = index == len(segments) - 1
         if not is_last and segments[index + 1].base_offset <= recovery_point:
-            segment.complete_indexes(_INDEX_INTERVAL, _END)
+            segment.complete_indexes(REBUILT_INTERVAL, _END)
             continue
         is_whole &= index == 0 or segment.base_offset <= max(end_offset, recovery_point)
         end_offset, cut = _recover_segment(segment, recovery_point)
@@ -189,12 +194,12 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_
             continue
         lost = segments[index + 1 :]
         logger.warning(
-            "Cut %d bytes from the end of %s at offset %d: %s%s",
-            cut[0] + sum(other.size for other in lost),
+            "%s: truncated at offset %d, %d bytes are lost: %s%s",
             name,
             end_offset,
+            cut[0] + sum(other.size for other in lost),
             cut[1],
-            f", and {len(lost)} segments behind it" if lost else "",
+            f"; {len(lost)} later segments are deleted" if lost else "",
         )
         for other in reversed(lost):
             other.remove()
@@ -214,7 +219,7 @@ def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tup
             if head.last_offset >= recovery_point and not _is_sound(segment, head.position):
                 reason = "a batch with a wrong checksum"
                 break
-            segment.account(head.position, head.size, head.last_offset, head.max_timestamp, _INDEX_INTERVAL)
+            segment.account(head.position, head.size, head.last_offset, head.max_timestamp, REBUILT_INTERVAL)
             end_offset = head.last_offset + 1
             position = head.position + head.size
     except CorruptBatchError as error:
@@ -226,8 +231,6 @@ def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tup
     return end_offset, (cut, reason)
 
 
-_INDEX_INTERVAL: Final = 4096
-"""Bytes between rebuilt index entries. The topic's own interval only matters for the speed of searches."""
 _END: Final = 2**63 - 1
 
 
@@ -285,7 +288,7 @@ def _replay_segment(producers: ProducerStates, segment: LogSegment, start: int, 
                 _replay(producers, segment, head, now_ms)
     except CorruptBatchError as error:
         segment.is_damaged = True
-        logger.error("Producers of a damaged part of %s are not known: %s", segment.file.path, error)  # noqa: TRY400 -- the message has all there is
+        logger.error("%s is damaged, the producer state of that part is unknown: %s", segment.file.path, error)  # noqa: TRY400 -- the message is complete
 
 
 def _are_aborted_damaged(segments: Sequence[LogSegment], ends: Sequence[int], start: int) -> bool:
@@ -293,9 +296,7 @@ def _are_aborted_damaged(segments: Sequence[LogSegment], ends: Sequence[int], st
     for segment, end in zip(segments, ends, strict=True):
         is_closed = end <= start and segment is not segments[-1]
         if segment.base_offset < start and not segment.aborted.is_sound(min(start, end), is_closed=is_closed):
-            logger.warning(
-                "%s is damaged and built again, as all others of the partition are", segment.aborted.file.path
-            )
+            logger.warning("%s is damaged, all such indexes of the partition are rebuilt", segment.aborted.file.path)
             return True
     return False
 
@@ -304,7 +305,9 @@ def _load_producers(producers: ProducerStates, directory: Path, end_offset: int,
     """Load the producer snapshot, and return the result of ``ProducerStates.load``."""
     saved = producers.load(directory, end_offset)
     if saved is not None and not is_whole:
-        logger.warning("Producers of %s are taken from the log: it has a gap behind the recovery point", directory.name)
+        logger.warning(
+            "%s: the producer state is rebuilt from the log, which has a gap after the recovery point", directory.name
+        )
         producers.clear()
         saved = UNUSABLE
     return saved
@@ -312,7 +315,7 @@ def _load_producers(producers: ProducerStates, directory: Path, end_offset: int,
 
 def _replay(producers: ProducerStates, segment: LogSegment, head: BatchHead, now_ms: int) -> None:
     marker = None
-    if head.attributes & _CONTROL:
+    if head.attributes & CONTROL:
         batch = segment.batch_at(head.position)
         marker = decode_marker(batch) if batch is not None else None
     first = producers.replay(head, now_ms, marker)

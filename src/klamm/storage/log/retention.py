@@ -71,7 +71,7 @@ def _remove_first(log: PartitionLog, count: int) -> None:
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
     log.recovery_point = max(log.recovery_point, log.log_start_offset)
     log.retire(doomed)
-    logger.info("Removed %d segments of %s: it starts at offset %d now", count, log.name, log.log_start_offset)
+    logger.info("%s: removed %d segments, the log starts at offset %d", log.name, count, log.log_start_offset)
 
 
 def delete_records(log: PartitionLog, before_offset: int) -> int:

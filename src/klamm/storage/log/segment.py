@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WALK_BYTES: Final = 8192
-_REBUILT_INTERVAL: Final = 4096
+REBUILT_INTERVAL: Final = 4096
 """Bytes between rebuilt index entries. The topic's own interval only matters for the speed of searches."""
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 DELETED: Final = ".deleted"
@@ -155,7 +155,7 @@ class LogSegment:
         self.offset_index.keep_keys_up_to(relative)
         self.time_index.keep_values_up_to(relative)
         if not self._do_indexes_agree():
-            logger.warning("The indexes of %s do not agree with it and are built again", self.file.path)
+            logger.warning("The indexes of %s do not match it and are rebuilt", self.file.path)
             self.offset_index.keep(0)
         last = self.offset_index.last
         if last is None:
@@ -201,7 +201,7 @@ class LogSegment:
                 self.account(head.position, head.size, head.last_offset, head.max_timestamp, interval)
         except CorruptBatchError as error:
             self.is_damaged = True
-            logger.error("%s is damaged, its clients receive CORRUPT_MESSAGE there: %s", self.file.path, error)  # noqa: TRY400 -- the message has all there is
+            logger.error("%s is damaged, its clients receive CORRUPT_MESSAGE there: %s", self.file.path, error)  # noqa: TRY400 -- the message is complete
         with suppress(OSError):  # the disk is full: the next start rebuilds them
             self.seal()
 
@@ -251,7 +251,7 @@ class LogSegment:
             if position + HEADER.size > start + len(chunk):
                 chunk, start = self.file.read(_WALK_BYTES, position), position
                 if len(chunk) < HEADER.size:
-                    raise CorruptBatchError(f"{self.file.path} ends in {len(chunk)} bytes that are no record batch")
+                    raise CorruptBatchError(f"{self.file.path} ends in {len(chunk)} bytes that are not a record batch")
             fields = HEADER.unpack_from(chunk, position - start)
             base_offset, length, epoch, _, _, attributes, delta, _, max_timestamp = fields[:9]
             size = LOG_OVERHEAD + length
@@ -282,8 +282,8 @@ class LogSegment:
         """
         entry = self.offset_index.floor(offset - self.base_offset)
         if entry is not None and not self._is_entry(entry):
-            logger.warning("The index of %s is damaged and built again", self.file.path)
-            self.complete_indexes(_REBUILT_INTERVAL, -1)
+            logger.warning("The index of %s is damaged and is rebuilt", self.file.path)
+            self.complete_indexes(REBUILT_INTERVAL, -1)
             entry = self.offset_index.floor(offset - self.base_offset)
         return self._walk_to(offset, entry.value if entry is not None else None)
 

@@ -275,4 +275,4 @@ def test_an_error_that_stays_is_logged_every_ten_minutes(caplog: pytest.LogCaptu
 
     assert said == [0, 10, 20]
     reports.report("t-1", "cannot be flushed", OSError("Input/output error"))
-    assert caplog.messages[-1] == "t-1 cannot be flushed, and is tried again: Input/output error"
+    assert caplog.messages[-1] == "t-1 cannot be flushed, will be retried: Input/output error"

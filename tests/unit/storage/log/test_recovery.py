@@ -87,7 +87,7 @@ def test_a_cut_is_told_in_one_line_with_its_size(tmp_path: Path, caplog: pytest.
         assert house.open().get(TOPIC_ID, 0) is not None
 
     (line,) = caplog.messages
-    assert line.startswith(f"Cut {len(batch('torn')) - 3} bytes from the end of t-0 at offset 1")
+    assert line.startswith(f"t-0: truncated at offset 1, {len(batch('torn')) - 3} bytes are lost")
 
 
 def test_a_wrong_checksum_behind_the_recovery_point_cuts_the_log_and_the_segments_behind(tmp_path: Path) -> None:

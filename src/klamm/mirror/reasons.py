@@ -23,7 +23,7 @@ class LoggedReasons:
 
     @property
     def has_any(self) -> bool:
-        """Whether a reason was logged since the last success: the failure lasts."""
+        """Return whether a reason was logged since the last success: the failure lasts."""
         return bool(self._logged)
 
     def is_new(self, reason: str) -> bool:

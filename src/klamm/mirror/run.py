@@ -63,7 +63,7 @@ def run(
         properties = resolve({**read_properties(properties_path), **(overrides or {})})
         settings = parse_settings(properties, target_aliases=clusters)
         settings.check_clients()
-        settings.tell(logger)
+        settings.log_notes(logger)
         if plan:
             return print_plan(settings, sys.stdout)
         return _mirror(settings, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)

@@ -236,7 +236,7 @@ class PartitionCopy:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all fetched records are on the target and their source offset is committed."""
+        """Return whether all fetched records are on the target and their source offset is committed."""
         return not (self.pending or self.in_flight) and self.committed_offset == self.acked_offset
 
     @property
@@ -262,7 +262,7 @@ class PartitionCopy:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything up to the last known end offset is fetched."""
+        """Return whether everything up to the last known end offset is fetched."""
         return 0 <= self.end_offset <= self.fetch_offset
 
     def can_send(self, now: float) -> bool:
@@ -419,7 +419,7 @@ class PartitionCopy:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a sent batch has an unknown outcome: the target may or may not have it."""
+        """Return whether a sent batch has an unknown outcome: the target may or may not have it."""
         return bool(self._put_back_count)
 
     @property

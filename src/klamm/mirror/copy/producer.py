@@ -170,7 +170,7 @@ class CopyProducer:
 
     @property
     def busy(self) -> bool:
-        """Whether any request is in flight."""
+        """Return whether any request is in flight."""
         return any(requests for _, requests in self._in_flight.values())
 
     def send(self, now: float) -> None:

@@ -57,7 +57,7 @@ class PositionWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a write is running, or its result was not collected yet."""
+        """Return whether a write is running, or its result was not collected yet."""
         return self._running is not None
 
     def begin(self, positions: Mapping[PartitionTuple, SourceOffset]) -> None:

@@ -213,7 +213,7 @@ class ShardTransactions:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no transaction is open."""
+        """Return whether no transaction is open."""
         return self._phase is _Phase.IDLE
 
     def due_in_s(self, now: float) -> float:

@@ -56,7 +56,7 @@ class Cutover:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the group and all of its offsets can be moved."""
+        """Return whether the group and all of its offsets can be moved."""
         return not self.problems and not any(row.reason for row in self.rows)
 
 

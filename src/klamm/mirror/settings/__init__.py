@@ -1,1 +1,1 @@
-"""What ``mm2.properties`` asks for: read, checked and kept as typed values. Nothing here asks a cluster."""
+"""Settings of the mirror: ``mm2.properties`` read, checked and converted to typed values. No requests to clusters."""

@@ -1,4 +1,4 @@
-"""Properties of the mirror's clients: where each stands in the file, which mean something here, which can not be."""
+"""Client properties of the mirror: their precedence, the supported keys and the check of unsupported values."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
         "max.partition.fetch.bytes": 1,
     },
 }
-"""Whole numbers by role, and the least that they may be."""
+"""Supported integer properties by role, each with its minimum."""
 _HONOURED: Final[Mapping[str, Collection[str]]] = {
     "admin": (),
     "producer": ("transaction.timeout.ms",),
     "consumer": ("auto.offset.reset", "client.rack", "isolation.level"),
 }
-"""What else means something here, by role."""
+"""Other supported properties by role."""
 _AS_IT_IS: Final[Mapping[str, tuple[str, ...]]] = {
     "acks": ("all", "-1"),
     "enable.auto.commit": ("false",),
     "enable.idempotence": ("true",),
 }
-"""What a file may ask for because it is so anyway."""
+"""Values accepted without a note, because klamm's clients always behave like this."""
 
 
 class ClientProperties(dict[str, str]):
-    """The properties of one client, and the key of the file that each comes from."""
+    """Properties of one client, each with the key in the file it was read from."""
 
     def __init__(self, properties: Mapping[str, str], origins: Mapping[str, str], passed_over: Iterable[str]) -> None:
         super().__init__(properties)
         self.origins = dict(origins)
         self.passed_over = frozenset(passed_over)
-        """Keys of the file that stand where only those of security count."""
+        """Keys of the file at places where only security properties count."""
 
 
 def of_flow(
     properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings
 ) -> dict[str, ClientProperties]:
-    """Return client properties by ``source.consumer``, ``target.admin`` and so on.
+    """Return the client properties by ``source.consumer``, ``target.admin`` and so on.
 
-    Which place wins is as in MirrorMaker (Kafka's ``MirrorMakerConfig.connectorBaseConfig`` and
-    ``MirrorConnectorConfig``), for ``source.consumer`` of ``A->B``, the strongest first: ``A->B.source.consumer.k``,
-    ``A.consumer.k``, ``A.k``, ``k``, ``A->B.consumer.k``, ``A->B.source.cluster.k``. Of ``A.k``, ``k`` and
-    ``A->B.source.cluster.k`` only keys of security count. ``A->B.producer.override.k`` wins over all of it for
-    ``target.producer``; MirrorMaker asks nothing else of ``A->B`` about the producer of records.
+    The precedence is MirrorMaker's (Kafka's ``MirrorMakerConfig.connectorBaseConfig`` and ``MirrorConnectorConfig``).
+    For ``source.consumer`` of ``A->B``, highest first: ``A->B.source.consumer.k``, ``A.consumer.k``, ``A.k``, ``k``,
+    ``A->B.consumer.k``, ``A->B.source.cluster.k``. From ``A.k``, ``k`` and ``A->B.source.cluster.k`` only security
+    properties count. ``A->B.producer.override.k`` has precedence over all of these for ``target.producer``; MirrorMaker
+    reads no other ``A->B`` key for the producer of records.
     """
     flow = f"{source.alias}->{target.alias}."
     return {
@@ -90,7 +90,7 @@ def _of_client(properties: Mapping[str, str], flow: str, side: str, alias: str, 
 
 
 def without_meaning(flows: Iterable[FlowSettings]) -> tuple[str, ...]:
-    """Return the keys of the file that no client here does anything about, in alphabetical order."""
+    """Return the keys of the file that none of klamm's clients supports, in alphabetical order."""
     seen: set[str] = set()
     honoured: set[str] = set()
     for flow in flows:
@@ -108,14 +108,14 @@ def _has_meaning(role: str, key: str, value: str) -> bool:
 
 
 def check_clients(clients: Mapping[str, ClientProperties], aliases: Mapping[str, str]) -> None:
-    """Refuse, before anything is done, what clients can not honour.
+    """Reject unsupported client properties at startup.
 
     Args:
-        clients: by ``source.consumer``, ``target.admin`` and so on.
-        aliases: of the clusters, by ``source`` and ``target``.
+        clients: Client properties by ``source.consumer``, ``target.admin`` and so on.
+        aliases: Cluster aliases by ``source`` and ``target``.
 
     Raises:
-        SettingsError: names the key as it stands in the file.
+        SettingsError: A property is not supported or has a wrong value. Names the key in the file.
     """
     for name, client in clients.items():
         side, _, role = name.partition(".")
@@ -128,16 +128,16 @@ def check_clients(clients: Mapping[str, ClientProperties], aliases: Mapping[str,
 
 
 def number(client: ClientProperties, role: str, key: str, default: int) -> int:
-    """Return a whole number out of the properties of a client of some role.
+    """Return an integer property of a client.
 
     Raises:
-        SettingsError: no number, or too small; names the key as it stands in the file.
+        SettingsError: The value is not an integer or too small. Names the key in the file.
     """
     value = client.get(key)
     return default if value is None else parse_int(client.origins[key], value, at_least=_NUMBERS[role][key])
 
 
 def _with_origin(message: str, client: ClientProperties, alias: str) -> str:
-    """Return a message that begins with a client's key, with the key of the file instead."""
+    """Return a message with the client's key at its start replaced by the key in the file."""
     named = next((key for key in client.origins if message.startswith((f"{key}=", f"{key}:"))), None)
     return f"{alias}.{message}" if named is None else client.origins[named] + message.removeprefix(named)

@@ -1,4 +1,4 @@
-"""What the file asks for delivery: at least once, or exactly once in transactions of the target."""
+"""Delivery settings of a flow: at least once, or exactly once with transactions on the target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _SUPPORT_OF_CONNECTOR: Final = "exactly.once.support"
 _BOUNDARY: Final = "transaction.boundary"
 _BOUNDARY_MS: Final = "transaction.boundary.interval.ms"
 _DEFAULT_SHARDS: Final = 4
-"""A round of transactions costs the target's brokers for each id; these are enough for some hundred MB/s."""
+"""Default number of shards. Each transactional id costs the target's brokers work in every round of transactions; these
+are enough for several hundred MB/s.
+"""
 _DEFAULT_INTERVAL_MS: Final = 200
 _SHORTEST_MS: Final = 20
 
@@ -43,7 +45,7 @@ class ConnectorSupport(StrEnum):
 
 
 class Boundary(StrEnum):
-    """Values of ``transaction.boundary`` that a mirror can have (KIP-618)."""
+    """Values of ``transaction.boundary`` that the mirror supports (KIP-618)."""
 
     POLL = "poll"
     INTERVAL = "interval"
@@ -51,25 +53,25 @@ class Boundary(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactlyOnce:
-    """How a flow writes in transactions."""
+    """Transaction settings of a flow."""
 
     id_prefix: str
-    """Of the transactional ids."""
+    """Prefix of the transactional ids."""
     shards: int
     interval: timedelta
-    """How long a transaction takes records before it is committed."""
+    """Longest time for which a transaction accepts records."""
     shortest: timedelta
-    """After which it is committed if all that the source has is in it."""
+    """Time after which a transaction is committed if it holds all known source records."""
     timeout: timedelta
-    """After which the target aborts a transaction that nobody ends (the producer's ``transaction.timeout.ms``)."""
+    """Time after which the target aborts an open transaction (the producer's ``transaction.timeout.ms``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How often records arrive, and which of them."""
+    """Delivery guarantee and isolation level of a flow."""
 
     exactly_once: ExactlyOnce | None
-    """None: at least once."""
+    """Transaction settings. None: at least once."""
     isolation_level: IsolationLevel
     warnings: tuple[str, ...] = ()
 
@@ -77,10 +79,10 @@ class Delivery:
 def parse_delivery(
     reader: KeyReader, source_alias: str, consumer: ClientProperties, producer: ClientProperties
 ) -> Delivery:
-    """Read MirrorMaker's keys (KIP-618) and ``klamm.exactly.once``, which stands for all of them.
+    """Read MirrorMaker's keys (KIP-618) and ``klamm.exactly.once``, which replaces all of them.
 
     Raises:
-        SettingsError: a value is wrong, or exactly once is required of a flow that also reads uncommitted records.
+        SettingsError: A value is wrong, or exactly once is required of a flow that reads uncommitted records.
     """
     given = consumer.get("isolation.level")
     isolation_key = consumer.origins.get("isolation.level", f"{source_alias}.consumer.isolation.level")
@@ -93,7 +95,9 @@ def parse_delivery(
     if own and given is None:
         isolation = IsolationLevel.READ_COMMITTED
     _check(own=own, required=required, support=support, isolation=isolation, isolation_key=isolation_key)
-    exactly_once = _exactly_once(reader, source_alias, producer)  # also when it is off: wrong values are told at once
+    exactly_once = _exactly_once(
+        reader, source_alias, producer
+    )  # also if exactly once is off, so that wrong values are always reported
     if isolation is IsolationLevel.READ_COMMITTED and (own or support is WorkerSupport.ENABLED):
         _check_times(exactly_once)
         return Delivery(exactly_once=exactly_once, isolation_level=isolation)
@@ -109,7 +113,7 @@ def parse_delivery(
 
 
 def _choice(reader: KeyReader, key: str, default: keys.Choice, *, worker: bool = False) -> keys.Choice:
-    # Connect takes these in any case.
+    # Connect ignores the case of these values.
     found = reader.find(key, worker=worker)
     return keys.parse_choice(found[0], found[1].lower(), type(default)) if found else default
 

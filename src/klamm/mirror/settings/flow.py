@@ -1,4 +1,4 @@
-"""What the file asks for one flow, ``A->B``."""
+"""Settings of one flow, ``A->B``."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ _POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic
 
 
 _SEGMENT_BYTES: Final = 100 * 1024 * 1024
-"""As Kafka has it for the offsets of groups: only closed segments are compacted, and positions are read at every start.
-Exactly once there may be fifty a second for each partition."""
+"""Segment size of the offsets topic in bytes, as Kafka's default for group offsets. Only closed segments are compacted,
+and every start reads the whole topic. Exactly once can write fifty records per second and partition.
+"""
 _NOT_CONFIGS: Final = frozenset({"topic", "partitions", "replication.factor", "cleanup.policy"})
-"""What follows ``offset.storage.`` and is no config of the topic, or not to be had otherwise."""
+"""Suffixes of ``offset.storage.`` that are not configs of the topic or cannot be changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """One enabled flow from ``source`` to ``target``."""
+    """Settings of one enabled flow from ``source`` to ``target``."""
 
     source: ClusterSettings
     target: ClusterSettings
@@ -61,43 +62,45 @@ class FlowSettings:
     refresh_topics_enabled: bool = True
     refresh_topics_interval: timedelta = timedelta(seconds=600)
     replication_factor: int = 2
-    """Of new remote topics; -1 means: the target's default."""
+    """Replication factor of new remote topics. -1: the target's default."""
     positions_topic: str
-    """``offsets.storage.topic`` of the flow, or else that of Connect's worker, ``offset.storage.topic``."""
+    """Offsets topic: ``offsets.storage.topic`` of the flow, or else ``offset.storage.topic`` of the Connect worker."""
     worker_positions_topic: str | None = None
-    """``offset.storage.topic`` where the flow has a topic of its own beside it: what only this one tells counts as
-    well; None: there is no other."""
+    """``offset.storage.topic`` of the Connect worker if the flow has its own offsets topic.
+
+    Source offsets found only here count as well. None: there is no second topic.
+    """
     positions_partitions: int = 25
     positions_replication_factor: int = 3
-    """-1 means: the target's default."""
+    """Replication factor of the offsets topic. -1: the target's default."""
     positions_topic_configs: Mapping[str, str] = field(default_factory=dict)
-    """Beside its cleanup policy."""
+    """Configs of the offsets topic, without its cleanup policy."""
     positions_interval: timedelta = timedelta(seconds=1)
-    """How often positions are written while records flow; ``offset.flush.interval.ms`` when that is shorter."""
+    """Interval between commits of source offsets. ``offset.flush.interval.ms`` if that is shorter."""
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     exactly_once: ExactlyOnce | None = None
-    """None: records arrive at least once."""
+    """Transaction settings. None: at least once."""
     on_source_loss: OnSourceLoss = OnSourceLoss.STOP
-    """``klamm.on.source.loss``, a key of klamm's own."""
+    """``klamm.on.source.loss``, a klamm extension."""
     auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
     tasks_max: int | None = None
-    """Upper bound for parallel tasks; None means: as many as Spark has slots."""
+    """Most parallel tasks. None: as many as Spark has slots."""
     admin_timeout: timedelta = timedelta(seconds=60)
     syncs_topic: str | None = None
-    """Where offset syncs go; None: none are written (``emit.offset-syncs.enabled=false``)."""
+    """Topic of the offset syncs. None: no offset syncs are written (``emit.offset-syncs.enabled=false``)."""
     syncs_location: SyncsLocation = SyncsLocation.SOURCE
     syncs_replication_factor: int = 3
     offset_lag_max: int = 100
     groups: GroupSettings | None = None
-    """None: no offsets of groups are translated."""
+    """Settings of the consumer groups. None: group offsets are not translated."""
     warnings: tuple[str, ...] = ()
-    """What the file asks for and does not get."""
+    """Warnings about settings that cannot take effect."""
     clients: Mapping[str, ClientProperties]
     """Client properties by ``source.consumer``, ``source.admin``, ``target.producer``, ``target.admin``."""
 
     @property
     def name(self) -> str:
-        """``A->B``, as in the file."""
+        """Name of the flow, ``A->B``."""
         return f"{self.source.alias}->{self.target.alias}"
 
     def remote_topic(self, topic: str) -> str:
@@ -106,10 +109,10 @@ class FlowSettings:
 
 
 def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> FlowSettings:
-    """Make the settings of one flow; its own keys (``A->B.k``) win over those at top level.
+    """Return the settings of one flow. Its keys (``A->B.k``) have precedence over those at top level.
 
     Raises:
-        SettingsError: a value is wrong; names key, value and what is allowed.
+        SettingsError: A value is wrong. Names key, value and the allowed values.
     """
     reader = KeyReader(properties, source.alias, target.alias)
     clients = of_flow(properties, source, target)
@@ -163,7 +166,10 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
 
 
 def _positions_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | None]:
-    """Return where positions are (KIP-618, ``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``), and where some may be."""
+    """Return the flow's offsets topic and the worker's, if that is another one.
+
+    The precedence is that of KIP-618 (``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``).
+    """
     workers = reader.topic("offset.storage.topic", naming.positions_topic(source_alias), worker=True)
     found = reader.find_in_flow(keys.OWN_POSITIONS_TOPIC)
     if found is None or found[1] == workers:
@@ -172,7 +178,7 @@ def _positions_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | 
 
 
 def _positions_topic_configs(reader: KeyReader) -> Mapping[str, str]:
-    """Return the configs of the topic of positions that is created (KIP-605, ``DistributedConfig.topicSettings``)."""
+    """Return the configs with which the offsets topic is created (KIP-605, ``DistributedConfig.topicSettings``)."""
     said = reader.of_worker(keys.POSITIONS_TOPIC)
     return {"segment.bytes": str(_SEGMENT_BYTES), **{key: said[key] for key in said.keys() - _NOT_CONFIGS}}
 
@@ -184,7 +190,7 @@ def _syncs_location(reader: KeyReader) -> SyncsLocation:
 def _syncs_topic(reader: KeyReader, policy: ReplicationPolicy, source: str, target: str) -> str | None:
     if not reader.boolean("emit.offset-syncs.enabled", True):
         return None
-    # The name tells the other cluster: the same cluster may be the source of several flows.
+    # The name contains the other cluster's alias, because a cluster can be the source of several flows.
     return policy.offset_syncs_topic(target if _syncs_location(reader) is SyncsLocation.SOURCE else source)
 
 
@@ -220,7 +226,7 @@ def _separator(reader: KeyReader) -> str:
     separator = reader.text(key, ".")
     if not is_of_topic_characters(separator):
         found, value = reader.find(key) or (key, separator)
-        raise SettingsError(f"{found}={value}: expected characters that names of topics may have: a-z A-Z 0-9 . _ -")
+        raise SettingsError(f"{found}={value}: expected characters that are allowed in topic names: a-z A-Z 0-9 . _ -")
     return separator
 
 

@@ -1,4 +1,4 @@
-"""What the file asks for the offsets of consumer groups, and for heartbeats."""
+"""Settings for consumer group offsets and heartbeats."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ _CHECKPOINTS_ENABLED: Final = "emit.checkpoints.enabled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """How the offsets of one flow's groups are translated."""
+    """Settings for the group offsets of one flow."""
 
     group_filter: GroupFilter
     refresh_enabled: bool = True
     refresh_interval: timedelta = timedelta(seconds=600)
-    """``refresh.groups.interval.seconds``: how often new groups are looked for."""
+    """``refresh.groups.interval.seconds``: interval between searches for new groups."""
     checkpoints_topic: str
     checkpoints_replication_factor: int = 3
-    """-1 means: the target's default."""
+    """Replication factor of the checkpoints topic. -1: the target's default."""
     checkpoints_interval: timedelta = timedelta(seconds=60)
     sync_enabled: bool = False
-    """``sync.group.offsets.enabled``: whether groups of the target get the translated offsets."""
+    """``sync.group.offsets.enabled``: whether translated offsets are committed for groups on the target."""
     sync_interval: timedelta = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatSettings:
-    """The heartbeats of one pair of clusters; its flow need not be enabled."""
+    """Heartbeat settings of a pair of clusters. Its flow need not be enabled."""
 
     source_alias: str
     target: ClusterSettings
-    """The cluster they are written to."""
+    """Cluster to which the heartbeats are written."""
     interval: timedelta = timedelta(seconds=1)
     replication_factor: int = 3
-    """-1 means: the target's default."""
+    """Replication factor of the heartbeats topic. -1: the target's default."""
     admin_timeout: timedelta = timedelta(seconds=60)
     clients: Mapping[str, ClientProperties]
     """Client properties by ``target.producer`` and ``target.admin``."""
 
     @property
     def name(self) -> str:
-        """``A->B``, as in the file."""
+        """Name of the pair, ``A->B``."""
         return f"{self.source_alias}->{self.target.alias}"
 
 
 def parse_groups(
     reader: KeyReader, *, checkpoints_topic: str, has_syncs: bool
 ) -> tuple[GroupSettings | None, tuple[str, ...]]:
-    """Return what a flow does about groups, None for nothing, and what the file asks for in vain.
+    """Return the group settings of a flow (None: group offsets are not translated) and warnings about ineffective keys.
 
     Raises:
-        SettingsError: a value is wrong, or checkpoints are asked for without offset syncs.
+        SettingsError: A value is wrong, or checkpoints are enabled without offset syncs.
     """
     enabled = reader.boolean(_CHECKPOINTS_ENABLED, True)
     sync_enabled = reader.boolean(_SYNC_ENABLED, False)
@@ -95,10 +95,10 @@ def parse_groups(
 def parse_heartbeats(
     reader: KeyReader, source_alias: str, target: ClusterSettings, clients: Mapping[str, ClientProperties]
 ) -> HeartbeatSettings | None:
-    """Return the heartbeats of a pair of clusters, None when they are switched off.
+    """Return the heartbeat settings of a pair of clusters. None: heartbeats are disabled.
 
     Raises:
-        SettingsError: a value is wrong.
+        SettingsError: A value is wrong.
     """
     if not reader.boolean("emit.heartbeats.enabled", True):
         return None

@@ -1,4 +1,4 @@
-"""Looking up the keys of one flow in ``mm2.properties``, each by its precedence."""
+"""Lookup of one flow's keys in ``mm2.properties`` by their precedence."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 
 _FROM_TOP: Final = keys.POSITIONS_TOPIC
-"""Keys of Connect's worker that MirrorMaker takes from the top level of the file, rather than from ``B.``."""
+"""Prefix of the Connect worker keys that MirrorMaker reads at top level of the file instead of at ``B.``."""
 
 
 class KeyReader:
-    """Looks keys up by precedence: ``A->B.k``, then ``k``.
+    """Lookup of keys by precedence: ``A->B.k``, then ``k``.
 
-    Keys of Connect's worker are looked up as ``MirrorMakerConfig.workerConfig`` does: ``B.k`` alone, but
-    ``offset.storage.*`` first at top level. Where it finds nothing, ``A->B.k`` and ``k`` count here, in this order.
+    Keys of the Connect worker follow ``MirrorMakerConfig.workerConfig``: only ``B.k``, except ``offset.storage.*``,
+    which is looked up at top level first. If they are not found there, klamm also accepts ``A->B.k`` and ``k``, in this
+    order.
+
+    All methods that convert a value raise ``SettingsError`` with the key in the file if the value is wrong.
     """
 
     def __init__(self, properties: Mapping[str, str], source: str, target: str) -> None:
@@ -36,7 +39,7 @@ class KeyReader:
         self._target = f"{target}."
 
     def find(self, key: str, *, worker: bool = False) -> tuple[str, str] | None:
-        """Return the full key and its value, None when the file does not say."""
+        """Return the full key and its value. None: the key is not set."""
         prefixes: tuple[str, ...] = (self._flow, "")
         if worker:
             prefixes = ("", self._target, self._flow) if key.startswith(_FROM_TOP) else (self._target, self._flow, "")
@@ -46,66 +49,72 @@ class KeyReader:
         return None
 
     def find_in_flow(self, key: str) -> tuple[str, str] | None:
-        """Return the full key and its value as they stand at ``A->B.k``, where alone some keys count."""
+        """Return the full key and its value at ``A->B.k``, for keys that count only there. None: it is not set."""
         value = self._properties.get(self._flow + key)
         return None if value is None else (self._flow + key, value.strip())
 
     def of_worker(self, prefix: str) -> dict[str, str]:
-        """Return what the file says of keys of Connect's worker that begin so, by what follows."""
+        """Return the Connect worker keys with a prefix, without the prefix, and their values."""
         places = (prefix, self._target + prefix, self._flow + prefix)
         names = {name for place in places for name in with_prefix(self._properties, place)}
         return {name: self.text(prefix + name, "", worker=True) for name in sorted(names)}
 
     def all_keys(self) -> frozenset[str]:
-        """Return all keys of the file, those of the flow without ``A->B.`` before them."""
+        """Return all keys of the file. Keys of the flow appear with and without ``A->B.``."""
         return frozenset({*self._properties, *with_prefix(self._properties, self._flow)})
 
     def boolean(self, key: str, default: bool) -> bool:
-        """Return true or false; ``SettingsError`` names the key as it stands in the file, as in all of these."""
+        """Return a boolean."""
         found = self.find(key)
         return keys.parse_bool(*found) if found else default
 
     def integer(self, key: str, default: int, *, at_least: int, worker: bool = False) -> int:
-        """Return a whole number."""
+        """Return an integer."""
         found = self.find(key, worker=worker)
         return parse_int(*found, at_least=at_least) if found else default
 
     def seconds(self, key: str, default: int) -> timedelta:
-        """Return a number of seconds, at least 1."""
+        """Return a duration given in seconds, at least 1."""
         found = self.find(key)
         return keys.parse_seconds(*found) if found else timedelta(seconds=default)
 
     def choice(self, key: str, default: keys.Choice) -> keys.Choice:
-        """Return one of the values of the default's enum."""
+        """Return a value of the default's enum."""
         found = self.find(key)
         return keys.parse_choice(*found, type(default)) if found else default
 
     def text(self, key: str, default: str, *, worker: bool = False) -> str:
-        """Return the text as it is."""
+        """Return a string."""
         found = self.find(key, worker=worker)
         return found[1] if found else default
 
     def topic(self, key: str, default: str, *, worker: bool = False) -> str:
-        """Return the name of a topic.
+        """Return a topic name.
 
         Raises:
-            SettingsError: no topic can be called so.
+            SettingsError: The value is not a valid topic name.
         """
         found = self.find(key, worker=worker)
         return check_topic(*found) if found else default
 
     def patterns(self, key: str, default: tuple[str, ...], *, old_key: str | None = None) -> PatternList:
-        """Return a list of regular expressions; ``old_key`` is what the key was called once."""
+        """Return a list of regular expressions.
+
+        Args:
+            key: Key to look up.
+            default: Patterns if the key is not set.
+            old_key: Former name of the key, used if ``key`` is not set.
+        """
         found = self.find(key) or (self.find(old_key) if old_key else None)
         if found is None:
             return PatternList.compile(key, default)
         return PatternList.compile(found[0], keys.parse_list(found[1]))
 
     def replication_factor(self, key: str, default: int, *, worker: bool = False) -> int:
-        """Return a replication factor: from 1, or -1 for the cluster's default.
+        """Return a replication factor: at least 1, or -1 for the cluster's default.
 
         Raises:
-            SettingsError: any other value.
+            SettingsError: The value is 0, less than -1 or not an integer.
         """
         factor = self.integer(key, default, at_least=-1, worker=worker)
         if factor == 0:
@@ -115,10 +124,10 @@ class KeyReader:
 
 
 def check_topic(key: str, name: str) -> str:
-    """Return the name of a topic.
+    """Return a topic name after checking it.
 
     Raises:
-        SettingsError: no topic can be called so.
+        SettingsError: The value is not a valid topic name.
     """
     try:
         check_topic_name(name)
@@ -129,7 +138,7 @@ def check_topic(key: str, name: str) -> str:
 
 
 class FlowKeys(Mapping[str, str]):
-    """What a file says to one flow, for classes of the user's: ``A->B.k`` over ``k``; what they ask for is known."""
+    """Keys of one flow as a mapping, for custom plugins: ``A->B.k`` before ``k``. Keys that are read count as known."""
 
     def __init__(self, reader: KeyReader) -> None:
         self._reader = reader
@@ -146,23 +155,23 @@ class FlowKeys(Mapping[str, str]):
         return iter(self._reader.all_keys())
 
     def __len__(self) -> int:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         return len(self._reader.all_keys())
 
 
 def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]):  # type: ignore[no-untyped-def]
-    """Make an object of a class of the user's, named ``module:Class``.
+    """Create an instance of a custom plugin class, named ``module:Class``.
 
-    Where it has a method ``configure`` it is called once with the flow's keys, as Kafka does with its plugins.
+    A method ``configure`` is called once with the flow's keys, as Kafka does with its plugins.
 
     Args:
-        reader: the flow's keys.
-        key: where the class is named.
-        name: what stands there.
-        methods: what the class must have.
+        reader: Keys of the flow.
+        key: Key that names the class.
+        name: Value of the key.
+        methods: Methods that the class must have.
 
     Raises:
-        SettingsError: it can not be loaded, made or configured, or lacks a method.
+        SettingsError: The class cannot be loaded, created or configured, or lacks a method.
     """
     module, found, attribute = name.partition(":")
     if not found or name.startswith(JAVA_PACKAGE):
@@ -172,7 +181,7 @@ def own_class(reader: KeyReader, key: str, name: str, methods: Collection[str]):
         missing = [method for method in methods if not callable(getattr(own, method, None))]
         if not missing and callable(configure := getattr(own, "configure", None)):
             configure(FlowKeys(reader))
-    except Exception as error:  # whatever a user's code raises
+    except Exception as error:  # custom code may raise anything
         what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise SettingsError(f"{key}={name}: cannot be loaded: {what}") from error
     if missing:

@@ -1,4 +1,4 @@
-"""The keys of ``mm2.properties`` that klamm reads, those it accepts without effect, and how values are parsed."""
+"""Keys of ``mm2.properties`` that klamm reads or accepts without effect, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "status.storage.replication.factor": "the mirror keeps no status on the target",
     "dedicated.mode.enable.internal.rest": "Spark places the tasks",
     "listeners": "Spark places the tasks",
-    "forwarding.admin.class": "an admin client of its own is used",
+    "forwarding.admin.class": "klamm uses its own admin client",
     "key.converter": "records are copied byte for byte",
     "value.converter": "records are copied byte for byte",
     "header.converter": "records are copied byte for byte",
     "connector.class": "flows are named by A->B.enabled",
     "name": "flows are named by A->B.enabled",
-    "group.id": "the mirror is no consumer group; it only begins the names of transactional ids",
+    "group.id": "the mirror is not a consumer group; the value is only a prefix of its transactional ids",
     "metric.reporters": "there is no JMX",
     "consumer.poll.timeout.ms": "the mirror waits for data on its own connections",
 }
-"""Keys that a MirrorMaker 2 file may hold, and why they change nothing here; told once at start."""
+"""Keys of MirrorMaker 2 that have no effect here, with the reason. Logged once at startup."""
 
 POSITIONS_TOPIC: Final = "offset.storage."
-"""Prefix of what Connect's worker is told of its topic of positions."""
+"""Prefix of the Connect worker's keys for its offsets topic."""
 OWN_POSITIONS_TOPIC: Final = "offsets.storage.topic"
 ONLY_OF_FLOWS: Final[Mapping[str, str]] = {
     OWN_POSITIONS_TOPIC: f"MirrorMaker takes it as A->B.{OWN_POSITIONS_TOPIC} only; offset.storage.topic counts here",
 }
-"""Keys that count behind ``A->B.`` alone, and what to say of them elsewhere."""
+"""Keys that count only at ``A->B.``, with the note for any other place."""
 
 READ_IN_CASE: Final = frozenset(
     {
@@ -64,11 +64,12 @@ READ_IN_CASE: Final = frozenset(
         "transaction.boundary.interval.ms",
     }
 )
-"""Keys that are only looked at when another one switches on what they are about."""
+"""Keys that are read only if the feature they belong to is enabled. They count as known in any case."""
 
 DEPRECATED: Final[Mapping[str, str]] = {
     "use.incremental.alter.configs": (
-        "it goes away in a later major version; topic configs are then always written with IncrementalAlterConfigs"
+        "it will be removed in a later major version; topic configs are then always written "
+        "with IncrementalAlterConfigs"
     ),
 }
 
@@ -82,7 +83,7 @@ class IncrementalAlterConfigs(StrEnum):
 
 
 class DefaultsFrom(StrEnum):
-    """Values of ``use.defaults.from`` (KIP-894): whose defaults count for a config without an own value."""
+    """Values of ``use.defaults.from`` (KIP-894): the cluster whose default applies to a config that is not set."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -96,31 +97,31 @@ class IsolationLevel(StrEnum):
 
 
 class OnSourceLoss(StrEnum):
-    """Values of ``klamm.on.source.loss``: what to do where records of the source are gone before they were mirrored."""
+    """Values of ``klamm.on.source.loss``: reaction to source records that are lost before they were mirrored."""
 
     STOP = "stop"
     CONTINUE = "continue"
 
 
 class SyncsLocation(StrEnum):
-    """Values of ``offset-syncs.topic.location``: the cluster that holds the offset syncs."""
+    """Values of ``offset-syncs.topic.location``: cluster that holds the offset syncs."""
 
     SOURCE = "source"
     TARGET = "target"
 
 
 class OffsetReset(StrEnum):
-    """Values of the consumer's ``auto.offset.reset``: where a partition starts that was never mirrored."""
+    """Values of the consumer's ``auto.offset.reset``: start offset of partitions that were never mirrored."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 def parse_bool(key: str, value: str) -> bool:
-    """Parse ``true`` or ``false``, in any case as Kafka does.
+    """Parse ``true`` or ``false``, ignoring the case as Kafka does.
 
     Raises:
-        SettingsError: any other value.
+        SettingsError: The value is neither.
     """
     match value.strip().lower():
         case "true":
@@ -132,24 +133,24 @@ def parse_bool(key: str, value: str) -> bool:
 
 
 def parse_seconds(key: str, value: str) -> timedelta:
-    """Parse a number of seconds, at least 1.
+    """Parse a duration in seconds, at least 1.
 
     Raises:
-        SettingsError: no such number.
+        SettingsError: The value is not an integer or less than 1.
     """
     return timedelta(seconds=parse_int(key, value, at_least=1))
 
 
 def parse_list(value: str) -> tuple[str, ...]:
-    """Split a list at its commas; blanks around elements and empty elements do not count."""
+    """Split a comma-separated list. Blanks around elements and empty elements are removed."""
     return tuple(element for part in value.split(",") if (element := part.strip()))
 
 
 def parse_choice(key: str, value: str, choices: type[Choice]) -> Choice:
-    """Parse one of the values of an enum, case-sensitive.
+    """Parse a value of an enum, case-sensitive.
 
     Raises:
-        SettingsError: any other value; names what is allowed.
+        SettingsError: The value is not one of the enum. Names the allowed values.
     """
     try:
         return choices(value)

@@ -1,4 +1,4 @@
-"""What ``mm2.properties`` asks for, parsed once (Kafka's ``MirrorMakerConfig``)."""
+"""Settings of the whole mirror, parsed once from ``mm2.properties`` (Kafka's ``MirrorMakerConfig``)."""
 
 from __future__ import annotations
 
@@ -34,60 +34,61 @@ MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _LEASE: Final = "klamm.lease.seconds"
 _OPEN_PREFIXES: Final = (*SECURITY_PREFIXES, "spark.", "config.providers")
-"""What begins so goes to clients, providers or Spark, who know their own keys."""
+"""Prefixes of keys for clients, config providers and Spark, which check their keys themselves."""
 _OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
-"""What begins so behind ``A->B.`` goes to clients; at top level MirrorMaker passes it over, and so does klamm."""
+"""Prefixes of client properties at ``A->B.``. MirrorMaker ignores them at top level, and so does klamm."""
 _SCHEME: Final = re.compile(r"[a-zA-Z0-9%._-]*://")
 _LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """One cluster of the file."""
+    """Settings of one cluster."""
 
     alias: str
     bootstrap_servers: tuple[str, ...]
-    """``host:port`` each."""
+    """Bootstrap servers, each ``host:port``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    """A whole ``mm2.properties``."""
+    """Settings from a whole ``mm2.properties``."""
 
     clusters: Mapping[str, ClusterSettings]
     flows: tuple[FlowSettings, ...]
-    """The enabled flows, in the order of the file's clusters."""
+    """Enabled flows, in the order of ``clusters``."""
     heartbeats: tuple[HeartbeatSettings, ...] = ()
-    """Every pair of clusters whose heartbeats are not switched off, also where no flow is enabled."""
+    """Pairs of clusters with enabled heartbeats, including pairs without an enabled flow."""
     lease: timedelta = timedelta(seconds=300)
-    """``klamm.lease.seconds``: how long Spark's tasks copy before they are dealt anew; a key of klamm's own."""
+    """``klamm.lease.seconds``: how long Spark's tasks copy before partitions are reassigned. A klamm extension."""
     metrics_listen: tuple[str, int] | None = None
-    """``klamm.metrics.listen``: where metrics and a status page are served; a key of klamm's own."""
+    """``klamm.metrics.listen``: address of the metrics and the status page. A klamm extension."""
     checkpoint_dir: str | None = None
-    """``klamm.checkpoint.dir``: where Spark keeps the numbers of leases, a path or an address; None means: a
-    directory that goes with the mirror. Positions are on the target, not here. A key of klamm's own."""
+    """``klamm.checkpoint.dir``: path or URL under which Spark keeps the numbers of leases. None: a temporary directory
+    that is removed with the mirror. Source offsets are on the target, not here. A klamm extension.
+    """
     spark: Mapping[str, str] = field(default_factory=dict)
-    """Keys ``spark.*``, for the Spark session."""
+    """Keys ``spark.*`` for the Spark session."""
     notes: tuple[str, ...] = ()
-    """Keys that have no effect here, with the reason; to be logged once."""
+    """Notes about keys that have no effect here, with the reasons. Logged once."""
     warnings: tuple[str, ...] = ()
-    """Deprecated keys that the file sets."""
+    """Warnings about deprecated keys and risky settings."""
 
     def require_flows(self) -> tuple[FlowSettings, ...]:
-        """Return the flows, for who can do nothing without one.
+        """Return the flows, for commands that need at least one.
 
         Raises:
-            SettingsError: none is enabled.
+            SettingsError: No flow is enabled.
         """
         if not self.flows:
             raise SettingsError("no flow is enabled: expected a key such as A->B.enabled=true")
         return self.flows
 
     def check_clients(self) -> None:
-        """Open what clients need, such as the stores of their certificates, and refuse what they can not honour.
+        """Check the properties of all clients and load their files, such as key stores.
 
         Raises:
-            SettingsError: names the key as it stands in the file.
+            SettingsError: A property is not supported or has a wrong value. Names the key in the file.
         """
         for flow in self.flows:
             check_clients(flow.clients, {"source": flow.source.alias, "target": flow.target.alias})
@@ -95,8 +96,8 @@ class MirrorSettings:
             to_target = {name: client for name, client in pair.clients.items() if name.startswith("target.")}
             check_clients(to_target, {"target": pair.target.alias})
 
-    def tell(self, logger: logging.Logger) -> None:
-        """Log, once, what of the file has no effect or will go away."""
+    def log_notes(self, logger: logging.Logger) -> None:
+        """Log the notes and warnings about the file."""
         for note in self.notes:
             logger.info("%s", note)
         for warning in self.warnings:
@@ -104,15 +105,14 @@ class MirrorSettings:
 
 
 def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[str] = ()) -> MirrorSettings:
-    """Make settings of a file's keys and values; unknown keys are ignored.
+    """Return the settings of a file. Unknown keys are ignored, with a note.
 
     Args:
-        properties: what the file says.
-        target_aliases: only flows to these clusters are served (``--clusters``); empty means all.
+        properties: Keys and values of the file.
+        target_aliases: Aliases of the only target clusters to mirror to (``--clusters``). Empty: all.
 
     Raises:
-        SettingsError: a value is wrong, an address is missing, or there is nothing to do: no flow is enabled, and no
-            heartbeats.
+        SettingsError: A value is wrong, an address is missing, or neither a flow nor heartbeats are enabled.
     """
     aliases = tuple(dict.fromkeys(parse_list(properties.get("clusters", ""))))
     properties = _Recorded(properties, aliases)
@@ -159,7 +159,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
 
 
 def _address(key: str, value: str) -> tuple[str, int] | None:
-    """Return host and port; None where nothing is set."""
+    """Return host and port of ``host:port``. None: the key is not set."""
     if not value.strip():
         return None
     address = split_address(value)
@@ -170,13 +170,13 @@ def _address(key: str, value: str) -> tuple[str, int] | None:
 
 def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings:
     key = f"{alias}.bootstrap.servers"
-    # Kafka's clients take PLAINTEXT://host:port as well, and pass over what stands before the host.
+    # Kafka's clients also accept PLAINTEXT://host:port and ignore the part before the host.
     servers = tuple(_SCHEME.sub("", server) for server in parse_list(properties.get(key, "")))
     if not servers:
         raise SettingsError(f"{key}: expected host:port[,host:port...]")
     for server in servers:
         if split_address(server) is None:
-            raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is none")
+            raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is not one")
     return ClusterSettings(alias=alias, bootstrap_servers=servers)
 
 
@@ -184,12 +184,14 @@ def _check_aliases(properties: Mapping[str, str], aliases: Sequence[str]) -> Non
     for alias in aliases:
         if not is_of_topic_characters(alias):
             raise SettingsError(
-                f"clusters={properties['clusters']}: {alias} becomes a part of the names of topics: expected "
-                "characters that they may have: a-z A-Z 0-9 . _ -"
+                f"clusters={properties['clusters']}: {alias} becomes part of topic names: expected "
+                "characters that are allowed in them: a-z A-Z 0-9 . _ -"
             )
         for key in (alias, f"{alias}->", *(f"{alias}->{other}" for other in aliases)):
             if (rest := properties.get(key, "")) and "->" in key + rest:
-                raise SettingsError(f"{key}={rest}: a key ends at a blank: expected {alias}->B.key=value, without any")
+                raise SettingsError(
+                    f"{key}={rest}: a key ends at a blank: expected {alias}->B.key=value without blanks"
+                )
 
 
 def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
@@ -200,7 +202,7 @@ def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> N
 
 
 def _flow_key(key: str, aliases: Sequence[str]) -> tuple[str, str, str] | None:
-    """Return source, target and the rest of ``A->B.k``, None for another key; aliases may hold dots."""
+    """Return source, target and ``k`` of ``A->B.k``. None: another kind of key. Aliases may contain dots."""
     source, _, rest = key.partition("->")
     targets = [alias for alias in aliases if rest.startswith(f"{alias}.")]
     if source not in aliases or not targets:
@@ -244,7 +246,7 @@ def _without_effect(properties: Mapping[str, str], aliases: Sequence[str]) -> tu
 
 
 def _of_worker(key: str, aliases: Sequence[str]) -> str:
-    """Return a key without the alias before it: keys of Connect's workers may stand at their cluster."""
+    """Return a key without a cluster alias in front of it, as Connect worker keys may have."""
     return next((key.removeprefix(f"{alias}.") for alias in aliases if key.startswith(f"{alias}.")), key)
 
 
@@ -254,22 +256,22 @@ def _is_of_itself(key: str, aliases: Sequence[str]) -> bool:
 
 
 class _Recorded(dict[str, str]):
-    """What a file says, and what was asked of it."""
+    """Properties of the file that record which keys were read."""
 
     def __init__(self, properties: Mapping[str, str], aliases: Sequence[str]) -> None:
         super().__init__(properties)
         self._aliases = aliases
         self.asked = {"clusters"}
-        """Keys without the flow before them."""
+        """Keys that were read, without ``A->B.``."""
 
     def get(self, key: str, default: Any = None, /) -> Any:
-        """Return the value, and remember that the key is known."""
+        """Return the value, and record the key as known."""
         self.asked.add(_plain_key(key, self._aliases))
         return super().get(key, default)
 
 
 def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[FlowSettings]) -> tuple[str, ...]:
-    """Return notes that name the keys that nobody asked for: they may be misspelt, or of no use here."""
+    """Return notes about keys that were never read: they may be misspelt, or have no effect here."""
     known = properties.asked | ACCEPTED_WITHOUT_EFFECT.keys() | DEPRECATED.keys() | READ_IN_CASE
     open_prefixes = (*_OPEN_PREFIXES, *(f"{alias}." for alias in aliases))
 
@@ -284,14 +286,14 @@ def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[Flow
     ]
     notes = []
     if unknown:
-        notes.append(f"Not known here, ignored: {', '.join(unknown)}")
+        notes.append(f"Unknown keys, ignored: {', '.join(unknown)}")
     if meaningless:
-        notes.append(f"Client properties that mean nothing to klamm's clients, ignored: {', '.join(meaningless)}")
+        notes.append(f"Client properties that klamm's clients do not support, ignored: {', '.join(meaningless)}")
     return tuple(notes)
 
 
 def _circles(flows: Sequence[FlowSettings]) -> list[str]:
-    """Return warnings about pairs of flows between which nothing tells where a record came from."""
+    """Return warnings about pairs of opposite flows whose topic names do not show where a record came from."""
     by_name = {flow.name: flow for flow in flows}
     out = []
     for name, flow in by_name.items():
@@ -302,19 +304,21 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
         if isinstance(flow.policy, IdentityReplicationPolicy) and isinstance(back.policy, IdentityReplicationPolicy):
             why = "both keep the names of topics (IdentityReplicationPolicy)"
         elif type(flow.policy) is DefaultReplicationPolicy and flow.policy.separator in aliases:
-            why = f"name topics by aliases with the separator {flow.policy.separator}, so that no name tells its origin"
+            why = (
+                f"name topics by aliases with the separator {flow.policy.separator}, so names do not show their origin"
+            )
         else:
             continue
-        out.append(f"{name} and {back.name} {why}: records of a topic that both mirror go round for ever; give each "
-                   "its own topics")  # fmt: skip
+        out.append(f"{name} and {back.name} {why}: records of a topic that both mirror would circulate "
+                   "endlessly; give each flow its own topics")  # fmt: skip
     return out
 
 
 def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:
-    """Return warnings about flows whose clusters share an address.
+    """Return warnings about flows whose clusters share a bootstrap server.
 
     Raises:
-        SettingsError: such a flow keeps the names of topics, so each would be copied to itself for ever.
+        SettingsError: Such a flow uses IdentityReplicationPolicy, so each topic would be copied to itself endlessly.
     """
     out = []
     for flow in flows:
@@ -324,7 +328,9 @@ def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:
         source, target = flow.source.alias, flow.target.alias
         said = f"{flow.name}: {source}.bootstrap.servers and {target}.bootstrap.servers both name {shared[0]}"
         if isinstance(flow.policy, IdentityReplicationPolicy):
-            raise SettingsError(f"{said}: with IdentityReplicationPolicy each topic would be copied to itself for ever")
+            raise SettingsError(
+                f"{said}: with IdentityReplicationPolicy each topic would be copied to itself endlessly"
+            )
         out.append(f"{said}: the topics are mirrored within one cluster; if that is not intended, correct one of them")
     return out
 

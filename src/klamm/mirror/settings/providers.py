@@ -1,4 +1,4 @@
-"""``${provider:path:key}`` in a value: secrets that stand in files of their own (KIP-297)."""
+"""Config providers: ``${provider:path:key}`` references in values, for secrets in separate files (KIP-297)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _JAVA_PACKAGE: Final = "org.apache.kafka.common.config.provider."
 
 
 def resolve(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties with every reference to a provider of ``config.providers`` replaced.
+    """Return the properties with all references to the providers in ``config.providers`` resolved.
 
-    A reference to a provider that the file does not name stays as it is, as in Kafka.
+    References to other providers stay as they are, as in Kafka.
 
     Raises:
-        SettingsError: a provider's class is not one of Kafka's three, or what is referred to does not exist or is not
-            allowed (``param.allowed.paths``, ``param.allowlist.pattern``); the message never holds a secret.
+        SettingsError: A provider's class is not one of Kafka's three, or a reference does not exist or is not allowed
+            (``allowed.paths``, ``allowlist.pattern``). The message never contains a secret.
     """
     names = parse_list(properties.get("config.providers", ""))
     providers = {name: _provider(properties, name) for name in names}
@@ -68,14 +68,14 @@ def _provider(properties: Mapping[str, str], name: str) -> Provider:
 
 
 def _within(properties: Mapping[str, str], limit: str, read: Provider) -> Provider:
-    """Let only what stands under some paths be read, where the file says so (KIP-993)."""
+    """Return a resolver limited to the paths of ``allowed.paths``, if that is set (KIP-993)."""
     allowed = parse_list(properties.get(limit, ""))
     for place in allowed:
         if not Path(place).is_absolute():
-            raise SettingsError(f"{limit}={properties[limit]}: expected absolute paths, {place} is none")
+            raise SettingsError(f"{limit}={properties[limit]}: expected absolute paths, {place} is relative")
 
     def limited(key: str, path: str, wanted: str) -> str | None:
-        # Links are not followed, as in Kafka: mounted secrets are some.
+        # Symbolic links are not resolved, as in Kafka: mounted secrets are symbolic links.
         normal = Path(os.path.normpath(path))
         if allowed and not any(normal.is_relative_to(os.path.normpath(place)) for place in allowed):
             raise SettingsError(f"{key}: {path} is not within {limit}={properties[limit]}")
@@ -85,7 +85,7 @@ def _within(properties: Mapping[str, str], limit: str, read: Provider) -> Provid
 
 
 def _listed(properties: Mapping[str, str], limit: str, read: Provider) -> Provider:
-    """Let only variables of some names be read, where the file says so (KIP-887)."""
+    """Return a resolver limited to the variables that match ``allowlist.pattern``, if that is set (KIP-887)."""
     pattern = properties.get(limit, "").strip()
     try:
         allowed = re.compile(pattern or ".*", re.DOTALL)
@@ -110,7 +110,7 @@ def _from_file(key: str, path: str, wanted: str) -> str | None:
 def _from_directory(key: str, path: str, wanted: str) -> str | None:
     file = Path(path) / wanted
     if file.parent != Path(path):
-        raise SettingsError(f"{key}: {wanted} is no file of the directory {path}")
+        raise SettingsError(f"{key}: {wanted} is not a file in the directory {path}")
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -121,5 +121,5 @@ def _from_directory(key: str, path: str, wanted: str) -> str | None:
 
 def _from_environment(key: str, path: str, wanted: str) -> str | None:
     if path:
-        raise SettingsError(f"{key}: expected ${{provider:NAME}} for a variable of the environment, without a path")
+        raise SettingsError(f"{key}: expected ${{provider:NAME}} for an environment variable, without a path")
     return os.environ.get(wanted)

@@ -106,7 +106,7 @@ def start(
     settings.require_flows()
     settings.check_clients()
     check_session(spark)
-    settings.tell(logger)
+    settings.log_notes(logger)
     if settings.spark:
         logger.warning("%s: no effect, because the Spark session already runs", ", ".join(sorted(settings.spark)))
     return _start(spark, settings)

@@ -84,7 +84,7 @@ def test_the_setting_is_told_to_be_deprecated_when_it_is_used() -> None:
     assert settings().warnings == ()
     (warning,) = settings("A->B.use.incremental.alter.configs=never\n").warnings
     assert warning.startswith("A->B.use.incremental.alter.configs is deprecated")
-    assert "goes away in a later major version" in warning
+    assert "removed in a later major version" in warning
     assert "always written with IncrementalAlterConfigs" in warning
 
 
@@ -157,7 +157,7 @@ def test_client_keys_win_in_the_order_of_mirrormaker(client: str, key: str) -> N
 def test_a_client_property_that_stands_where_only_those_of_security_count_is_told(key: str) -> None:
     """K894-27."""
     parsed = settings(f"{key}=1\n")
-    assert parsed.notes == (f"Client properties that mean nothing to klamm's clients, ignored: {key}",)
+    assert parsed.notes == (f"Client properties that klamm's clients do not support, ignored: {key}",)
     assert "fetch.max.bytes" not in parsed.flows[0].clients["source.consumer"]
 
 
@@ -271,9 +271,15 @@ def test_clusters_limits_the_targets_that_are_served() -> None:
         ("klamm.lease.seconds=0", "klamm.lease.seconds=0: expected a whole number from 1"),
         ("clusters=", "clusters: expected the aliases"),
         ("B.bootstrap.servers=", "B.bootstrap.servers: expected host:port"),
-        ("replication.policy.separator=", "replication.policy.separator=: expected characters that names of topics"),
+        (
+            "replication.policy.separator=",
+            "replication.policy.separator=: expected characters that are allowed in topic names",
+        ),
         ("A->B.offsets.storage.topic= ", "A->B.offsets.storage.topic=: expected the name of a topic"),
-        ("A->B.replication.policy.separator=/", "A->B.replication.policy.separator=/: expected characters that names"),
+        (
+            "A->B.replication.policy.separator=/",
+            "A->B.replication.policy.separator=/: expected characters that are allowed",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_naming_key_value_and_what_is_allowed(line: str, message: str) -> None:
@@ -286,7 +292,7 @@ def test_unknown_keys_are_listed_once_and_known_ones_without_effect_are_told() -
     parsed = settings("something.else=1\nA->B.tpoics=x\nA->B.consumer.poll.timeout.ms=5\n")
     without_effect, unknown = parsed.notes
     assert without_effect.startswith("A->B.consumer.poll.timeout.ms has no effect: ")
-    assert unknown == "Not known here, ignored: something.else, A->B.tpoics"
+    assert unknown == "Unknown keys, ignored: something.else, A->B.tpoics"
 
 
 @pytest.mark.parametrize(
@@ -315,8 +321,8 @@ def test_client_properties_that_mean_nothing_here_are_listed_once() -> None:
     )
     assert parsed.notes == (
         "B.config.storage.replication.factor has no effect: the mirror keeps no configuration on the target",
-        "Not known here, ignored: consumer.auto.offset.reset",
-        "Client properties that mean nothing to klamm's clients, ignored: A->B.source.consumer.max.poll.records, "
+        "Unknown keys, ignored: consumer.auto.offset.reset",
+        "Client properties that klamm's clients do not support, ignored: A->B.source.consumer.max.poll.records, "
         "A.admin.bootstrap.servers, A.frobnicate, B.producer.acks, B.producer.compression.type",
     )
 
@@ -350,7 +356,7 @@ def test_two_flows_that_keep_names_and_run_in_a_circle_are_warned_about() -> Non
     assert warning.startswith("A->B and B->A both keep the names of topics (IdentityReplicationPolicy): records of a")
     dotted = {"clusters": "eu.a,b", "eu.a.bootstrap.servers": "a:1", "b.bootstrap.servers": "b:1"}
     (warning,) = parse_settings({**dotted, "eu.a->b.enabled": "true", "b->eu.a.enabled": "true"}).warnings
-    assert "name topics by aliases with the separator ., so that no name tells its origin" in warning
+    assert "name topics by aliases with the separator ., so names do not show their origin" in warning
 
 
 def test_keys_of_every_kind_that_are_known_are_not_called_unknown() -> None:
@@ -508,5 +514,5 @@ def test_one_address_for_both_clusters_is_a_warning_and_an_error_where_names_are
     [warning] = [warning for warning in settings(same).warnings if "both name" in warning]
     assert warning.startswith("A->B: A.bootstrap.servers and B.bootstrap.servers both name a2:9092")
     assert not [warning for warning in settings().warnings if "both name" in warning]
-    with pytest.raises(SettingsError, match="copied to itself for ever"):
+    with pytest.raises(SettingsError, match="copied to itself endlessly"):
         settings(same + "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n")

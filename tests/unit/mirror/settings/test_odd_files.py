@@ -43,7 +43,7 @@ def test_a_blank_within_a_flows_key_is_refused(line: str) -> None:
 
 @pytest.mark.parametrize("alias", ["us west", "us/west", "ü", "A->C"])
 def test_an_alias_that_no_topic_could_be_named_by_is_refused(alias: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^clusters={alias},B: {alias} becomes a part of the names of topics"):
+    with pytest.raises(SettingsError, match=rf"^clusters={alias},B: {alias} becomes part of topic names"):
         settings(f"clusters = {alias},B\n" + BASE.partition("\n")[2] + FLOW)
 
 

@@ -74,7 +74,7 @@ def test_only_paths_that_are_allowed_are_read(tmp_path: Path, java_class: str) -
             SettingsError, match=r"^a: .*/closed.* is not within config\.providers\.p\.param\.allowed\.paths="
         ):
             resolve(with_provider("p", java_class, a=f"${{p:{path}:s}}", **limit))
-    with pytest.raises(SettingsError, match=r"allowed\.paths=here: expected absolute paths, here is none"):
+    with pytest.raises(SettingsError, match=r"allowed\.paths=here: expected absolute paths, here is relative"):
         resolve(with_provider("p", java_class, **{"config.providers.p.param.allowed.paths": "here"}))
 
 

@@ -1,1 +1,1 @@
-"""One module per API key: ``api_044_...`` answers ``api_key=44``."""
+"""Request handlers, one module per API key: ``api_044_...`` handles ``api_key=44``."""

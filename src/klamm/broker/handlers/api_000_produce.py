@@ -1,11 +1,18 @@
-"""Produce (key 0), v3-13; v0-2 are announced and closed.
+"""Produce (key 0), v3-13; v0-2 are announced, but a request with one of them closes the connection.
 
-One batch per partition; partitions stand alone: a refused one never fails its neighbours. Batches are checked and
-stamped, not copied. acks 0 (nothing is answered, an error closes the connection), 1 and -1, which are the same here:
-the only replica has the data when it is answered. Topics by name, from v13 on by id.
-Versions below 3 are announced since librdkafka up to 2.11.0 drops compressed batches without them, as in Kafka 4.
-Internal topics are the broker's own: nobody else appends to them.
-A transactional batch is taken when its partition belongs to the transaction; from v12 on writing adds it (KIP-890).
+One batch per partition. Each partition has its own outcome: an error does not affect the others. Batches are checked
+and stamped in place, not copied. Topics are named by name, from v13 on by id.
+
+=====  ==================================================================================================
+acks   Response
+=====  ==================================================================================================
+0      none; an error closes the connection
+1, -1  after the append. Both are the same here, because the only replica has the data by then.
+=====  ==================================================================================================
+
+Versions below 3 are announced because librdkafka up to 2.11.0 drops compressed batches without them, as in Kafka 4.
+Clients may not append to internal topics. A transactional batch is accepted when its partition belongs to the
+transaction; from v12 on writing adds the partition (KIP-890).
 """
 
 from __future__ import annotations
@@ -68,14 +75,14 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
 _NO_LEADER: Final = ProduceResponse.LeaderIdAndEpoch()
-"""Shared by all answers that name no leader; never changed."""
+"""Shared by all responses that name no leader. Never modified."""
 
 
 async def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
     """Append every partition's batch.
 
     Raises:
-        ProtocolError: acks=0 and something was refused: closing is the only way to tell.
+        ProtocolError: A partition failed and acks is 0. Closing the connection is the only way to report it.
     """
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]] = []
     admission = None if request.transactional_id is None else await _admit(request, context)
@@ -95,7 +102,7 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
 
 
 async def _admit(request: ProduceRequest, context: RequestContext) -> ProduceAdmission | None:
-    """Ask the transaction coordinator; None for who may not use the transactional id."""
+    """Return the transaction coordinator's admission; None when the principal may not use the transactional id."""
     transactional_id = request.transactional_id or ""
     if not may_transactional_id(context, AclOperation.WRITE, transactional_id):
         return None
@@ -115,7 +122,7 @@ async def _admit(request: ProduceRequest, context: RequestContext) -> ProduceAdm
 def _writable(
     data: ProduceRequest.TopicProduceData, context: RequestContext
 ) -> Iterator[tuple[PartitionLog, memoryview] | None]:
-    """Yield the logs and batches of a topic that may be written to, None for refusals; they are said later."""
+    """Yield logs and batches of the partitions of a topic, None for a partition with an error."""
     try:
         topic = _topic(data, context)
     except KafkaApiError:
@@ -151,7 +158,7 @@ async def _append_topic(
             raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
         topic = _topic(data, context)
     except KafkaApiError as error:
-        refusal = error.with_traceback(None)  # which holds this frame, and so the request
+        refusal = error.with_traceback(None)  # its traceback refers to this frame, and so to the request
         answers = await context.time_slice.listed(
             _refused(partition.index, refusal) for partition in data.partition_data
         )
@@ -180,7 +187,7 @@ async def _append(
         if admission is None and is_transactional(records):
             raise TransactionalIdAuthorizationError("A transactional batch needs a transactional id.")
         batch = await _prepared(log, records)
-        if log.is_deleted:  # while a thread looked at the batch
+        if log.is_deleted:  # while a thread checked the batch
             log = leader_log(context, topic, data.index)
         if admission is None:
             result = log.append_prepared(batch)
@@ -208,7 +215,7 @@ async def _append(
 
 
 async def _prepared(log: PartitionLog, records: memoryview) -> RecordBatch:
-    """Check a batch by itself; a large one in a thread, so that other clients are served meanwhile.
+    """Check a batch by itself. A large one is checked in a thread, so that other requests are served meanwhile.
 
     Raises:
         KafkaApiError: The batch is rejected.
@@ -217,7 +224,7 @@ async def _prepared(log: PartitionLog, records: memoryview) -> RecordBatch:
         try:
             return log.prepare(records, decompress_up_to=DECOMPRESSED_AT_ONCE)
         except LongBatchError:
-            pass  # more is in it than its header shows
+            pass  # the batch holds more than its header declares
     config = log.config
     return await in_records_thread(lambda _: log.prepare(records, config=config))
 
@@ -225,7 +232,7 @@ async def _prepared(log: PartitionLog, records: memoryview) -> RecordBatch:
 async def _flush(
     appended: Sequence[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]], context: RequestContext
 ) -> None:
-    """Wait for the disk where ``flush.messages`` asks for it."""
+    """Wait for fsync where ``flush.messages`` requires it."""
     for log, answer in appended:
         try:
             await context.services.logs.flush(log)
@@ -249,7 +256,7 @@ def _refused(index: int, error: KafkaApiError) -> ProduceResponse.PartitionProdu
             for record in error.record_errors
         ]
     if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
-        logger.error("Produce refused: %s", error)
+        logger.error("Produce rejected: %s", error)
     return PartitionResponse(
         index=index,
         error_code=error.error_code,
@@ -262,7 +269,7 @@ def _refused(index: int, error: KafkaApiError) -> ProduceResponse.PartitionProdu
 def _endpoints(
     responses: Sequence[ProduceResponse.TopicProduceResponse], context: RequestContext
 ) -> list[ProduceResponse.NodeEndpoint]:
-    """Tell the addresses of the leaders that the response names (KIP-951)."""
+    """Return the addresses of the leaders that the response names (KIP-951)."""
     leaders = {
         item.current_leader.leader_id
         for topic in responses

@@ -1,13 +1,14 @@
 """Fetch (key 1), v4-18.
 
-Whole batches as they lie in the segments, up to ``partition_max_bytes`` each, and up to ``max_bytes`` or the broker's
-``fetch.max.bytes`` in all; the first batch of the first partition that has any comes whatever its size. Waits up to
-``max_wait_ms`` for ``min_bytes``, woken by what is appended. Only the beginning of a large response is read here. The
-rest stays on disk until the connection can send it, so that a client that does not read costs no memory.
+Returns whole batches as stored in the segments: up to ``partition_max_bytes`` per partition, and up to the smaller of
+``max_bytes`` and the broker's ``fetch.max.bytes`` in total. The first batch of the first partition with data is
+returned whatever its size. Waits up to ``max_wait_ms`` for ``min_bytes``; appends wake the wait. Only the beginning of
+a large response is read by the handler. The rest is read from disk when the connection can send it, so a client that
+does not read costs no memory.
 Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's address when another broker id
-is asked (KIP-951). read_committed ends at the last stable offset, waits until that moves, and is told which
-transactions in what it reads were aborted.
-Not done here: follower fetching (KIP-392), replicas' own fetches, tiered storage.
+was asked (KIP-951). read_committed reads up to the last stable offset, also waits for that to advance, and returns the
+aborted transactions in the range it read.
+Not implemented: follower fetching (KIP-392), fetches of replicas, tiered storage.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 
 API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)
 _READ_COMMITTED: Final = 1
-"""Of ``isolation_level``; 0 reads everything."""
+"""Value of ``isolation_level``; 0 is read_uncommitted."""
 _READ_AT_ONCE: Final = 512 * 1024
-"""Bytes of a response that are read by the handler: where the disk refuses these, the partition gets an error code."""
+"""Bytes of a response that the handler reads. If the disk fails for these, the partition gets an error code."""
 _UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class _Waiter:
-    """Wakes a fetch when enough was appended."""
+    """Waiting fetch that is woken when enough bytes were appended."""
 
     __slots__ = ("_left", "woken")
 
@@ -51,14 +52,14 @@ class _Waiter:
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def appended(self, size: int) -> None:
-        """Count what came; enough wakes."""
+        """Count appended bytes, and wake the fetch when they are enough."""
         self._left -= size
         if self._left <= 0 and not self.woken.done():
             self.woken.set_result(None)
 
 
 class _Found:
-    """What a look at all partitions gave."""
+    """Result of one pass over all partitions."""
 
     __slots__ = ("failed", "logs", "partitions", "seen", "size")
 
@@ -66,13 +67,13 @@ class _Found:
         self.partitions: list[tuple[FetchPartition, PartitionRead]] = []
         self.logs: list[PartitionLog] = []
         self.seen: list[int] = []
-        """The end of each log when it was looked at."""
+        """End offset of each log at the time of the pass."""
         self.size = 0
         self.failed = False
 
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
-    """Answer now if there is enough, or something is wrong; else wait."""
+    """Respond at once if there is enough data or an error; otherwise wait."""
     named = await context.time_slice.listed(named_partitions(request))
     plan = context.services.fetch_sessions.plan(request, context.api_version, named)
     if plan.error_code:
@@ -93,7 +94,7 @@ async def _wait_for_more(plan: FetchPlan, found: _Found, request: FetchRequest, 
     while True:
         await _wait(found, request, deadline - loop.time())
         found = await _look(plan.partitions, request, context)
-        # What an open transaction has written is there, but not to be read yet.
+        # Records of an open transaction are in the log, but must not be read yet.
         may_wait = request.isolation_level == _READ_COMMITTED and loop.time() < deadline
         if not (may_wait and _is_too_little(found, request)):
             return found
@@ -105,7 +106,7 @@ async def _wait(found: _Found, request: FetchRequest, timeout_s: float) -> None:
     for log in found.logs:
         log.waiters.add(waiter)
     try:
-        # What came while the others were looked at woke nobody.
+        # Appends between the pass and the registration of the waiter did not wake it.
         if all(log.high_watermark == seen for log, seen in zip(found.logs, found.seen, strict=True)):
             await waiter.woken
     finally:
@@ -125,7 +126,7 @@ async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, con
             _find(wanted, answer, left, found, context, is_committed=request.isolation_level == _READ_COMMITTED)
         except KafkaApiError as error:
             answer.error_code = error.error_code
-            # What does not exist is no reason to hurry: its client would ask again and again without a pause.
+            # An unknown partition must not end the wait: its client would retry without a pause.
             found.failed = found.failed or error.error_code not in _UNKNOWN
         left -= len(answer.records)
         found.size += len(answer.records)
@@ -156,7 +157,7 @@ def _find(
             raise OffsetOutOfRangeError(f"Leader epoch {wanted.last_fetched_epoch} of {log.name} is not known")
         if diverging.epoch < wanted.last_fetched_epoch or diverging.start_offset < wanted.fetch_offset:
             answer.diverging_epoch = diverging
-            _tell_offsets(answer, log)
+            _set_offsets(answer, log)
             found.failed = True
             return
     offset, max_bytes = wanted.fetch_offset, min(wanted.max_bytes, left)
@@ -166,10 +167,10 @@ def _find(
     else:
         records = log.find(offset, max_bytes, min_one_batch=found.size == 0)
     answer.records = b"" if records is None else records
-    _tell_offsets(answer, log)
+    _set_offsets(answer, log)
 
 
-def _tell_offsets(answer: PartitionRead, log: PartitionLog) -> None:
+def _set_offsets(answer: PartitionRead, log: PartitionLog) -> None:
     answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
     answer.last_stable_offset = log.last_stable_offset
 
@@ -198,7 +199,7 @@ async def _answer(plan: FetchPlan, found: _Found, context: RequestContext) -> Fe
 
 
 def _read_small(answer: PartitionRead, left: int) -> int:
-    """Read the records of a partition if they are few enough; returns how many bytes were read."""
+    """Read the records of a partition if they are few enough; return the number of bytes read."""
     records = answer.records
     if not isinstance(records, LogRange) or len(records) > left:
         return 0
@@ -210,11 +211,11 @@ def _read_small(answer: PartitionRead, left: int) -> int:
 
 
 def _has_news(wanted: FetchPartition, answer: PartitionRead) -> bool:
-    """Tell whether the client of a session has to hear of a partition, and remember what it hears."""
+    """Return whether the response of a fetch session must include a partition, and record what it includes."""
     sent = wanted.sent_high_watermark, wanted.sent_log_start_offset
     wanted.sent_high_watermark, wanted.sent_log_start_offset = answer.high_watermark, answer.log_start_offset
     if answer.error_code:
-        wanted.sent_high_watermark = -1  # sent again when the error is over
+        wanted.sent_high_watermark = -1  # sent again after the error has passed
         return True
     if answer.records or answer.diverging_epoch is not None:
         return True

@@ -1,8 +1,17 @@
 """ListOffsets (key 2), v1-10.
 
-The first offset at or behind a timestamp, or latest (-1), earliest (-2), that of the largest timestamp (-3, v7+),
-earliest local (-4, v8+: the same as earliest) and latest tiered (-5, v9+: none, there are no tiers).
-The leader epoch in the answer is that of the record. read_committed knows nothing from the last stable offset on.
+=========  ========  =============================================================================
+Timestamp  Versions  Offset returned
+=========  ========  =============================================================================
+0 or more  all       first offset whose timestamp is equal or later
+-1         all       latest
+-2         all       earliest
+-3         v7+       offset of the largest timestamp
+-4         v8+       earliest local: the same as earliest
+-5         v9+       latest tiered: none, because there is no tiered storage
+=========  ========  =============================================================================
+
+The leader epoch in the response is that of the record. read_committed ignores records from the last stable offset on.
 """
 
 from __future__ import annotations
@@ -28,14 +37,14 @@ if TYPE_CHECKING:
 API: Final = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=10)
 _READ_COMMITTED: Final = 1
 _SPECIAL_SINCE: Final[Mapping[int, int]] = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
-"""The first version that knows a timestamp with a meaning of its own."""
+"""First version of each special timestamp."""
 
 Wanted = ListOffsetsRequest.ListOffsetsPartition
 Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """Answer one entry per partition; a bad one never fails its neighbours."""
+    """Return one entry per partition. An error does not affect other partitions."""
     counts = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
     return ListOffsetsResponse(
         topics=[

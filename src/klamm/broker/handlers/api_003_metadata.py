@@ -1,10 +1,11 @@
 """Metadata (key 3), v0-13.
 
-Brokers, topics by name, by id (v10+) or all, with leaders. Topics that are asked for by name and do not exist are
-created when ``auto.create.topics.enable`` and the request (v4+) allow it; such a creation passes policy and quota too.
-Needs DESCRIBE on a topic: of all topics the others are left out, by name they are refused whether they exist or not.
-A topic is created for who has CREATE on the cluster or the topic. Authorized operations (v8+) are told when asked for.
-Not done here: replicas that are offline (all are this process).
+Brokers and topics with their leaders. Topics are selected by name, by id (v10+), or all. A topic named in the request
+that does not exist is created when ``auto.create.topics.enable`` and the request (v4+) allow it. Policy and quota apply
+to such a creation as well; it requires CREATE on the cluster or the topic.
+Requires DESCRIBE on a topic. In a request for all topics the others are left out. A topic requested by name is denied
+whether it exists or not. Authorized operations (v8+) are returned on request.
+Not implemented: offline replicas, because all replicas are this process.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _ASKS_FOR_CREATION_SINCE: Final = 4
 _OPERATIONS_SINCE: Final = 8
 _IDS_SINCE: Final = 12
 _CLUSTER_OPERATIONS: Final = range(8, 11)
-"""The versions that tell what may be done to the cluster; later DescribeCluster does."""
+"""Versions with the authorized operations on the cluster; later DescribeCluster returns them."""
 _NEVER_ON_DEMAND: Final = (RESERVED_NAMES - INTERNAL_TOPICS) | {CLUSTER_METADATA}
-"""Names that are reserved, and not created because a client asks for their metadata."""
+"""Reserved names, which are not created automatically."""
 
 
 async def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    """Tell brokers and topics."""
+    """Return brokers and topics."""
     cluster = context.services.cluster
     wanted = request.topics
     if context.api_version < _NULL_MEANS_ALL_SINCE and not wanted:
@@ -56,20 +57,20 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     elif context.api_version < _IDS_SINCE and any(
         topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted
     ):
-        # v10 and 11 can write ids and nobody may; a name in their answers is never null.
+        # v10 and v11 have topic ids, but no null names in their responses, so a request by id is not allowed.
         topics = [
             _failed(ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id) for topic in wanted
         ]
     else:
         may_create = request.allow_auto_topic_creation or context.api_version < _ASKS_FOR_CREATION_SINCE
-        # As in Kafka one that is asked for many times is told of once: it may have ten thousand partitions.
+        # As in Kafka, a topic named several times is returned once. It may have ten thousand partitions.
         once_each = {(topic.name, topic.topic_id): topic for topic in wanted}
         topics = [
             await _answer(topic, context, may_create=may_create)
             async for topic in context.time_slice.over(once_each.values())
         ]
     if request.include_topic_authorized_operations and context.api_version >= _OPERATIONS_SINCE:
-        await _tell_operations(topics, context)
+        await _set_operations(topics, context)
     asked = request.include_cluster_authorized_operations and context.api_version in _CLUSTER_OPERATIONS
     return MetadataResponse(
         cluster_authorized_operations=cluster_operations(context) if asked else NOT_ASKED,
@@ -85,7 +86,7 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     )
 
 
-async def _tell_operations(topics: list[MetadataResponse.MetadataResponseTopic], context: RequestContext) -> None:
+async def _set_operations(topics: list[MetadataResponse.MetadataResponseTopic], context: RequestContext) -> None:
     async for topic in context.time_slice.over(topics):
         if topic.name is not None and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             topic.topic_authorized_operations = authorized_operations(context, AclResourceType.TOPIC, topic.name)
@@ -121,7 +122,7 @@ def _answer_by_id(topic_id: UUID, context: RequestContext) -> MetadataResponse.M
 
 
 def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) -> ErrorCode:
-    """Return why a topic that does not exist is not created now, NONE when it is."""
+    """Return the error because of which a missing topic is not created, NONE when it is created."""
     try:
         check_topic_name(name)
     except KafkaApiError as error:
@@ -135,7 +136,7 @@ def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) ->
 
 
 async def _create(name: str, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
-    """Create a topic that somebody asked for; another request may be doing the same."""
+    """Create a requested topic. Another request may create it at the same time."""
     if (refusal := _policy_refusal(name, context)) is not None:
         return _failed(refusal, name=name)
     spec = TopicSpec(name=name, is_automatic=True)
@@ -146,19 +147,20 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     if topic is not None:
         return _found(topic)
     if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
-        # No client expects it here: as with Apache Kafka, it asks until the topic may be created.
+        # Clients do not expect this error here. As with Apache Kafka, the client retries until the topic may be
+        # created.
         return _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
     return _failed(_policy_refusal(name, context) or error.error_code, name=name)
 
 
 def _policy_refusal(name: str, context: RequestContext) -> ErrorCode | None:
-    """Return the code for a topic whose creation the policy refused a moment ago; None when it did not.
+    """Return the error code for a topic whose creation the policy denied a moment ago; None when it did not.
 
-    A policy's own code, POLICY_VIOLATION, is not expected in this response: Java, librdkafka and aiokafka take it for
-    something that passes, and retry until they time out. TOPIC_AUTHORIZATION_FAILED is reported at once by all clients.
+    A policy's own code, POLICY_VIOLATION, is not expected in this response: Java, librdkafka and aiokafka treat it as
+    retriable and retry until they time out. TOPIC_AUTHORIZATION_FAILED is reported at once by all clients.
     """
     refusal = context.services.policies.refused_creations.recall(name, context.author)
-    if refusal in (None, ErrorCode.UNKNOWN_SERVER_ERROR):  # a policy that failed may not fail the next time
+    if refusal in (None, ErrorCode.UNKNOWN_SERVER_ERROR):  # a policy that failed may succeed the next time
         return refusal
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 

@@ -1,9 +1,10 @@
 """OffsetCommit (key 8), v2-9.
 
-One entry per partition, in the order of the request. Who may not read the group learns no more than that. Unknown
-topics and partitions are refused before the group is asked; a refusal by the group stands at every other partition.
-Answered when the offsets are on disk. v2-4 may bring a retention time of their own; v9 answers GROUP_ID_NOT_FOUND where
-older versions say ILLEGAL_GENERATION. Not done here: topic ids (v10), which Kafka 4.1 does not offer either.
+One entry per partition, in the order of the request. Without READ on the group, every partition has only that error.
+Unknown topics and partitions are rejected before the group is checked; an error of the group applies to every other
+partition. The response is sent when the offsets are durable. v2-4 may contain their own retention time. v9 returns
+GROUP_ID_NOT_FOUND where older versions return ILLEGAL_GENERATION.
+Not implemented: topic ids (v10), which Kafka 4.1 does not offer either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ API: Final = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=9)
 
 
 async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-    """Commit what can be committed."""
+    """Commit the offsets of all valid partitions."""
     offsets = await requested_offsets(request, context.time_slice)
     try:
         require_group(context, AclOperation.READ, request.group_id)

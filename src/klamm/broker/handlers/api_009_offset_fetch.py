@@ -1,10 +1,10 @@
 """OffsetFetch (key 9), v1-9.
 
-v1-7 ask for one group, v8-9 for several; a group that cannot answer does not fail the others. No topics (null, v2+)
-means everything the group has committed. Where nothing is committed, also in a group that does not exist, the offset
-is -1. With ``require_stable`` a partition whose offset an open transaction may still change is answered with
-UNSTABLE_OFFSET_COMMIT (KIP-447). Needs DESCRIBE on the group and on each topic.
-Not done here: topic ids (v10), which Kafka 4.1 does not offer either.
+v1-7 name one group, v8-9 several; an error of one group does not affect the others. Null topics (v2+) mean all
+committed offsets of the group. A partition without a committed offset has offset -1, also when the group does not
+exist. With ``require_stable``, a partition whose offset an open transaction may change has the error
+UNSTABLE_OFFSET_COMMIT (KIP-447). Requires DESCRIBE on the group and on each topic.
+Not implemented: topic ids (v10), which Kafka 4.1 does not offer either.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NO_LEADER_EPOCH: Final = -1
 Partition = TypeVar(
     "Partition", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchResponse.OffsetFetchResponsePartitions
 )
-"""Of v1-7 and of v8-9."""
+"""Partition in a response of v1-7 or of v8-9."""
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-    """Answer per group."""
+    """Return the committed offsets of each group."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
         return await _answer_one_group(request, context)
     groups = []
@@ -67,9 +67,9 @@ async def _answer_one_group(request: OffsetFetchRequest, context: RequestContext
         fetched = await _fetch(request.group_id, topics, request, context)
     except KafkaApiError as error:
         error_code = error.error_code
-        # v1 has no other place for an error than its partitions.
-        is_told_above = context.api_version >= FIRST_VERSION_WITH_ERROR_CODE
-        fetched = [] if is_told_above else [Fetched(name, indexes, error_code) for name, indexes in topics or ()]
+        # v1 has error codes only in its partitions.
+        has_group_error = context.api_version >= FIRST_VERSION_WITH_ERROR_CODE
+        fetched = [] if has_group_error else [Fetched(name, indexes, error_code) for name, indexes in topics or ()]
     return OffsetFetchResponse(
         error_code=error_code,
         topics=[
@@ -86,15 +86,15 @@ async def _answer_one_group(request: OffsetFetchRequest, context: RequestContext
 
 
 class Fetched(NamedTuple):
-    """A topic, and what is answered for its partitions."""
+    """Topic and the results for its partitions."""
 
     name: str
     partitions: Sequence[int] | Sequence[tuple[int, FetchedOffset]]
-    """With their commits, or without when all are refused."""
+    """Partitions with their committed offsets, or without them when all are denied."""
     error_code: ErrorCode = ErrorCode.NONE
 
     def commits(self) -> Iterator[tuple[int, FetchedOffset]]:
-        """Iterate over partitions and commits."""
+        """Iterate over partitions and committed offsets."""
         return ((item, None) if isinstance(item, int) else item for item in self.partitions)
 
 
@@ -104,7 +104,10 @@ async def _fetch(
     request: OffsetFetchRequest,
     context: RequestContext,
 ) -> list[Fetched]:
-    """Return what is committed and what is refused; topics not to be seen are left out when all were asked for."""
+    """Return the results of a group's topics.
+
+    In a request for all topics, those without DESCRIBE are left out.
+    """
     require_group(context, AclOperation.DESCRIBE, group_id)
     require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
     slices = context.time_slice

@@ -1,7 +1,7 @@
 """FindCoordinator (key 10), v0-6.
 
-Key types: group (0), transaction (1). v0-3 ask for one key, v4-6 for several, one entry each.
-Not done here: share groups (2), answered with INVALID_REQUEST as by a Kafka without a share coordinator.
+Key types: group (0), transaction (1). v0-3 have one key, v4-6 several with one entry each.
+Not implemented: share groups (2). As by a Kafka broker without a share coordinator, they get INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FIRST_VERSION_WITH_KEYS: Final = 4
 GROUP: Final = 0
 TRANSACTION: Final = 1
 _TOPICS: Final = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
-"""The internal topic behind each type of key; as in Kafka it exists from the first question for a coordinator on."""
+"""Internal topic of each key type. As in Kafka, the first request for a coordinator creates it."""
 NOWHERE: Final = ("", -1, -1)
-"""Host, port and id where there is no coordinator."""
+"""Host, port and id in an entry without a coordinator."""
 
 
 async def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
-    """Name the coordinator of each key."""
+    """Return the coordinator of each key."""
     if context.api_version >= FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(
             coordinators=[
@@ -44,7 +44,7 @@ async def handle(request: FindCoordinatorRequest, context: RequestContext) -> Fi
     answer = _answer(request.key, request.key_type, context)
     words = f"No coordinator for keys of type {request.key_type}."
     if answer.error_code != ErrorCode.INVALID_REQUEST:
-        # Kafka puts NONE into words here, and only in these versions.
+        # Only in these versions, Kafka sets the message NONE for success.
         words = ErrorCode(answer.error_code).name
     return FindCoordinatorResponse(
         error_code=answer.error_code,

@@ -1,8 +1,8 @@
 """JoinGroup (key 11), v0-9.
 
-The answer waits for the group: until everybody has joined or the rebalance timeout is over. v0 has no rebalance
-timeout of its own: the session timeout stands for it. v4 answers a dynamic member without id with MEMBER_ID_REQUIRED
-(KIP-394), v5 knows static members (KIP-345), v9 a leader that needs not assign (KIP-814).
+The response is sent when all members have joined or the rebalance timeout has passed. v0 has no rebalance timeout and
+uses the session timeout. From v4 on a dynamic member without an id gets MEMBER_ID_REQUIRED (KIP-394). v5 adds static
+members (KIP-345), v9 a leader that skips the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST_VERSION_SKIPPING_ASSIGNMENT: Final = 9
 
 
 async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
-    """Let the group decide."""
+    """Let the member join its group."""
     try:
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)
@@ -81,7 +81,7 @@ def _response(reply: JoinReply, version: int) -> JoinGroupResponse:
 
 
 def _nullable(protocol_name: str | None, version: int) -> str | None:
-    """Return what may be written: old versions have no null here."""
+    """Return the protocol name for the response; versions without null get an empty string."""
     return "" if protocol_name is None and version < FIRST_VERSION_WITH_NULLABLE_PROTOCOL else protocol_name
 
 

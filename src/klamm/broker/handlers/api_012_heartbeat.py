@@ -1,4 +1,4 @@
-"""Heartbeat (key 12), v0-4: a member is alive; REBALANCE_IN_PROGRESS tells it to join again."""
+"""Heartbeat (key 12), v0-4: keeps a member alive. REBALANCE_IN_PROGRESS makes it join again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API: Final = Api(key=ApiKey.HEARTBEAT, min_version=0, max_version=4)
 
 
 async def handle(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
-    """Let the group decide."""
+    """Record the heartbeat of a member."""
     try:
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)

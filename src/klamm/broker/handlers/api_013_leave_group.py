@@ -1,7 +1,7 @@
 """LeaveGroup (key 13), v0-5.
 
-v0-2: one member, whose error stands at the top. v3-5: several, by member id or by instance id alone (KIP-345), with
-one entry each; the group reacts once to all of them. The reason (v5, KIP-800) changes nothing.
+v0-2 name one member, whose error is the top-level one. v3-5 name several, by member id or by instance id alone
+(KIP-345), with one entry each; the group rebalances once for all of them. The reason (v5, KIP-800) is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_VERSION_WITH_MEMBERS: Final = 3
 
 
 async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
-    """Let the group decide."""
+    """Remove the members from their group."""
     is_batched = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     identities = (
         await context.time_slice.listed(

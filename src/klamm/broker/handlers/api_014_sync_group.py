@@ -1,7 +1,7 @@
 """SyncGroup (key 14), v0-5.
 
-A follower's answer waits for the leader's assignment, and everybody's until that is on disk. v5 names the protocol,
-which must be the group's (KIP-559).
+The response to a follower waits for the leader's assignment, and every response waits until that is durable. v5 names
+the protocol, which must be the group's (KIP-559).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ API: Final = Api(key=ApiKey.SYNC_GROUP, min_version=0, max_version=5)
 
 
 async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
-    """Let the group decide."""
+    """Return the assignment of a member."""
     try:
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster.node_ids)

@@ -1,8 +1,8 @@
 """DescribeGroups (key 15), v0-6.
 
-One entry per group. A group that does not exist is shown as Dead, from v6 on with GROUP_ID_NOT_FOUND (KIP-1043).
-The protocol and the metadata of the members are shown while the group is stable.
-Needs DESCRIBE on the group. Authorized operations (v3+) are told when asked for.
+One entry per group. A group that does not exist is Dead, from v6 on with GROUP_ID_NOT_FOUND (KIP-1043). The protocol
+and the members' metadata are included while the group is stable.
+Requires DESCRIBE on the group. Authorized operations (v3+) are returned on request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 
 
 async def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    """Answer one entry per group; a bad one never fails its neighbours."""
+    """Return one entry per group. An error does not affect other groups."""
     asked = request.include_authorized_operations
     return DescribeGroupsResponse(
         groups=[
@@ -48,13 +48,13 @@ def _answer(group_id: str, operations: int, context: RequestContext) -> Describe
         require_coordinator(group_id, context.node_id, context.services.cluster.node_ids)
         return _described(context.services.groups.describe(group_id), operations)
     except GroupIdNotFoundError as error:
-        is_told = context.api_version >= FIRST_VERSION_WITH_NOT_FOUND
+        has_not_found = context.api_version >= FIRST_VERSION_WITH_NOT_FOUND
         return DescribeGroupsResponse.DescribedGroup(
-            error_code=error.error_code if is_told else ErrorCode.NONE,
-            error_message=error.error_message if is_told else None,
+            error_code=error.error_code if has_not_found else ErrorCode.NONE,
+            error_message=error.error_message if has_not_found else None,
             group_id=group_id,
             group_state=GroupState.DEAD.value,
-            authorized_operations=NOT_ASKED if is_told else operations,
+            authorized_operations=NOT_ASKED if has_not_found else operations,
         )
     except KafkaApiError as error:
         return DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.error_code)

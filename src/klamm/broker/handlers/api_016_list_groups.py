@@ -1,6 +1,6 @@
-"""ListGroups (key 16), v0-5: the groups that the asked broker coordinates, by state (v4+) and type (v5) if wanted.
+"""ListGroups (key 16), v0-5: groups of the broker id that was asked, filtered by state (v4+) and type (v5).
 
-DESCRIBE on the cluster shows all, else those that may be described.
+With DESCRIBE on the cluster all groups are listed, otherwise those with DESCRIBE on the group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ API: Final = Api(key=ApiKey.LIST_GROUPS, min_version=0, max_version=5)
 
 
 async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    """List what matches; filters that name nothing known match nothing."""
+    """List matching groups. A filter with only unknown states or types matches nothing."""
     node_ids = context.services.cluster.node_ids
     groups = context.services.groups.list_groups(states=request.states_filter, types=request.types_filter)
     may_all = may_cluster(context, AclOperation.DESCRIBE)

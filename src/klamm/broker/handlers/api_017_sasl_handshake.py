@@ -1,8 +1,8 @@
-"""SaslHandshake (key 17), v0-1: which mechanism a login will use (KIP-43).
+"""SaslHandshake (key 17), v0-1: selects the mechanism of a login (KIP-43).
 
-After v0 the tokens come bare, after v1 in SaslAuthenticate (KIP-152). A mechanism that is not enabled is answered
-with those that are, and the connection is closed. ILLEGAL_SASL_STATE where nobody logs in, and in the middle of a
-login. Answered before login.
+After v0 tokens are sent without a request header, after v1 in SaslAuthenticate requests (KIP-152). For a mechanism
+that is not enabled, the response lists those that are, and the connection is closed. ILLEGAL_SASL_STATE on a listener
+without SASL and during a login. Allowed before login.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ API: Final = Api(key=ApiKey.SASL_HANDSHAKE, min_version=0, max_version=1)
 
 
 async def handle(request: SaslHandshakeRequest, context: RequestContext) -> SaslHandshakeResponse:
-    """Let the login choose."""
+    """Select the mechanism."""
     login = context.session.login
     if login is None:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

@@ -1,11 +1,18 @@
 """ApiVersions (key 18), v0-4.
 
-Answers what is served, computed from the routes, and the features that are supported. From v3 on the client tells
-its software's name and version (KIP-511), which are kept with the connection. The feature ``client.configs`` says
-that keys 50 and 51 also mean KIP-649; clients send its requests to nobody who does not announce it.
-``transaction.version`` 2 says that writing adds partitions to a transaction and that its end raises the epoch
-(KIP-890).
-An unknown version is answered by the connection itself, with a v0 body and UNSUPPORTED_VERSION.
+Returns the served APIs, which are derived from the routes, and the supported features. From v3 on the request contains
+name and version of the client software (KIP-511), which are stored with the connection.
+
+===========================  =====================================================================================
+Feature                      Meaning
+===========================  =====================================================================================
+``client.configs``           Keys 50 and 51 also have the requests of KIP-649. Clients send those only to brokers
+                             that announce this feature.
+``transaction.version`` 2    Writing adds partitions to a transaction, and the end of a transaction increments the
+                             producer epoch (KIP-890).
+===========================  =====================================================================================
+
+For an unknown version, the connection itself responds with a v0 body and UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -27,16 +34,16 @@ if TYPE_CHECKING:
 API: Final = Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=4)
 TRANSACTION_FEATURE: Final = "transaction.version"
 _FEATURES: Final = ((CLIENT_CONFIGS_FEATURE, 1, 1), (TRANSACTION_FEATURE, 0, 2))
-"""Name, least and largest level that is supported; the largest is in force."""
+"""Name, minimum and maximum supported level; the maximum is finalized."""
 _FEATURES_EPOCH: Final = 0
-"""Clients ignore features whose epoch is negative."""
+"""Epoch of the finalized features. Clients ignore features with a negative epoch."""
 _SOFTWARE_SINCE: Final = 3
 _ZERO_SINCE: Final = 4
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    """Tell what is served, and remember who asks."""
+    """Return APIs and features, and store the client's software."""
     if context.api_version >= _SOFTWARE_SINCE:
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
@@ -60,7 +67,10 @@ async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
 
 
 def _features(context: RequestContext) -> Iterable[tuple[str, int, int]]:
-    """Return what is supported; clients before v4 stumble over a least level of 0: such features are not told them."""
+    """Return the supported features.
+
+    Clients before v4 reject features with a minimum level of 0, so they do not get those.
+    """
     return _FEATURES if context.api_version >= _ZERO_SINCE else (item for item in _FEATURES if item[1] > 0)
 
 

@@ -1,11 +1,11 @@
 """CreateTopics (key 19), v2-7.
 
-One answer per topic, in the order of the request; topics are decided one after the other, and a topic that is refused
-leaves its neighbours alone (KIP-108); 10,000 partitions or more are refused as a whole. A name that stands twice is
-answered once, with INVALID_REQUEST. ``validate_only`` runs every check and the policy and creates nothing. Needs CREATE
-on the cluster or the topic, before anything else is looked at; the configs are told to who has DESCRIBE_CONFIGS on the
-topic. Partitions count for ``controller_mutation_rate`` (KIP-599), also when they are only validated; from v6 on what
-is beyond it is refused.
+One entry per topic, in the order of the request. Topics are decided one after the other, and an error does not affect
+other topics (KIP-108). A request for 10,000 partitions or more is rejected as a whole. A name that occurs twice has one
+entry, with INVALID_REQUEST. ``validate_only`` runs every check and the policy, and creates nothing.
+Requires CREATE on the cluster or the topic, which is checked first. The configs are returned to principals with
+DESCRIBE_CONFIGS on the topic. Partitions are charged to ``controller_mutation_rate`` (KIP-599), also with
+``validate_only``; from v6 on requests that exceed it are rejected.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ _STRICT_SINCE: Final = 6
 
 
 class _Result(NamedTuple):
-    """The answer for a topic, its configs apart."""
+    """Entry of a topic without its configs."""
 
     head: CreateTopicsResponse.CreatableTopicResult
     configs: tuple[DescribedConfig, ...] = ()
 
 
 class CreateTopicsAnswer:
-    """A response whose configs are written once each, however many topics have them in common."""
+    """Response that encodes equal configs once, however many topics share them."""
 
     def __init__(self, results: Sequence[_Result], throttle_time_ms: int) -> None:
         self._results = results
         self.throttle_time_ms = throttle_time_ms
 
     def is_flexible(self, version: int) -> bool:
-        """Tell whether the response has compact types and tagged fields."""
+        """Return whether the response has compact types and tagged fields."""
         return CreateTopicsResponse.is_flexible(version)
 
     def error_codes(self) -> tuple[int, ...]:
-        """Return the error code of each part."""
+        """Return the error code of each topic."""
         return tuple(result.head.error_code for result in self._results)
 
     def buffers(self, version: int) -> Sequence[bytes | bytearray]:
-        """Return the body in pieces, one for each topic."""
+        """Return the encoded body in pieces, one for each topic."""
         if version < _CONFIGS_SINCE:
             topics = [result.head for result in self._results]
             return [encode(CreateTopicsResponse(throttle_time_ms=self.throttle_time_ms, topics=topics), version)]
@@ -74,7 +74,7 @@ class CreateTopicsAnswer:
             body = joined.get(id(configs))
             if body is None:
                 for config in configs:
-                    # The results keep what was described: as long as this runs, nothing else has its id.
+                    # The results keep the described configs alive, so their ids (``id()``) are unique while this runs.
                     if id(config) not in written:
                         written[id(config)] = encode(_to_wire(config), version, flexible=True)
                 body = joined[id(configs)] = b"".join([written[id(config)] for config in configs])
@@ -85,7 +85,7 @@ class CreateTopicsAnswer:
 
 
 async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsAnswer:
-    """Answer one entry per topic; a refused one never fails its neighbours, unless all together are too many."""
+    """Return one entry per topic. An error does not affect other topics, except too many partitions in total."""
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
@@ -99,7 +99,7 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
         refusal = ApiError(error.error_code, error.error_message)
         refused = [_failed(spec.name, refusal) if isinstance(spec, TopicSpec) else spec for spec in admitted]
         return CreateTopicsAnswer(refused, quota.throttle_time_ms)
-    # All are decided and applied, in order, before the first one is waited for; so they share commits.
+    # All topics are decided and applied, in order, before the first is awaited, so they share commits.
     begun = [
         await _begin(spec, context, quota, validate_only=request.validate_only)
         async for spec in context.time_slice.over(admitted)
@@ -134,7 +134,7 @@ async def _begin(
 
 
 async def _end(begun: _Result | CreatableTopic, context: RequestContext) -> _Result:
-    """Wait until a topic that was begun is durable."""
+    """Wait until a created topic is durable."""
     if not isinstance(begun, CreatableTopic):
         return begun
     durable, error = begun.durable, NONE

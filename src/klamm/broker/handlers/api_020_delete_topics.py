@@ -1,10 +1,11 @@
 """DeleteTopics (key 20), v1-6.
 
-Topics by name, or by id (v6). A name or an id that stands twice in a request is answered once, with INVALID_REQUEST.
-So is a topic that is given by its name and by its id. ``delete.topic.enable=false`` refuses all. A policy has its say
-last. Partitions count for ``controller_mutation_rate`` (KIP-599); from v5 on what is beyond it is refused.
-Kafka's internal topics are refused, since the groups and transactions behind them do not live in them; Kafka deletes
-them, and all committed offsets with them. The topic of client registrations can be deleted.
+Topics are named by name, or by id (v6). A name or id that occurs twice in a request has one entry, with
+INVALID_REQUEST, and so has a topic given by both its name and its id. ``delete.topic.enable=false`` rejects all. A
+policy is asked last. Partitions are charged to ``controller_mutation_rate`` (KIP-599); from v5 on requests that exceed
+it are rejected.
+Kafka's internal topics are rejected, because groups and transactions are not stored in them here. Kafka deletes them,
+and all committed offsets with them. The topic of client registrations can be deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not 
 
 
 async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-    """Answer one entry per topic."""
+    """Return one entry per topic."""
     wanted = _wanted(request, context.api_version)
     if not context.services.configs.broker_value("delete.topic.enable"):
         code = ErrorCode.TOPIC_DELETION_DISABLED
@@ -74,10 +75,10 @@ def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None
 
 
 async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) -> list[Result | Topic]:
-    """Decide each entry before the first topic is deleted.
+    """Decide on each entry before the first topic is deleted.
 
-    As in Kafka, a name or id that stands twice is out of the request. A topic that is given by its name and by its id
-    is answered under its name, once, and stays.
+    As in Kafka, a repeated name or id is not deleted. A topic given by both its name and its id has one entry, under
+    its name, and is not deleted.
     """
     topics = context.services.topics
     found = [(topics.get(name) if name is not None else topics.by_id(topic_id)) for name, topic_id in wanted]
@@ -91,7 +92,7 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
             text = _NEITHER if name is None else _BOTH
             answers.append(_result(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, text)))
         elif (count := names.pop(name, 0) if name is not None else ids.pop(topic_id, 0)) == 0:
-            continue  # answered where it stood first
+            continue  # has an entry at its first occurrence
         elif count > 1:
             what = "Duplicate topic name." if name is not None else "Duplicate topic id."
             answers.append(_result(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, what)))
@@ -100,7 +101,7 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
         elif topic is None:
             answers.append(_result(name, topic_id, _UNKNOWN_NAME if name is not None else _UNKNOWN_ID))
         elif name is None and topic.name in given_once:
-            continue  # answered under its name
+            continue  # has an entry under its name
         elif topic.name in INTERNAL_TOPICS:
             answers.append(_result(topic.name, topic.topic_id, _INTERNAL))
         elif name is not None and topic.topic_id in given_ids:
@@ -114,7 +115,7 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
 
 
 def _denied(name: str | None, topic_id: UUID, topic: Topic | None, context: RequestContext) -> Result | None:
-    """Refuse who may not delete; a name that may not even be described is refused whether it exists or not."""
+    """Return the error of a denied deletion. A name without DESCRIBE is denied whether it exists or not."""
     if may_cluster(context, AclOperation.DELETE):
         return None
     if name is not None and not may_topic(context, AclOperation.DESCRIBE, name):
@@ -134,7 +135,7 @@ async def _begin(
 
 
 async def _end(begun: Result | tuple[Topic, asyncio.Future[None]]) -> Result:
-    """Wait until a deletion that was begun is durable."""
+    """Wait until a deletion is durable."""
     if not isinstance(begun, tuple):
         return begun
     topic, deleting = begun

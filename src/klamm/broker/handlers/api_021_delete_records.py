@@ -1,7 +1,7 @@
 """DeleteRecords (key 21), v0-2.
 
-Moves the log start offset of partitions; -1 deletes everything that is there. Answered when the new start offsets are
-on disk, so that no crash brings records back. Refused for internal topics, and where ``cleanup.policy`` lacks delete.
+Advances the log start offset of partitions; -1 deletes all records. The response is sent when the new start offsets are
+durable, so no crash restores records. Rejected for internal topics, and where ``cleanup.policy`` lacks delete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Answer = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 async def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-    """Delete, make it durable once for all partitions, answer."""
+    """Delete the records, make that durable once for all partitions, and respond."""
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsResponse.DeleteRecordsTopicResult(

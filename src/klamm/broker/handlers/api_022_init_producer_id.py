@@ -1,9 +1,9 @@
 """InitProducerId (key 22), v0-5.
 
-Gives an idempotent producer an id that nobody had before, with epoch 0; needs IDEMPOTENT_WRITE on the cluster, or
-WRITE on some topic. A transactional producer gets the id of its transactional id with the next epoch, which fences
-whoever had it before (KIP-98, KIP-360); needs WRITE on the transactional id.
-Not done here: two-phase commit (v6, KIP-939), which Kafka 4.1 does not offer either.
+An idempotent producer gets a new id with epoch 0. This requires IDEMPOTENT_WRITE on the cluster, or WRITE on any topic.
+A transactional producer gets the id of its transactional id with the next epoch, which fences the previous producer
+(KIP-98, KIP-360). This requires WRITE on the transactional id.
+Not implemented: two-phase commit (v6, KIP-939), which Kafka 4.1 does not offer either.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 API: Final = Api(key=ApiKey.INIT_PRODUCER_ID, min_version=0, max_version=5)
 _NONE: Final = -1
 _FENCED_SINCE: Final = 4
-"""Older clients know INVALID_PRODUCER_EPOCH only."""
+"""First version with PRODUCER_FENCED; older clients know only INVALID_PRODUCER_EPOCH."""
 
 
 async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-    """Say who the producer is from now on."""
+    """Return the producer's id and epoch."""
     given, error = await attempt(lambda: _initialize(request, context), api=API.key)
     if given is None:
         code = error.error_code

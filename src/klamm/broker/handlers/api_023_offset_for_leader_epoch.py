@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23), v2-4.
 
-Where a leader epoch ended (KIP-101, KIP-320): with it a consumer notices that a log was cut. An epoch that is not
-known is answered with epoch -1 and offset -1.
+Returns the end offset of a leader epoch (KIP-101, KIP-320), by which a consumer detects a truncated log. For an unknown
+epoch, epoch and offset are -1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Answer = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
 async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
-    """Answer one entry per partition; a bad one never fails its neighbours."""
+    """Return one entry per partition. An error does not affect other partitions."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(

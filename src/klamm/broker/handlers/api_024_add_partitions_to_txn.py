@@ -1,9 +1,14 @@
 """AddPartitionsToTxn (key 24), v0-5.
 
-Takes partitions into a producer's transaction, all or none. v0-3 come from producers and hold one transaction; from v4
-on brokers ask each other, for several transactions and, with ``verify_only``, without changing anything: for them
-CLUSTER_ACTION is needed, for producers WRITE on the transactional id. Topics need WRITE. A partition that cannot be
-taken leaves the others OPERATION_NOT_ATTEMPTED.
+Adds partitions to a producer's transaction, all or none. When one partition fails, the others get
+OPERATION_NOT_ATTEMPTED. Topics require WRITE.
+
+========  ===================  ====================================================  ================================
+Versions  Sender               Content                                               Requires
+========  ===================  ====================================================  ================================
+v0-3      producers            one transaction                                       WRITE on the transactional id
+v4-5      brokers              several transactions; ``verify_only`` only checks     CLUSTER_ACTION on the cluster
+========  ===================  ====================================================  ================================
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 API: Final = Api(key=ApiKey.ADD_PARTITIONS_TO_TXN, min_version=0, max_version=5)
 _BATCHES_SINCE: Final = 4
 _FENCED_SINCE: Final = 2
-"""Older clients know INVALID_PRODUCER_EPOCH only."""
+"""First version with PRODUCER_FENCED; older clients know only INVALID_PRODUCER_EPOCH."""
 
 PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
@@ -37,14 +42,14 @@ TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 
 
 class Place(NamedTuple):
-    """A partition by topic name."""
+    """Partition by topic name."""
 
     topic: str
     partition: int
 
 
 async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> AddPartitionsToTxnResponse:
-    """Answer one entry per partition of each transaction."""
+    """Return one entry per partition of each transaction."""
     if context.api_version < _BATCHES_SINCE:
         transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -93,7 +98,7 @@ async def _codes(
             return {place: _verify(name, producer, item, context) async for place, item in slices.over(found.items())}
         await transactions.add(transaction.transactional_id, producer, partitions=frozenset(found.values()))
     except KafkaApiError as error:
-        return dict.fromkeys(found, _told(error.error_code, context))
+        return dict.fromkeys(found, _code_for_version(error.error_code, context))
     return dict.fromkeys(found, ErrorCode.NONE)
 
 
@@ -116,7 +121,7 @@ def _verify(
     return ErrorCode.NONE
 
 
-def _told(code: ErrorCode, context: RequestContext) -> ErrorCode:
+def _code_for_version(code: ErrorCode, context: RequestContext) -> ErrorCode:
     is_old = context.api_version < _FENCED_SINCE
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old and code is ErrorCode.PRODUCER_FENCED else code
 

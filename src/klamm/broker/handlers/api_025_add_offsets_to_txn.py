@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (key 25), v0-4.
 
-Says that a group's offsets will be committed in a producer's transaction (TxnOffsetCommit brings them). Needs WRITE on
-the transactional id and READ on the group.
+Adds a group to a producer's transaction, before TxnOffsetCommit commits its offsets. Requires WRITE on the
+transactional id and READ on the group.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 API: Final = Api(key=ApiKey.ADD_OFFSETS_TO_TXN, min_version=0, max_version=4)
 _FENCED_SINCE: Final = 2
-"""Older clients know INVALID_PRODUCER_EPOCH only."""
+"""First version with PRODUCER_FENCED; older clients know only INVALID_PRODUCER_EPOCH."""
 
 
 async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
-    """Take the group into the transaction."""
+    """Add the group to the transaction."""
 
     async def add() -> None:
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):

@@ -1,8 +1,8 @@
 """EndTxn (key 26), v0-5.
 
-Commits or aborts a producer's transaction; answered when the decision is on disk and its markers are written. From v5
-on the end raises the producer's epoch, and the answer says with which id and epoch to go on (KIP-890,
-``transaction.version`` 2). Needs WRITE on the transactional id.
+Commits or aborts a producer's transaction. The response is sent when the decision is durable and the markers are
+written. From v5 on this increments the producer epoch, and the response contains the id and epoch to continue with
+(KIP-890, ``transaction.version`` 2). Requires WRITE on the transactional id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 API: Final = Api(key=ApiKey.END_TXN, min_version=0, max_version=5)
 _FENCED_SINCE: Final = 2
-"""Older clients know INVALID_PRODUCER_EPOCH only."""
+"""First version with PRODUCER_FENCED; older clients know only INVALID_PRODUCER_EPOCH."""
 _BUMPS_SINCE: Final = 5
 
 

@@ -1,10 +1,10 @@
 """WriteTxnMarkers (key 27), v1.
 
-Ends a producer's transaction in partitions, whatever the coordinator thinks of it: what kafka-transactions.sh abort
-sends for one that hangs. Where ``flush.messages`` asks for it the marker is on disk before the answer.
-Needs CLUSTER_ACTION or ALTER on the cluster.
-Not done here: markers between brokers (the coordinator writes to the logs itself), and v2, which Kafka 4.1 does not
-offer either.
+Ends a producer's transaction in partitions, whatever the state of the transaction coordinator. ``kafka-transactions.sh
+abort`` sends this for a hanging transaction. Where ``flush.messages`` requires it, the marker is durable before the
+response. Requires CLUSTER_ACTION or ALTER on the cluster.
+Not implemented: markers between brokers, because the coordinator writes to the logs itself; and v2, which Kafka 4.1
+does not offer either.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ API: Final = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1)
 
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
-    """Write every marker; a partition that refuses one never fails its neighbours."""
+    """Write every marker. An error of one partition does not affect the others."""
     slices = context.time_slice
     return WriteTxnMarkersResponse(
         markers=[
@@ -73,7 +73,7 @@ async def _write(
             now_ms=time.time_ns() // 1_000_000,
         )
         if log.needs_flush:
-            # The coordinator remembers its own decisions; an administrator's is in the log alone.
+            # The coordinator stores its own decisions; an administrator's decision is in the log only.
             try:
                 await context.services.logs.flush(log)
             except OSError as error:

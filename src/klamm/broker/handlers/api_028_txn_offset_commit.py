@@ -1,9 +1,9 @@
 """TxnOffsetCommit (key 28), v0-5.
 
-Offsets of a group that are committed when a producer's transaction is, and forgotten when it is aborted. One entry per
-partition, in the order of the request; answered when they are on disk. From v3 on the member and its generation are
-checked (KIP-447); from v5 on the commit itself takes the group into the transaction (KIP-890), before that
-AddOffsetsToTxn must have. Needs WRITE on the transactional id, READ on the group and on each topic.
+Offsets of a group that are committed together with a producer's transaction, and dropped when it is aborted. One entry
+per partition, in the order of the request; the response is sent when they are durable. From v3 on member and generation
+are checked (KIP-447). From v5 on this request adds the group to the transaction (KIP-890); before, AddOffsetsToTxn must
+do so. Requires WRITE on the transactional id, READ on the group and on each topic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ADDS_SINCE: Final = 5
 
 
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
-    """Keep what can be kept until the transaction ends."""
+    """Store the offsets of all valid partitions until the transaction ends."""
     offsets = await requested_offsets(request, context.time_slice)
     try:
         if not may_transactional_id(context, AclOperation.WRITE, request.transactional_id):
@@ -67,7 +67,7 @@ async def _commit(
             transactions.verify(request.transactional_id, producer, request.group_id)
         except KafkaApiError as error:
             if ability.translate(error) is error:
-                raise  # its own cause would be a circle
+                raise  # an error that is its own cause would be a reference cycle
             raise ability.translate(error) from error
 
     by = Committer(

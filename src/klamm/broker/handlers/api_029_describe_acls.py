@@ -1,6 +1,6 @@
-"""DescribeAcls (key 29), v1-3: the ACLs that a filter means, by resource pattern.
+"""DescribeAcls (key 29), v1-3: the ACLs that match a filter, by resource pattern.
 
-Needs DESCRIBE on the cluster. Without an authorizer SECURITY_DISABLED. A filter with a part that is not known matches
+Requires DESCRIBE on the cluster. SECURITY_DISABLED without an authorizer. A filter with an unknown enum value matches
 nothing.
 """
 
@@ -27,7 +27,7 @@ API: Final = Api(key=ApiKey.DESCRIBE_ACLS, min_version=1, max_version=3)
 
 
 async def handle(request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
-    """Tell what matches."""
+    """Return the matching ACLs."""
     wanted, slices = read_filter(request), context.time_slice
 
     async def step() -> Sequence[Acl]:

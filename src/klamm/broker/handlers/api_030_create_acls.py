@@ -1,6 +1,6 @@
-"""CreateAcls (key 30), v1-3: one outcome per ACL; all that are allowed are stored in one commit.
+"""CreateAcls (key 30), v1-3: one outcome per ACL. All valid ACLs are stored in one commit.
 
-Needs ALTER on the cluster. Without an authorizer SECURITY_DISABLED. An ACL that exists is no error.
+Requires ALTER on the cluster. SECURITY_DISABLED without an authorizer. An ACL that exists already is not an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ API: Final = Api(key=ApiKey.CREATE_ACLS, min_version=1, max_version=3)
 
 
 async def handle(request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
-    """Add them."""
+    """Create the ACLs."""
     slices = context.time_slice
     acls = await slices.listed(read_acl(creation) for creation in request.creations)
 

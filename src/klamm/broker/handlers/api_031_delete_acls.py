@@ -1,7 +1,7 @@
-"""DeleteAcls (key 31), v1-3: removes what each filter means and tells what that was; one commit for all.
+"""DeleteAcls (key 31), v1-3: removes and returns the ACLs that match each filter, in one commit.
 
-Needs ALTER on the cluster. Without an authorizer SECURITY_DISABLED. A filter with a part that is not known is
-refused, its neighbours are not.
+Requires ALTER on the cluster. SECURITY_DISABLED without an authorizer. A filter with an unknown enum value is rejected;
+the other filters are applied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ API: Final = Api(key=ApiKey.DELETE_ACLS, min_version=1, max_version=3)
 
 
 async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
-    """Remove them."""
+    """Delete the matching ACLs."""
     filters = await context.time_slice.listed(read_filter(wanted) for wanted in request.filters)
 
     async def step() -> Sequence[Sequence[Acl] | KafkaApiError]:

@@ -1,9 +1,10 @@
 """DescribeConfigs (key 32), v1-4.
 
-Resource types: topic (2), broker (4, its own id or "" for the cluster's default), broker logger (8), client metrics
-(16), group (32). Secrets are never told. Synonyms and documentation come only when they are asked for. A single
-resource of an unknown type fails all of them, as in Kafka. What is answered is on disk. v4 is flexible.
-Needs DESCRIBE_CONFIGS on the topic, on the group, for all else on the cluster.
+Resource types: topic (2), broker (4, the id that was asked or "" for the cluster default), broker logger (8), client
+metrics (16), group (32). Values of secrets are never returned; synonyms and documentation only on request. As in Kafka,
+a resource of an unknown type fails all resources. The response is sent when the values it contains are durable. v4 is
+flexible.
+Requires DESCRIBE_CONFIGS on the topic or the group, for other types on the cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _ToWire: TypeAlias = "Callable[[int, DescribedConfig], DescribeConfigsResponse.DescribeConfigsResourceResult]"
 
 _Found: TypeAlias = "dict[tuple[int, str, tuple[str, ...]], tuple[DescribedConfig, ...]]"
-"""What was described for a request, by type, name and keys; by none of them, all."""
+"""Descriptions of a request by resource type, name and requested keys (None: all)."""
 
 API: Final = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4)
 
@@ -44,20 +45,20 @@ _MALFORMED: Final = (
 
 
 class _TooLongError(KafkaApiError):
-    """A value fits no response; Kafka fails all resources with the same code then."""
+    """A value is too long for a response. As in Kafka, all resources fail with this code."""
 
     error_code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class _Result(NamedTuple):
-    """The answer for a resource, its configs apart."""
+    """Entry of a resource without its configs."""
 
     head: DescribeConfigsResponse.DescribeConfigsResult
     configs: tuple[DescribedConfig, ...]
 
 
 class DescribeConfigsAnswer:
-    """A response whose configs are written once each, however many topics have them in common."""
+    """Response that encodes equal configs once, however many topics share them."""
 
     def __init__(self, results: Sequence[_Result], to_wire: _ToWire) -> None:
         self._results = results
@@ -65,11 +66,11 @@ class DescribeConfigsAnswer:
         self.throttle_time_ms = 0
 
     def is_flexible(self, version: int) -> bool:
-        """Tell whether the response has compact types and tagged fields."""
+        """Return whether the response has compact types and tagged fields."""
         return DescribeConfigsResponse.is_flexible(version)
 
     def to_message(self) -> DescribeConfigsResponse:
-        """Return it as the message that it is."""
+        """Return the equivalent message object."""
         for result in self._results:
             result.head.configs = [self._to_wire(result.head.resource_type, config) for config in result.configs]
         return DescribeConfigsResponse(
@@ -77,17 +78,17 @@ class DescribeConfigsAnswer:
         )
 
     def error_codes(self) -> tuple[int, ...]:
-        """Return the error code of each part."""
+        """Return the error code of each resource."""
         return tuple(result.head.error_code for result in self._results)
 
     def buffers(self, version: int) -> Sequence[bytes | bytearray]:
-        """Return the body in pieces, one for each resource."""
+        """Return the encoded body in pieces, one for each resource."""
         flexible = self.is_flexible(version)
         written: dict[int, bytearray] = {}
         joined: dict[int, bytes] = {}
 
         def write(kind: int, config: DescribedConfig) -> bytearray:
-            # What was described is kept by the results: as long as this runs, nothing else has its id.
+            # The results keep the descriptions alive, so their ids (``id()``) are unique while this runs.
             found = written.get(id(config))
             if found is None:
                 wire = self._to_wire(kind, config)
@@ -115,7 +116,7 @@ class DescribeConfigsAnswer:
 
 
 async def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsAnswer:
-    """Answer one entry per resource, in the order of the request."""
+    """Return one entry per resource, in the order of the request."""
     to_wire = _converter(request)
     if any(resource.resource_type not in _TYPES for resource in request.resources):
         refused = [_refused(resource, ErrorCode.INVALID_REQUEST, _MALFORMED) for resource in request.resources]
@@ -127,13 +128,13 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
         results = [_describe(resource, context, found) async for resource in context.time_slice.over(request.resources)]
         if await configs.settle() and configs.times_loaded == times_loaded:
             return DescribeConfigsAnswer(results, to_wire)
-        # A commit failed and what was read did not last: what is there now did.
+        # A commit failed, so the values read before were rolled back. The current values are durable.
 
 
 def _describe(
     resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext, found: _Found
 ) -> _Result:
-    """Describe a resource; one that a request names a thousand times, in five bytes each, is described once."""
+    """Describe a resource. One that a request names a thousand times, with five bytes each, is described once."""
     kind, name = identity_of(resource.resource_type, resource.resource_name)
     try:
         require_config_right(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
@@ -171,7 +172,7 @@ def _refused(
 
 
 def _check_lengths(config: DescribeConfigsResponse.DescribeConfigsResourceResult) -> None:
-    """Refuse what no client could read; only a properties file can hold such a value."""
+    """Reject values that do not fit into a response. Only a properties file can contain such a value."""
     for value in (config.value, *(synonym.value for synonym in config.synonyms)):
         if value is not None and is_too_long(value):
             raise _TooLongError(
@@ -181,7 +182,7 @@ def _check_lengths(config: DescribeConfigsResponse.DescribeConfigsResourceResult
 
 
 def _converter(request: DescribeConfigsRequest) -> _ToWire:
-    """Return what turns a description into its wire form."""
+    """Return the function that converts a description into a response struct."""
     document: Callable[[int, str], str | None] = _no_documentation
     if request.include_documentation:
         from klamm.configs.documentation import documentation  # noqa: PLC0415 -- long texts, seldom asked for

@@ -1,9 +1,9 @@
-"""AlterConfigs (key 33), v0-2: replaces everything that is set on a resource. Deprecated by KIP-339.
+"""AlterConfigs (key 33), v0-2: replaces all dynamic configs of a resource. Deprecated by KIP-339.
 
-Resource types: topic (2), broker (4, its own id or "" for the cluster's default), client metrics (16), group (32). What
-the request does not name is removed. Atomic per resource, not across. A resource that stands twice is refused twice,
-where Kafka never answers. v2 is flexible.
-Needs ALTER_CONFIGS on the topic, on the group, for all else on the cluster; what is refused is not looked at further.
+Resource types: topic (2), broker (4, the id that was asked or "" for the cluster default), client metrics (16), group
+(32). Configs that the request does not name are removed. Atomic per resource, not across resources. A resource that
+occurs twice gets an error in both entries, where Kafka does not respond at all. v2 is flexible.
+Requires ALTER_CONFIGS on the topic or the group, for other types on the cluster. This is checked first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ API: Final = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2)
 
 
 async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
-    """Answer one entry per resource; a bad resource never fails its neighbours."""
+    """Return one entry per resource. An error does not affect other resources."""
     denied = await config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
     denied = [
         error if error is not None else too_many(resource.configs, MOST_CONFIGS, "configs of one resource")

@@ -1,9 +1,9 @@
 """DescribeLogDirs (key 35), v1-4.
 
-The data directory as ``log.dirs`` names it, with the size of each partition of which the asked broker id has a replica,
-and the room on its file system (v4, KIP-827). Partitions that do not exist are left out, as in Kafka. Needs DESCRIBE on
-the cluster; before v3 a denial is an empty answer. Replicas are one log: none lags behind, none is on its way to
-another directory.
+Returns the data directory as named by ``log.dirs``, the size of each partition with a replica on the broker id that was
+asked, and the space of the file system (v4, KIP-827). As in Kafka, partitions that do not exist are left out. Requires
+DESCRIBE on the cluster; before v3 a denied request gets an empty response. All replicas are one log, so no replica lags
+and none is being moved to another directory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOG_DIRS: Final = "log.dirs"
 
 
 async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
-    """Answer the one directory there is."""
+    """Return the data directory."""
     if not may_cluster(context, AclOperation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     directory = _directory(context)
@@ -54,7 +54,7 @@ async def _describe(directory: str, request: DescribeLogDirsRequest, context: Re
         if not topic.has_partition(index) or context.node_id not in topic.partitions[index]:
             continue
         footprint = context.services.logs.footprint(topic.topic_id, index)
-        if footprint is None:  # the topic is just being created or deleted
+        if footprint is None:  # the topic is being created or deleted
             continue
         partition = Partition(partition_index=index)
         if isinstance(footprint, Path):
@@ -75,7 +75,7 @@ async def _describe(directory: str, request: DescribeLogDirsRequest, context: Re
 
 
 async def _asked_for(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[tuple[Topic, Iterable[int]]]:
-    """Return topics and partitions, each once; what does not exist may be among the partitions."""
+    """Return the requested topics and partitions without duplicates. Partitions need not exist."""
     catalog = context.services.topics
     if request.topics is None:
         return [(topic, range(len(topic.partitions))) for topic in catalog.all()]

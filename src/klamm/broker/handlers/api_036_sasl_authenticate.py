@@ -1,7 +1,7 @@
 """SaslAuthenticate (key 36), v0-2: one token of a login (KIP-152).
 
-A login that fails is answered after a delay, and the connection is closed. v1 tells how long the login lasts
-(KIP-368), when ``connections.max.reauth.ms`` limits that. Answered before login.
+The response to a failed login is delayed, and then the connection is closed. v1 returns the session lifetime (KIP-368)
+if ``connections.max.reauth.ms`` or the token limits it. Allowed before login.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NOT_HERE: Final = TokenAnswer(
 
 
 async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> SaslAuthenticateResponse:
-    """Hand the token to the login."""
+    """Process a token of the login."""
     login = context.session.login
     answer = _NOT_HERE if login is None else login.authenticate(bytes(request.auth_bytes))
     return SaslAuthenticateResponse(
         error_code=answer.error_code,
-        error_message=answer.error_message or "",  # where all is well Kafka has no null here
+        error_message=answer.error_message or "",  # as in Kafka, the message of a success is not null
         auth_bytes=answer.auth_bytes,
         session_lifetime_ms=answer.session_lifetime_ms,
     )

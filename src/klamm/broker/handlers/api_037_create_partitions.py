@@ -1,9 +1,9 @@
 """CreatePartitions (key 37), v0-3.
 
-Adds partitions to topics, with the brokers' choice of replicas or the request's. A topic that is named twice is
-answered once, with INVALID_REQUEST, and stays as it is. ``validate_only`` changes nothing. A policy has its say last.
-A request for 10,000 partitions or more in all its topics is refused as a whole. Partitions count for
-``controller_mutation_rate`` (KIP-599), also when they are only validated; from v3 on what is beyond it is refused.
+Adds partitions to topics, with replicas assigned by the broker or by the request. A topic that occurs twice has one
+entry, with INVALID_REQUEST, and is not changed. ``validate_only`` changes nothing. A policy is asked last. A request
+that adds 10,000 partitions or more in total is rejected as a whole. Partitions are charged to
+``controller_mutation_rate`` (KIP-599), also with ``validate_only``; from v3 on requests that exceed it are rejected.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _STRICT_SINCE: Final = 3
 
 
 class _MissingTopicError(KafkaApiError):
-    """Kafka answers a missing topic without a message here."""
+    """The topic does not exist. Kafka sends no message here."""
 
     error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
-    """Answer one entry per topic."""
+    """Return one entry per topic."""
     asked = Counter(topic.name for topic in request.topics)
     once_each = {topic.name: topic for topic in request.topics}
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
@@ -67,7 +67,7 @@ def _refusal(topic: Asked, context: RequestContext, *, is_duplicate: bool) -> Ap
 
 
 def _excess(asked: Sequence[Asked], context: RequestContext) -> ApiError | None:
-    """Tell what all topics are refused with when they would have too many partitions more, all together."""
+    """Return the error of all topics when they add too many partitions in total, else None."""
     topics = context.services.topics
     both = ((each.count, topics.get(each.name)) for each in asked)
     added = (count - len(topic.partitions) for count, topic in both if topic is not None)
@@ -108,7 +108,7 @@ async def _grow(
             if not await policies.check(CREATE_PARTITIONS, details):
                 break
             judged = details
-            topic, added = _decide(asked, context)  # others were served meanwhile
+            topic, added = _decide(asked, context)  # other requests were served meanwhile
         quota.charge(len(added))
         return None if validate_only else context.services.topics.begin_grow(topic, added)
 

@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42), v0-2: one entry per group; a group with members is refused, its neighbours are deleted."""
+"""DeleteGroups (key 42), v0-2: one entry per group. A group with members is not deleted; the others are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API: Final = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2)
 
 
 async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
-    """Answer one entry per group, each when its deletion is on disk."""
+    """Return one entry per group, after the deletions are durable."""
     return DeleteGroupsResponse(
         results=[await _answer(group_id, context) async for group_id in context.time_slice.over(request.groups_names)]
     )

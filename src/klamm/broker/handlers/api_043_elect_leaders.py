@@ -1,7 +1,7 @@
 """ElectLeaders (key 43), v0-2 (KIP-183, KIP-460).
 
-The first replica of a partition always leads and is always there: no election, preferred or unclean, is ever needed.
-Asked for all partitions, Kafka leaves those out that need none. Needs ALTER on the cluster.
+The first replica of a partition is always its leader and always available, so no election is ever needed. As in Kafka,
+a request for all partitions leaves out those that need no election. Requires ALTER on the cluster.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 API: Final = Api(key=ApiKey.ELECT_LEADERS, min_version=0, max_version=2)
 _ELECTION_TYPES: Final = frozenset({0, 1})
-"""Preferred and unclean."""
+"""Preferred and unclean election."""
 _NOT_NEEDED: Final = ApiError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-    """Answer one entry per partition that was named."""
+    """Return one entry per partition named in the request."""
     if not may_cluster(context, AclOperation.ALTER):
         return ElectLeadersResponse(error_code=CLUSTER_DENIED.error_code)
     if request.topic_partitions is not None and not request.topic_partitions:

@@ -1,9 +1,9 @@
 """IncrementalAlterConfigs (key 44), v0-1, KIP-339.
 
-Resource types: topic (2), broker (4, its own id or "" for the cluster's default), broker logger (8), client metrics
-(16), group (32). Atomic per resource, not across: one that is refused leaves its neighbours alone. When all that a
-request changes is durable it is answered, in the order of the request. v1 is flexible.
-Needs ALTER_CONFIGS on the topic, on the group, for all else on the cluster; what is refused is not looked at further.
+Resource types: topic (2), broker (4, the id that was asked or "" for the cluster default), broker logger (8), client
+metrics (16), group (32). Atomic per resource, not across resources: an error does not affect other resources. The
+response is sent when all changes of the request are durable, in the order of the request. v1 is flexible.
+Requires ALTER_CONFIGS on the topic or the group, for other types on the cluster. This is checked first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ API: Final = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_versio
 
 
 async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
-    """Answer one entry per resource; a bad resource never fails its neighbours."""
+    """Return one entry per resource. An error does not affect other resources."""
     denied = await config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
     denied = [
         error if error is not None else too_many(resource.configs, MOST_CONFIGS, "configs of one resource")

@@ -1,8 +1,8 @@
 """AlterPartitionReassignments (key 45), v0-1 (KIP-455, KIP-860).
 
-One entry per partition, each on its own. All replicas are this process, so that a partition has its new ones when the
-answer comes: nothing is ever under way, and there is nothing to cancel. The first replica leads from then on. Needs
-ALTER on the cluster.
+One entry per partition, each independent of the others. All replicas are this process, so a reassignment is complete
+when the response is sent: none is ever in progress, and there is nothing to cancel. The first replica becomes the
+leader. Requires ALTER on the cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PartitionResponse: TypeAlias = AlterPartitionReassignmentsResponse.ReassignableP
 
 
 class NoReassignmentInProgressError(KafkaApiError):
-    """There is nothing to cancel."""
+    """No reassignment is in progress, so none can be canceled."""
 
     error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -45,7 +45,7 @@ class NoReassignmentInProgressError(KafkaApiError):
 async def handle(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Answer one entry per partition, when all of them are on disk."""
+    """Return one entry per partition, after all changes are durable."""
     factor_may_change = request.allow_replication_factor_change
     if not may_cluster(context, AclOperation.ALTER):
         return AlterPartitionReassignmentsResponse(
@@ -84,7 +84,7 @@ async def _reassign(
     if wanted and topic is not None and asked_of is not None and topic.topic_id == asked_of.topic_id:
         _, failure = await attempt(lambda: context.services.topics.begin_reassign(topic, wanted), api=API.key)
         outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
-    elif wanted:  # it was deleted while others were served
+    elif wanted:  # another request deleted it meanwhile
         failure = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {asked.name}.")
         outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
     return TopicResponse(

@@ -1,7 +1,7 @@
-"""ListPartitionReassignments (key 46), v0 (KIP-455): always none, for a reassignment is done when it is answered.
+"""ListPartitionReassignments (key 46), v0 (KIP-455): always empty, because reassignments complete at once.
 
-Kafka's TopicCommand and kafka-reassign-partitions ask this before they show or change anything. Needs DESCRIBE on the
-cluster.
+Kafka's TopicCommand and kafka-reassign-partitions send this before they show or change anything. Requires DESCRIBE on
+the cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ API: Final = Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, min_version=0, max_ver
 
 
 async def handle(_: ListPartitionReassignmentsRequest, context: RequestContext) -> ListPartitionReassignmentsResponse:
-    """Answer that nothing is under way."""
+    """Return that no reassignment is in progress."""
     if not may_cluster(context, AclOperation.DESCRIBE):
         return ListPartitionReassignmentsResponse(
             error_code=CLUSTER_DENIED.error_code, error_message=CLUSTER_DENIED.error_message

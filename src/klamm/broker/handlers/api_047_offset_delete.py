@@ -1,7 +1,7 @@
 """OffsetDelete (key 47), v0 (KIP-496).
 
-Deletes committed offsets of partitions that the group does not use. A group that is refused is refused at the top,
-a topic it is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC) or that does not exist at its partitions.
+Deletes committed offsets of partitions that the group does not use. An error of the group is the top-level error. An
+unknown topic, or one that the group is subscribed to (GROUP_SUBSCRIBED_TO_TOPIC), is an error of its partitions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ API: Final = Api(key=ApiKey.OFFSET_DELETE, min_version=0, max_version=0)
 
 
 async def handle(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
-    """Delete what can be deleted."""
+    """Delete the offsets of all valid partitions."""
     slices = context.time_slice
     partitions = await slices.listed(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions

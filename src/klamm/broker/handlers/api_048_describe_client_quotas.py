@@ -1,7 +1,7 @@
 """DescribeClientQuotas (key 48), v0-1 (KIP-546).
 
-The quotas of users, client ids and addresses that a filter means. Needs DESCRIBE_CONFIGS on the cluster. Client configs
-(KIP-649) are something else and never appear here. v1 is flexible.
+Returns the quotas of users, client ids and addresses that match a filter. Requires DESCRIBE_CONFIGS on the cluster.
+Client configs (KIP-649) are separate and never appear here. v1 is flexible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ API: Final = Api(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, min_version=0, max_version=1
 
 
 async def handle(request: DescribeClientQuotasRequest, context: RequestContext) -> DescribeClientQuotasResponse:
-    """Tell the quotas, or why the filter cannot be used."""
+    """Return the matching quotas, or the error of the filter."""
 
     async def describe() -> list[DescribeClientQuotasResponse.EntryData]:
         services = context.services
@@ -44,7 +44,7 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
         return [_entry(entity, values) async for entity, values in context.time_slice.over(found)]
 
     entries, error = await attempt(describe, api=API.key)
-    message = "" if entries is not None else error.error_message  # as Kafka, whose other answers have null there
+    message = "" if entries is not None else error.error_message  # as in Kafka, which sends null in other responses
     return DescribeClientQuotasResponse(error_code=error.error_code, error_message=message, entries=entries)
 
 

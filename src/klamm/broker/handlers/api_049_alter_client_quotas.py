@@ -1,8 +1,8 @@
 """AlterClientQuotas (key 49), v0-1 (KIP-546).
 
-Sets and removes quotas, each entity wholly or not at all, all in one durable commit. An entity that stands twice is
-refused twice. Needs ALTER_CONFIGS on the cluster. v1 is flexible.
-A request with many entities is decided in slices, and applied at once.
+Sets and removes quotas in one durable commit, each entity completely or not at all. An entity that occurs twice gets an
+error in both entries. Requires ALTER_CONFIGS on the cluster. v1 is flexible.
+A request with many entities is decided in time slices and applied in one step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ API: Final = Api(key=ApiKey.ALTER_CLIENT_QUOTAS, min_version=0, max_version=1)
 
 
 async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> AlterClientQuotasResponse:
-    """Answer one entry per entity."""
+    """Return one entry per entity."""
 
     async def alter() -> list[KafkaApiError | None]:
         services = context.services
@@ -72,7 +72,7 @@ def _answer(entry: AlterClientQuotasRequest.EntryData, error: ApiError) -> Alter
         error_message=error.error_message,
         entity=[
             AlterClientQuotasResponse.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
-            for part in entry.entity[:MOST_QUOTA_PARTS]  # where there are more, the first show which one it is
+            for part in entry.entity[:MOST_QUOTA_PARTS]  # if there are more, the first ones identify the entity
         ],
     )
 

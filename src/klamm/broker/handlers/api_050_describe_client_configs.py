@@ -1,9 +1,18 @@
 """DescribeClientConfigs (key 50, KIP-649) and DescribeUserScramCredentials (key 50, KIP-554), both v0.
 
-Told apart by shape. Describe: an operator sees the entities that match a filter (``resolve_entity`` false), or an
-application sees what applies to itself and registers what it can take (true); the application is who logged in.
-Errors are top-level, with null entries. resolve_entity false needs DESCRIBE_CONFIGS on the cluster, true nothing.
-SCRAM: mechanisms and iterations of users, never salts or keys; needs DESCRIBE on the cluster.
+Both APIs have the same key; a request is recognized by its shape.
+
+=====================  =======================================================================  ========================
+Request                Response                                                                 Requires
+=====================  =======================================================================  ========================
+``resolve_entity``     entities that match a filter, for operators                              DESCRIBE_CONFIGS on the
+false                                                                                           cluster
+``resolve_entity``     configs that apply to the requesting application, which thereby          nothing; the entity is
+true                   registers the keys it supports                                           the logged-in principal
+SCRAM                  mechanisms and iterations of users, never salts or keys                  DESCRIBE on the cluster
+=====================  =======================================================================  ========================
+
+Errors of DescribeClientConfigs are top-level, with null entries.
 """
 
 from __future__ import annotations
@@ -40,10 +49,10 @@ Entry: TypeAlias = DescribeClientConfigsResponse.EntryData
 
 
 def decode_raw(api_version: int, frame: memoryview, position: int) -> AnyRequest:
-    """Read whichever of the two requests it is, from behind the client id.
+    """Decode whichever of the two requests it is, from after the client id.
 
     Raises:
-        ProtocolError: It is neither.
+        ProtocolError: The body has the shape of neither request.
     """
     return decode_by_shape(
         DescribeClientConfigsRequest, DescribeUserScramCredentialsRequest, api_version, frame, position
@@ -51,7 +60,7 @@ def decode_raw(api_version: int, frame: memoryview, position: int) -> AnyRequest
 
 
 async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
-    """Answer the one or the other."""
+    """Respond to either of the two requests."""
     if isinstance(request, DescribeUserScramCredentialsRequest):
         return _describe_credentials(request, context)
 
@@ -121,7 +130,7 @@ def _values(values: tuple[tuple[str, str], ...]) -> list[DescribeClientConfigsRe
 def _describe_credentials(
     request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    """Tell what the users asked for have; nobody asked for means everybody who has something."""
+    """Return the credentials of the requested users. Without users, return those of all users."""
     if not may_cluster(context, AclOperation.DESCRIBE):
         return DescribeUserScramCredentialsResponse(
             error_code=CLUSTER_DENIED.error_code, error_message=CLUSTER_DENIED.error_message

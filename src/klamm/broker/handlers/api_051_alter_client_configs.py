@@ -1,9 +1,13 @@
 """AlterClientConfigs (key 51, KIP-649) and AlterUserScramCredentials (key 51, KIP-554), both v0.
 
-Told apart by shape. Entities: a user, or a client id of a user, by name or the default. Atomic per entity, not
-across; every entry of the request is echoed with its outcome. Needs ALTER_CONFIGS on the cluster.
-SCRAM: one outcome per user, all that is allowed in one commit. Clients send the salted password, of which only the
-derived keys are kept. Needs ALTER on the cluster.
+Both APIs have the same key; a request is recognized by its shape.
+
+AlterClientConfigs: an entity is a user, or a client id of a user, each by name or the default. Atomic per entity, not
+across entities; the response repeats every entry of the request with its outcome. Requires ALTER_CONFIGS on the
+cluster.
+
+AlterUserScramCredentials: one outcome per user, all valid changes in one commit. Clients send the salted password, of
+which only the derived keys are stored. Requires ALTER on the cluster.
 """
 
 from __future__ import annotations
@@ -36,16 +40,16 @@ AnyResponse: TypeAlias = AlterClientConfigsResponse | AlterUserScramCredentialsR
 
 
 def decode_raw(api_version: int, frame: memoryview, position: int) -> AnyRequest:
-    """Read whichever of the two requests it is, from behind the client id.
+    """Decode whichever of the two requests it is, from after the client id.
 
     Raises:
-        ProtocolError: It is neither.
+        ProtocolError: The body has the shape of neither request.
     """
     return decode_by_shape(AlterClientConfigsRequest, AlterUserScramCredentialsRequest, api_version, frame, position)
 
 
 async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
-    """Answer the one or the other."""
+    """Respond to either of the two requests."""
     if isinstance(request, AlterUserScramCredentialsRequest):
         return await _alter_credentials(request, context)
     slices = context.time_slice

@@ -1,8 +1,8 @@
 """DescribeCluster (key 60), v0-2.
 
-Tells the cluster's id, controller and brokers. Only broker endpoints are served: a request for controller endpoints
-(KIP-919) is answered with MISMATCHED_ENDPOINT_TYPE, as a broker of Kafka does.
-Needs no right; authorized operations are told when asked for. No broker is ever fenced.
+Returns cluster id, controller and brokers. Only broker endpoints are served: as by a Kafka broker, a request for
+controller endpoints (KIP-919) gets MISMATCHED_ENDPOINT_TYPE.
+No ACL is required; authorized operations are returned on request. No broker is ever fenced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTROLLERS: Final = 2
 
 
 async def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
-    """Tell the brokers."""
+    """Return the brokers."""
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(

@@ -1,7 +1,7 @@
 """DescribeProducers (key 61), v0.
 
-What a partition knows of idempotent and transactional producers, and where the transaction begins that each has open
-there (KIP-664). Needs READ on the topic.
+Returns the idempotent and transactional producers of a partition, each with the start offset of its open transaction
+(KIP-664). Requires READ on the topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PartitionResponse = DescribeProducersResponse.PartitionResponse
 
 
 async def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
-    """Answer one entry per partition."""
+    """Return one entry per partition."""
     return DescribeProducersResponse(
         topics=[
             DescribeProducersResponse.TopicResponse(

@@ -1,8 +1,8 @@
 """DescribeTransactions (key 65), v0.
 
-State, producer and partitions of transactional ids (KIP-664). A group whose offsets belong to the transaction is shown
-as its partition of ``__consumer_offsets``, as by Kafka. Needs DESCRIBE on each transactional id; topics that may not be
-described are left out.
+Returns state, producer and partitions of transactional ids (KIP-664). As in Kafka, a group whose offsets belong to the
+transaction appears as its partition of ``__consumer_offsets``. Requires DESCRIBE on each transactional id; topics
+without DESCRIBE are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TransactionState = DescribeTransactionsResponse.TransactionState
 
 
 async def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
-    """Answer one entry per transactional id."""
+    """Return one entry per transactional id."""
     return DescribeTransactionsResponse(
         transaction_states=[
             await _describe(name, context) async for name in context.time_slice.over(request.transactional_ids)

@@ -1,7 +1,7 @@
 """ListTransactions (key 66), v0-2.
 
-The transactional ids that the asked broker coordinates, by state, producer id, for how long a transaction has been open
-(v1+, KIP-994) and a pattern of the id (v2). Only those are listed that may be described.
+Returns the transactional ids of the broker id that was asked, filtered by state, producer id, duration of the open
+transaction (v1+, KIP-994) and a pattern of the id (v2). Ids without DESCRIBE are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATES: Final = frozenset(state.value for state in TransactionState)
 
 
 async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
-    """List what all filters let pass."""
+    """List the transactional ids that pass all filters."""
     pattern = request.transactional_id_pattern
     try:
         matches = full_matcher(pattern) if pattern else _any

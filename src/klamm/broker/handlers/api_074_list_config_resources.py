@@ -1,10 +1,10 @@
 """ListConfigResources (key 74), v0-1, KIP-1142.
 
-Lists topics and brokers (also as loggers), whether anything is set on them or not, and the groups and client metrics
-subscriptions on which something is set. The cluster's default is not listed. No types ask for all; a type that cannot
-be listed is answered UNSUPPORTED_VERSION. v0 knows client metrics subscriptions only. Both versions are flexible.
-Needs DESCRIBE_CONFIGS on the cluster.
-Not done here: groups whose last config is gone, which Kafka goes on listing.
+Lists all topics and brokers (also as loggers), and the groups and client metrics subscriptions with dynamic configs.
+The cluster default is not listed. No types in the request means all types; a type that cannot be listed gets
+UNSUPPORTED_VERSION. v0 lists client metrics subscriptions only. Both versions are flexible.
+Requires DESCRIBE_CONFIGS on the cluster.
+Not implemented: groups whose last config was removed, which Kafka continues to list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALL: Final = RESOURCE_TYPES
 
 
 async def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
-    """Answer with every resource of the types asked for."""
+    """Return all resources of the requested types."""
     if not may_cluster(context, AclOperation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     asked = request.resource_types or _ALL

@@ -1,9 +1,9 @@
 """DescribeTopicPartitions (key 75), v0 (KIP-966).
 
-Topics in the order of their names, at most ``response_partition_limit`` partitions (and no more than
-``max.request.partition.size.limit``) in an answer; a cursor says where to go on. Not done here: eligible leader
-replicas are always empty (every replica is this process). Needs DESCRIBE on each topic: where none was asked
-for by name, others are left out.
+Returns topics sorted by name, with at most ``response_partition_limit`` partitions per response (and no more than
+``max.request.partition.size.limit``); a cursor names the next partition. Not implemented: eligible leader replicas are
+always empty, because every replica is this process. Requires DESCRIBE on each topic; in a request for all topics the
+others are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ API: Final = Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, min_version=0, max_versio
 
 
 async def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
-    """Tell topics, from the cursor on, until the limit is reached."""
+    """Return topics from the cursor on, until the limit is reached."""
     most = int(str(context.services.configs.broker_value("max.request.partition.size.limit")))
     left = max(1, min(request.response_partition_limit, most))
     cursor = request.cursor
@@ -42,7 +42,8 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
         first = max(0, cursor.partition_index) if cursor is not None and name == cursor.topic_name else 0
         topic = context.services.topics.get(name)
         if not may_topic(context, AclOperation.DESCRIBE, name):
-            # Said last by Kafka and here whenever its turn is: it takes no room, and says nothing of what exists.
+            # Kafka returns denied topics last, this broker in order of their names. They have no partitions, and reveal
+            # nothing.
             if request.topics:
                 answers.append(Answer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, partitions=[]))
             continue

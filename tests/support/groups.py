@@ -133,7 +133,7 @@ class GroupScene:
         """Let every member sync, the leader with a share for everybody."""
         shares = {member_id: b"share of " + member_id.encode() for member_id in member_ids}
         replies = [
-            self.send_sync(member_id, generation_id, shares if member_id == self.group.roster.leader_id else None)
+            self.send_sync(member_id, generation_id, shares if member_id == self.group.members.leader_id else None)
             for member_id in member_ids
         ]
         assert all(reply[0].error_code == ErrorCode.NONE for reply in replies), replies

@@ -34,9 +34,9 @@ from klamm.broker.groups.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from klamm.broker.groups.members import Member
 from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
 from klamm.broker.groups.rebalance import Rebalance
-from klamm.broker.groups.roster import Member
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class ClassicGroup(Rebalance):
     def join(self, attempt: JoinAttempt, now: Moment, waiter: JoinWaiter) -> None:
         """Handle JoinGroup, the first half of a rebalance: a new member joins, or a known member joins again."""
         if not self._has_room(attempt.member_id):
-            self.roster.remove(attempt.member_id)
+            self.members.remove(attempt.member_id)
             waiter(JoinReply(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif not self._supports(attempt):
             waiter(JoinReply(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=attempt.member_id))
         elif not attempt.member_id:
             self._join_without_id(attempt, now, waiter)
-        elif attempt.member_id in self.roster.pending and attempt.group_instance_id is None:
+        elif attempt.member_id in self.members.pending and attempt.group_instance_id is None:
             self._add(attempt, attempt.member_id, now, waiter)
         else:
             self._join_again(attempt, now, waiter)
@@ -82,14 +82,14 @@ class ClassicGroup(Rebalance):
         except KafkaApiError as error:
             waiter(SyncReply(error_code=error.error_code))
             return
-        self.roster.unsynced.discard(member.member_id)
-        if not self.roster.unsynced:
+        self.members.unsynced.discard(member.member_id)
+        if not self.members.unsynced:
             self._sync_deadline = math.inf
         if self.state is GroupState.STABLE:
             waiter(self._share_of(member))
             return
-        self.roster.park_sync(member.member_id, waiter)
-        if member.member_id == self.roster.leader_id:
+        self.members.park_sync(member.member_id, waiter)
+        if member.member_id == self.members.leader_id:
             self._stabilise(dict(attempt.assignments), now)
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int, now: Moment) -> None:
@@ -101,7 +101,7 @@ class ClassicGroup(Rebalance):
             IllegalGenerationError: The member missed a rebalance.
             RebalanceInProgressError: The session is extended, but the member has to join again.
         """
-        member = self.roster.find(member_id, group_instance_id)
+        member = self.members.find(member_id, group_instance_id)
         if generation_id != self.generation_id:
             raise IllegalGenerationError
         self._keep_alive(member, now)
@@ -110,10 +110,10 @@ class ClassicGroup(Rebalance):
 
     def leave(self, identities: Sequence[MemberIdentity], now: Moment) -> tuple[ErrorCode, ...]:
         """Remove members, and start a rebalance once for all of them. Return one error code per identity, in order."""
-        members_before = len(self.roster)
+        members_before = len(self.members)
         answers = tuple(self._leave_one(identity) for identity in identities)
         # The removal of an unused member id changes nothing, unless a rebalance is waiting for that member to join.
-        if len(self.roster) < members_before or self.state is GroupState.PREPARING_REBALANCE:
+        if len(self.members) < members_before or self.state is GroupState.PREPARING_REBALANCE:
             self._rebalance_or_complete(now)
         return answers
 
@@ -130,7 +130,7 @@ class ClassicGroup(Rebalance):
             return
         if generation_id < 0 and not member_id and group_instance_id is None:
             raise UnknownMemberIdError
-        member = self.roster.find(member_id, group_instance_id)
+        member = self.members.find(member_id, group_instance_id)
         if generation_id != self.generation_id:
             raise IllegalGenerationError
         if self.state is GroupState.COMPLETING_REBALANCE:
@@ -149,61 +149,61 @@ class ClassicGroup(Rebalance):
         """
         if generation_id < 0 and (self.state is GroupState.EMPTY or (not member_id and group_instance_id is None)):
             return
-        self.roster.find(member_id, group_instance_id)
+        self.members.find(member_id, group_instance_id)
         if generation_id != self.generation_id:
             raise IllegalGenerationError
 
     # ---- JoinGroup
 
     def _has_room(self, member_id: str) -> bool:
-        if not member_id and len(self.roster.pending) >= MAX_PENDING_MEMBERS:
+        if not member_id and len(self.members.pending) >= MAX_PENDING_MEMBERS:
             return False
         match self.state:
             case GroupState.PREPARING_REBALANCE:
-                return self.roster.has_parked_join(member_id) or self.roster.joining_count < self._limits.max_size
+                return self.members.has_parked_join(member_id) or self.members.joining_count < self._limits.max_size
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
-                return member_id in self.roster or len(self.roster) < self._limits.max_size
+                return member_id in self.members or len(self.members) < self._limits.max_size
             case _:
                 return True
 
     def _supports(self, attempt: JoinAttempt) -> bool:
         if self.state is GroupState.EMPTY:
             return bool(attempt.protocol_type) and bool(attempt.protocols)
-        return attempt.protocol_type == self.protocol_type and self.roster.supports_any(attempt.protocols)
+        return attempt.protocol_type == self.protocol_type and self.members.supports_any(attempt.protocols)
 
     def _join_without_id(self, attempt: JoinAttempt, now: Moment, waiter: JoinWaiter) -> None:
         instance_id = attempt.group_instance_id
-        holder = self.roster.get(self.roster.static_member_id(instance_id) or "") if instance_id is not None else None
+        holder = self.members.get(self.members.static_member_id(instance_id) or "") if instance_id is not None else None
         if holder is not None:
             self._replace_static(holder, attempt, now, waiter)
         elif instance_id is None and attempt.requires_known_member_id:
             expires_at = now.seconds + attempt.session_timeout_ms / 1000
-            self.roster.pending[attempt.new_member_id] = expires_at
+            self.members.pending[attempt.new_member_id] = expires_at
             self.wake_at = min(self.wake_at, expires_at)
             waiter(JoinReply(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=attempt.new_member_id))
         else:
             self._add(attempt, attempt.new_member_id, now, waiter)
 
     def _add(self, attempt: JoinAttempt, member_id: str, now: Moment, waiter: JoinWaiter) -> None:
-        if not self.roster:
+        if not self.members:
             self.protocol_type = attempt.protocol_type
         member = _member(attempt, member_id)
         member.is_new = True
         if self._initial_delay_left_ms is not None:
             self._has_newcomer = True
-        self.roster.add(member)
-        self.roster.park_join(member_id, waiter)
+        self.members.add(member)
+        self.members.park_join(member_id, waiter)
         self._expire_at(member, now.seconds + NEW_MEMBER_JOIN_TIMEOUT_S)
         self._rebalance_or_complete(now)
 
     def _join_again(self, attempt: JoinAttempt, now: Moment, waiter: JoinWaiter) -> None:
         try:
-            member = self.roster.find(attempt.member_id, attempt.group_instance_id)
+            member = self.members.find(attempt.member_id, attempt.group_instance_id)
         except KafkaApiError as error:
             waiter(JoinReply(error_code=error.error_code, member_id=attempt.member_id))
             return
         is_same = member.protocols == attempt.protocols
-        is_leader = member.member_id == self.roster.leader_id
+        is_leader = member.member_id == self.members.leader_id
         changes_timeout = member.session_timeout_ms != attempt.session_timeout_ms
         if self.state is GroupState.COMPLETING_REBALANCE and is_same:
             waiter(self._current_generation(member))
@@ -215,8 +215,8 @@ class ClassicGroup(Rebalance):
             waiter(self._current_generation(member, skip_assignment=attempt.supports_skipping_assignment))
         else:
             self._take_timeouts(member, attempt, now)
-            self.roster.update_protocols(member, attempt.protocols)
-            self.roster.park_join(member.member_id, waiter)
+            self.members.update_protocols(member, attempt.protocols)
+            self.members.park_join(member.member_id, waiter)
             self._rebalance_or_complete(now)
 
     def _take_timeouts(self, member: Member, attempt: JoinAttempt, now: Moment) -> None:
@@ -227,12 +227,12 @@ class ClassicGroup(Rebalance):
 
     def _replace_static(self, old: Member, attempt: JoinAttempt, now: Moment, waiter: JoinWaiter) -> None:
         """Replace a restarted static member, without a rebalance if a stable group keeps its protocol (KIP-345)."""
-        leader_before = self.roster.leader_id or ""
+        leader_before = self.members.leader_id or ""
         new = _member(attempt, attempt.new_member_id)
         new.assignment = old.assignment
-        self.roster.replace_static(old, new)
+        self.members.replace_static(old, new)
         self._keep_alive(new, now)
-        if self.state is GroupState.STABLE and self.roster.vote() == self.protocol_name:
+        if self.state is GroupState.STABLE and self.members.vote() == self.protocol_name:
             self._is_unsaved = True
             if attempt.supports_skipping_assignment:
                 waiter(self._current_generation(new, skip_assignment=True))
@@ -241,13 +241,13 @@ class ClassicGroup(Rebalance):
                 # therefore gets the leader's old id.
                 waiter(self._current_generation(new, leader=leader_before))
             return
-        self.roster.park_join(new.member_id, waiter)
+        self.members.park_join(new.member_id, waiter)
         self._rebalance_or_complete(now)
 
     # ---- SyncGroup and LeaveGroup
 
     def _check_sync(self, attempt: SyncAttempt) -> Member:
-        member = self.roster.find(attempt.member_id, attempt.group_instance_id)
+        member = self.members.find(attempt.member_id, attempt.group_instance_id)
         if attempt.generation_id != self.generation_id:
             raise IllegalGenerationError
         is_type_right = attempt.protocol_type in {None, self.protocol_type}
@@ -260,13 +260,13 @@ class ClassicGroup(Rebalance):
     def _leave_one(self, identity: MemberIdentity) -> ErrorCode:
         member_id = identity.member_id
         if not member_id:
-            member_id = self.roster.static_member_id(identity.group_instance_id or "") or ""
-        if member_id not in self.roster.pending:
+            member_id = self.members.static_member_id(identity.group_instance_id or "") or ""
+        if member_id not in self.members.pending:
             try:
-                self.roster.find(member_id, identity.group_instance_id)
+                self.members.find(member_id, identity.group_instance_id)
             except KafkaApiError as error:
                 return error.error_code
-        self.roster.remove(member_id)
+        self.members.remove(member_id)
         return ErrorCode.NONE
 
 

@@ -327,7 +327,7 @@ class OffsetService:
         for topic_id in self._registry.offsets.topic_ids():
             if self._topics.by_id(topic_id) is None:
                 self.forget_topic(topic_id)
-        self._registry.sweep(self._take_expired)
+        self._registry.expire(self._take_expired)
 
     def _admit(self, by: Committer, api_version: int) -> Entry:
         try:

@@ -100,7 +100,7 @@ class GroupCoordinator:
         self._registry = GroupRegistry(store, self._settings, now=self._clock.now, wall_ms=wall_ms)
         self.offsets: Final = OffsetService(self._registry, self._settings, topics)
         """Committed offsets."""
-        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._expiration_timer: asyncio.TimerHandle | None = None
         self._is_running = False
 
     # ---- start and stop
@@ -113,16 +113,16 @@ class GroupCoordinator:
         """
         self._clock.start()
         self._registry.load()
-        self._schedule_sweep()
+        self._schedule_expiration()
         self._is_running = True
 
     async def stop(self) -> None:
         """Stop all timers. Answer all parked requests with NOT_COORDINATOR, so that clients find it again."""
         self._is_running = False
         self._clock.stop()
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-            self._sweep_timer = None
+        if self._expiration_timer is not None:
+            self._expiration_timer.cancel()
+            self._expiration_timer = None
         self._registry.disband(ErrorCode.NOT_COORDINATOR)
 
     def reload(self) -> None:
@@ -266,12 +266,12 @@ class GroupCoordinator:
         if not self._is_running:
             raise CoordinatorNotAvailableError
 
-    def _schedule_sweep(self) -> None:
+    def _schedule_expiration(self) -> None:
         interval_s = self._settings.offsets_retention_check_interval_ms / 1000
-        self._sweep_timer = asyncio.get_running_loop().call_later(interval_s, self._sweep)
+        self._expiration_timer = asyncio.get_running_loop().call_later(interval_s, self._expire_offsets)
 
-    def _sweep(self) -> None:
-        self._schedule_sweep()
+    def _expire_offsets(self) -> None:
+        self._schedule_expiration()
         self.offsets.expire()
 
 
@@ -297,7 +297,7 @@ def _describe(group: ClassicGroup, *, with_members: bool) -> DescribedGroup:
                 metadata=member.metadata(group.protocol_name) if is_stable else b"",
                 assignment=member.assignment,
             )
-            for member in group.roster
+            for member in group.members
             if with_members
         ),
     )

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.groups.members import GroupMembers
 from klamm.broker.groups.model import GroupState, JoinReply, SyncReply
-from klamm.broker.groups.roster import Roster
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from klamm.broker.groups.members import Member
     from klamm.broker.groups.model import GroupLimits, Moment
-    from klamm.broker.groups.roster import Member
 
 RETRY_MS: Final = 1_000
 """Shortest delay in milliseconds before a rebalance that no member joined is checked again."""
@@ -27,7 +27,7 @@ class Rebalance:
 
     def __init__(self, group_id: str, limits: GroupLimits, now: Moment) -> None:
         self.group_id: Final = group_id
-        self.roster: Final = Roster()
+        self.members: Final = GroupMembers()
         self.state = GroupState.EMPTY
         self.state_since_ms = now.wall_ms
         """Wall clock time of the last state change. Offsets of an empty group expire from here on (KIP-211)."""
@@ -50,10 +50,10 @@ class Rebalance:
 
     def on_time(self, now: Moment) -> None:
         """Handle all deadlines that have passed, and set ``wake_at`` to the next one."""
-        for member_id in [pending for pending, expires_at in self.roster.pending.items() if expires_at <= now.seconds]:
-            self.roster.remove(member_id)
+        for member_id in [pending for pending, expires_at in self.members.pending.items() if expires_at <= now.seconds]:
+            self.members.remove(member_id)
             self._complete_if_all_joined(now)
-        for member in [member for member in self.roster if member.expires_at <= now.seconds]:
+        for member in [member for member in self.members if member.expires_at <= now.seconds]:
             self._expire(member, now)
         if self._join_deadline <= now.seconds:
             self._on_join_deadline(now)
@@ -62,18 +62,18 @@ class Rebalance:
         self.wake_at = min(
             self._join_deadline,
             self._sync_deadline,
-            min(self.roster.pending.values(), default=math.inf),
-            min((member.expires_at for member in self.roster), default=math.inf),
+            min(self.members.pending.values(), default=math.inf),
+            min((member.expires_at for member in self.members), default=math.inf),
         )
 
     def resume(self, now: Moment) -> None:
         """Start all members' sessions after a restart. The broker's downtime does not count towards them."""
-        for member in self.roster:
+        for member in self.members:
             self._keep_alive(member, now)
 
     def disband(self, error_code: ErrorCode) -> None:
         """Answer every parked request with an error. The group must not be used afterwards."""
-        self.roster.answer_everyone(error_code)
+        self.members.answer_everyone(error_code)
 
     def take_unsaved(self) -> bool:
         """Return whether the group has changes that must be stored, and reset the flag."""
@@ -83,7 +83,7 @@ class Rebalance:
     @property
     def is_blank(self) -> bool:
         """Return whether the group can be dropped without loss: it has no members and never had a generation."""
-        return not self.roster and not self.roster.pending and self.generation_id == 0
+        return not self.members and not self.members.pending and self.generation_id == 0
 
     # ---- the rebalance
 
@@ -97,15 +97,15 @@ class Rebalance:
     def _prepare(self, now: Moment) -> None:
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._share_out({}, SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS), now)
-        self.roster.unsynced.clear()
+        self.members.unsynced.clear()
         self._sync_deadline = math.inf
         is_initial = self.state is GroupState.EMPTY
         self._enter(GroupState.PREPARING_REBALANCE, now)
         if is_initial:
             delay_ms = self._limits.initial_rebalance_delay_ms
-            self._delay_initially(delay_ms, max(self.roster.rebalance_timeout_ms - delay_ms, 0), now)
+            self._delay_initially(delay_ms, max(self.members.rebalance_timeout_ms - delay_ms, 0), now)
         elif not self._complete_if_all_joined(now):
-            self._set_join_deadline(self.roster.rebalance_timeout_ms, now)
+            self._set_join_deadline(self.members.rebalance_timeout_ms, now)
 
     def _delay_initially(self, delay_ms: int, left_ms: int, now: Moment) -> None:
         self._has_newcomer = False
@@ -122,7 +122,7 @@ class Rebalance:
             self._complete(now)
 
     def _complete_if_all_joined(self, now: Moment) -> bool:
-        if self.state is not GroupState.PREPARING_REBALANCE or not self.roster.has_everyone_joined():
+        if self.state is not GroupState.PREPARING_REBALANCE or not self.members.has_everyone_joined():
             return False
         self._complete(now)
         return True
@@ -130,28 +130,28 @@ class Rebalance:
     def _complete(self, now: Moment) -> None:
         """End the first half of a rebalance: remove absent dynamic members, and start a generation with the others."""
         self._join_deadline = math.inf
-        for member in tuple(self.roster):
-            if member.group_instance_id is None and not self.roster.has_parked_join(member.member_id):
-                self.roster.remove(member.member_id)
-        if self.roster and not self.roster.elect_joined_leader():
+        for member in tuple(self.members):
+            if member.group_instance_id is None and not self.members.has_parked_join(member.member_id):
+                self.members.remove(member.member_id)
+        if self.members and not self.members.elect_joined_leader():
             # Only static members remain, and none of them has joined: wait until they join or their sessions expire.
-            self._set_join_deadline(max(self.roster.rebalance_timeout_ms, RETRY_MS), now)
+            self._set_join_deadline(max(self.members.rebalance_timeout_ms, RETRY_MS), now)
             return
         self._initial_delay_left_ms = None
         self.generation_id += 1
-        self.protocol_name = self.roster.vote()
-        self.roster.unsynced.clear()
-        if not self.roster:
+        self.protocol_name = self.members.vote()
+        self.members.unsynced.clear()
+        if not self.members:
             self._enter(GroupState.EMPTY, now)
             self._is_unsaved = True
             return
         self._enter(GroupState.COMPLETING_REBALANCE, now)
-        for member in self.roster:
+        for member in self.members:
             member.is_new = False
-            self.roster.answer_join(member.member_id, self._current_generation(member))
+            self.members.answer_join(member.member_id, self._current_generation(member))
             self._keep_alive(member, now)
-            self.roster.unsynced.add(member.member_id)
-        self._sync_deadline = now.seconds + self.roster.rebalance_timeout_ms / 1000
+            self.members.unsynced.add(member.member_id)
+        self._sync_deadline = now.seconds + self.members.rebalance_timeout_ms / 1000
         self.wake_at = min(self.wake_at, self._sync_deadline)
 
     # ---- assignments
@@ -159,7 +159,7 @@ class Rebalance:
     def _current_generation(
         self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
     ) -> JoinReply:
-        leader = self.roster.leader_id or "" if leader is None else leader
+        leader = self.members.leader_id or "" if leader is None else leader
         is_leader = leader == member.member_id
         return JoinReply(
             member_id=member.member_id,
@@ -167,7 +167,7 @@ class Rebalance:
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader=leader,
-            members=self.roster.listing(self.protocol_name) if is_leader else (),
+            members=self.members.listing(self.protocol_name) if is_leader else (),
             skip_assignment=is_leader and skip_assignment,
         )
 
@@ -189,28 +189,28 @@ class Rebalance:
             instead: Reply for all parked syncs instead of the assignment; None sends the assignment.
             now: Current time.
         """
-        for member in self.roster:
+        for member in self.members:
             member.assignment = assignments.get(member.member_id, b"")
-            if self.roster.answer_sync(member.member_id, instead or self._share_of(member)):
+            if self.members.answer_sync(member.member_id, instead or self._share_of(member)):
                 self._keep_alive(member, now)
 
     def _on_sync_deadline(self, now: Moment) -> None:
         self._sync_deadline = math.inf
-        if self.roster.unsynced:
-            for member_id in tuple(self.roster.unsynced):
-                self.roster.remove(member_id)
+        if self.members.unsynced:
+            for member_id in tuple(self.members.unsynced):
+                self.members.remove(member_id)
             self._prepare(now)
 
     # ---- expired sessions
 
     def _expire(self, member: Member, now: Moment) -> None:
-        if member.member_id not in self.roster:
+        if member.member_id not in self.members:
             return
-        if self.roster.is_waiting(member.member_id) and not member.is_new:
+        if self.members.is_waiting(member.member_id) and not member.is_new:
             # A client with a parked request sends no heartbeats. Its session restarts with the reply.
             member.expires_at = math.inf
             return
-        self.roster.remove(member.member_id)
+        self.members.remove(member.member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             self._complete_if_all_joined(now)
         else:

@@ -194,12 +194,12 @@ class GroupRegistry:
             _cancel_timer(entry)
             entry.group.disband(error_code)
 
-    def sweep(self, removable: Callable[[ClassicGroup], Sequence[Change]]) -> None:
+    def expire(self, removable: Callable[[ClassicGroup], Sequence[Change]]) -> None:
         """Submit the changes of ``removable`` for each group, and remove empty groups without offsets (KIP-211)."""
         for entry in tuple(self._entries.values()):
             group = entry.group
             changes = removable(group)
-            is_deserted = group.state is GroupState.EMPTY and not group.roster.pending
+            is_deserted = group.state is GroupState.EMPTY and not group.members.pending
             if is_deserted and not self._has_offsets(group.group_id):
                 self._forget(entry)
                 changes = (*changes, DropGroup(group_id=group.group_id))

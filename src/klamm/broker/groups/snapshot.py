@@ -11,8 +11,8 @@ from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 from klamm.broker.groups.classic import ClassicGroup
+from klamm.broker.groups.members import Member
 from klamm.broker.groups.model import GroupState
-from klamm.broker.groups.roster import Member
 
 if TYPE_CHECKING:
     from klamm.broker.groups.model import GroupLimits, Moment
@@ -25,9 +25,9 @@ def to_payload(group: ClassicGroup) -> bytes:
         "generation_id": group.generation_id,
         "protocol_type": group.protocol_type,
         "protocol_name": group.protocol_name,
-        "leader": group.roster.leader_id,
+        "leader": group.members.leader_id,
         "state_since_ms": group.state_since_ms,
-        "members": [_member_to_facts(member) for member in group.roster],
+        "members": [_member_to_facts(member) for member in group.members],
     }
     return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -42,12 +42,12 @@ def from_payload(group_id: str, payload: bytes, limits: GroupLimits, now: Moment
         facts = json.loads(payload)
         group = ClassicGroup(group_id, limits, now)
         for member in facts["members"]:
-            group.roster.add(_member_from_facts(member))
+            group.members.add(_member_from_facts(member))
         group.generation_id = facts["generation_id"]
         group.protocol_type = facts["protocol_type"]
         group.protocol_name = facts["protocol_name"]
-        group.roster.leader_id = facts["leader"]
-        group.state = GroupState.STABLE if group.roster else GroupState.EMPTY
+        group.members.leader_id = facts["leader"]
+        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
         group.state_since_ms = facts["state_since_ms"]
     except (KeyError, TypeError) as error:
         raise ValueError(f"Stored group {group_id!r} cannot be read: {error!r}") from error

@@ -18,13 +18,13 @@ def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
     """
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return None
-    if not group.roster:
+    if not group.members:
         return frozenset()
     if group.protocol_name is None:
         return None
     try:
         return frozenset(
-            topic for member in group.roster for topic in read_topics(member.metadata(group.protocol_name))
+            topic for member in group.members for topic in read_topics(member.metadata(group.protocol_name))
         )
     except ValueError:
         return None

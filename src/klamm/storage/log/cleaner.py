@@ -62,7 +62,7 @@ class Cleaner:
         """Start the cleaner task."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="log cleaner")
 
-    def look_at(self, logs: Sequence[PartitionLog] | None) -> None:
+    def check_soon(self, logs: Sequence[PartitionLog] | None) -> None:
         """Look for logs to compact now, because the configs of these logs have changed. None means all logs."""
         if logs is None or any(log.config.is_compacted for log in logs):
             for log in logs or ():

@@ -60,7 +60,7 @@ class KeptLogs(Protocol):
         """Return whether the checkpoint files contain offsets of directories that no longer exist."""
         ...
 
-    async def remove_doomed(self, now_ms: int) -> None:
+    async def remove_retired(self, now_ms: int) -> None:
         """Remove the files whose delay is over."""
         ...
 
@@ -91,7 +91,7 @@ class Housekeeper:
         self._is_tick_wanted = True
         self._woken.set()
 
-    def look_at(self, logs: Sequence[PartitionLog] | None) -> None:
+    def check_soon(self, logs: Sequence[PartitionLog] | None) -> None:
         """Apply retention to these logs now, because their configs have changed. None means all open logs."""
         if logs is None:
             self._all_changed = self._is_tick_wanted = True
@@ -141,7 +141,7 @@ class Housekeeper:
         A log is flushed if a segment was closed, if much data is unflushed, or if ``flush.ms`` is over.
         """
         now_ms = self._now_ms()
-        await self._logs.remove_doomed(now_ms)
+        await self._logs.remove_retired(now_ms)
         flushed = False
         self._flush_tick_s = _TICK_S
         async for log in with_pauses(self._logs.loaded()):
@@ -207,5 +207,5 @@ class Housekeeper:
             except OSError as error:
                 self._reports.report(log.name, "cannot remove old segments", error)
         if removed:
-            await self._logs.remove_doomed(self._now_ms())
+            await self._logs.remove_retired(self._now_ms())
         return removed

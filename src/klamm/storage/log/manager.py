@@ -116,7 +116,7 @@ class LogManager:
         self._compacted = read_offsets(data_dir / CLEANER_OFFSETS)
         self._directories: set[str] = set()
         self._epoch = ConfigEpoch()
-        self._doomed: list[RetiredFile] = []
+        self._retired: list[RetiredFile] = []
         self._strays: list[RetiredFile] = []
         self._checkpointing = asyncio.Lock()
         self._reports = ErrorReports()
@@ -143,7 +143,7 @@ class LogManager:
     def _scan(self) -> None:
         for path in self._data_dir.iterdir():
             if path.name.endswith(DELETED):
-                self._doomed.append(RetiredFile(0, path))
+                self._retired.append(RetiredFile(0, path))
             elif path.name.endswith(STRAY):
                 self._strays.append(RetiredFile(stray_since_ms(path) + STRAY_RETENTION_MS, path))
             elif "-" in path.name and path.is_dir():
@@ -264,7 +264,7 @@ class LogManager:
             directory = self._data_dir / f"{topic.name}-{partition}"
             try:
                 if directory.exists() and read_topic_id(directory) in {topic_id, None}:
-                    self._doomed.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
+                    self._retired.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
             except OSError as error:
                 logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message is complete
             yield
@@ -296,17 +296,17 @@ class LogManager:
         topic = self._topics.get(topic_id)
         if topic is not None:
             topic.config.changed()
-            self._look_at(log for log in topic.logs.values() if log is not None)
+            self._check_soon(log for log in topic.logs.values() if log is not None)
 
     def update_configs(self) -> None:
         """Apply changed broker defaults to all logs. The cost does not depend on the number of logs."""
         self._epoch.number += 1
-        self._look_at(None)
+        self._check_soon(None)
 
-    def _look_at(self, logs: Iterable[PartitionLog] | None) -> None:
+    def _check_soon(self, logs: Iterable[PartitionLog] | None) -> None:
         found = None if logs is None else list(logs)
-        self._housekeeper.look_at(found)
-        self._cleaner.look_at(found)
+        self._housekeeper.check_soon(found)
+        self._cleaner.check_soon(found)
 
     def loaded(self) -> Iterator[PartitionLog]:
         """Return the open logs (a copy, so the iteration may be interrupted by awaits)."""
@@ -382,7 +382,7 @@ class LogManager:
             await asyncio.wait(self._deletions)
         await self._housekeeper.close()
         await self._cleaner.close()
-        await self.remove_doomed(now_ms=_END_OF_TIME)
+        await self.remove_retired(now_ms=_END_OF_TIME)
         is_clean = await self._leave_all(tuple(self.loaded()))
         try:
             await self.checkpoint()
@@ -531,7 +531,7 @@ class LogManager:
             self._checkpoint_number, dict(self._start_offsets), dict(self._recovery_points), dict(self._compacted)
         )
 
-    async def remove_doomed(self, now_ms: int | None = None) -> None:
+    async def remove_retired(self, now_ms: int | None = None) -> None:
         """Remove renamed directories and files whose delay is over, in a thread.
 
         Args:
@@ -540,8 +540,8 @@ class LogManager:
         due = [file.path for file in self._strays if file.due_ms <= self._now_ms()]
         self._strays = [file for file in self._strays if file.path not in due]
         now_ms = self._now_ms() if now_ms is None else now_ms
-        due += [file.path for file in self._doomed if file.due_ms <= now_ms]
-        self._doomed = [file for file in self._doomed if file.due_ms > now_ms]
+        due += [file.path for file in self._retired if file.due_ms <= now_ms]
+        self._retired = [file for file in self._retired if file.due_ms > now_ms]
         async for log in with_pauses(self.loaded()):
             if log.retired:
                 due += log.take_retired(now_ms)

@@ -49,7 +49,7 @@ class AnyHistory(RuleBasedStateMachine):
         rebalance: int,
         version: int,
     ) -> None:
-        known = [*self.group.roster.pending, *(member.member_id for member in self.group.roster)]
+        known = [*self.group.members.pending, *(member.member_id for member in self.group.members)]
         number = next(self.new_ids)
         if member_id and known:
             member_id = known[number % len(known)]
@@ -69,7 +69,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 9), is_current=st.booleans())
     def sync(self, index: int, is_current: bool) -> None:
-        members = [member.member_id for member in self.group.roster]
+        members = [member.member_id for member in self.group.members]
         member_id = members[index % len(members)] if members else "nobody"
         generation_id = self.group.generation_id - (not is_current)
         shares = {other: other.encode() for other in members}
@@ -79,14 +79,14 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 9))
     def heartbeat(self, index: int) -> None:
-        members = [member.member_id for member in self.group.roster]
+        members = [member.member_id for member in self.group.members]
         if members:
             code = self.scene.heartbeat(members[index % len(members)], self.group.generation_id)
             assert code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
 
     @rule(index=st.integers(0, 9), instance_id=instance_ids)
     def leave(self, index: int, instance_id: str | None) -> None:
-        members = [*(member.member_id for member in self.group.roster), *self.group.roster.pending, "nobody"]
+        members = [*(member.member_id for member in self.group.members), *self.group.members.pending, "nobody"]
         identity = MemberIdentity(
             member_id=members[index % len(members)] if instance_id is None else "", group_instance_id=instance_id
         )
@@ -99,7 +99,7 @@ class AnyHistory(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """Only at rest: that is when groups are stored."""
-        if self.group.state in {GroupState.STABLE, GroupState.EMPTY} and not self.group.roster.pending:
+        if self.group.state in {GroupState.STABLE, GroupState.EMPTY} and not self.group.members.pending:
             again = from_payload("group", to_payload(self.group), self.group._limits, self.scene.now)
             assert to_payload(again) == to_payload(self.group)
 
@@ -109,23 +109,27 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def parked_requests_are_as_many_as_unanswered_ones(self) -> None:
-        roster = self.group.roster
-        assert sum(not replies for replies in self.joins) == roster.joining_count
-        parked_syncs = sum(roster.is_waiting(m.member_id) and not roster.has_parked_join(m.member_id) for m in roster)
+        members = self.group.members
+        assert sum(not replies for replies in self.joins) == members.joining_count
+        parked_syncs = sum(
+            members.is_waiting(m.member_id) and not members.has_parked_join(m.member_id) for m in members
+        )
         assert sum(not replies for replies in self.syncs) == parked_syncs
 
     @invariant()
     def the_state_fits_the_members(self) -> None:
-        roster = self.group.roster
+        members = self.group.members
         state = self.group.state
-        assert state is not GroupState.EMPTY or not roster
-        assert bool(roster) or state in {GroupState.EMPTY, GroupState.PREPARING_REBALANCE}
-        assert roster.leader_id in roster if roster else roster.leader_id is None
+        assert state is not GroupState.EMPTY or not members
+        assert bool(members) or state in {GroupState.EMPTY, GroupState.PREPARING_REBALANCE}
+        assert members.leader_id in members if members else members.leader_id is None
         if state in {GroupState.COMPLETING_REBALANCE, GroupState.STABLE}:
-            assert not roster.joining_count
-            assert all(self.group.protocol_name in dict(member.protocols) for member in roster)
+            assert not members.joining_count
+            assert all(self.group.protocol_name in dict(member.protocols) for member in members)
         if state is not GroupState.COMPLETING_REBALANCE:
-            assert not any(roster.is_waiting(m.member_id) and not roster.has_parked_join(m.member_id) for m in roster)
+            assert not any(
+                members.is_waiting(m.member_id) and not members.has_parked_join(m.member_id) for m in members
+            )
 
     @invariant()
     def generations_only_grow(self) -> None:
@@ -135,8 +139,8 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def the_group_never_sleeps_through_a_deadline(self) -> None:
         deadlines = [
-            *self.group.roster.pending.values(),
-            *(member.expires_at for member in self.group.roster),
+            *self.group.members.pending.values(),
+            *(member.expires_at for member in self.group.members),
             self.group._join_deadline,
             self.group._sync_deadline,
         ]

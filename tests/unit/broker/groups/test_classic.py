@@ -152,7 +152,7 @@ def test_a_pending_member_that_finds_the_group_full_loses_its_id() -> None:
     scene.send_join(attempt(new_member_id="m2"))
 
     assert scene.send_join(attempt("m2"))[0].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert "m2" not in scene.group.roster.pending
+    assert "m2" not in scene.group.members.pending
 
 
 def test_ids_are_not_given_out_without_end() -> None:
@@ -321,7 +321,7 @@ def test_a_restarted_static_leader_is_told_to_skip_the_assignment() -> None:
     assert joined[0].skip_assignment
     assert [member.member_id for member in joined[0].members] == ["s2", "s1-again"]
     assert joined[0].generation_id == generation_id
-    assert scene.group.roster.leader_id == "s1-again"
+    assert scene.group.members.leader_id == "s1-again"
 
 
 def test_an_old_restarted_static_leader_reads_the_id_it_had_so_that_it_does_not_assign() -> None:
@@ -332,7 +332,7 @@ def test_an_old_restarted_static_leader_reads_the_id_it_had_so_that_it_does_not_
 
     assert joined[0].leader == "s1"
     assert joined[0].members == ()
-    assert scene.group.roster.leader_id == "s1-again"
+    assert scene.group.members.leader_id == "s1-again"
 
 
 def test_a_restarted_static_member_whose_protocol_changes_the_vote_rebalances() -> None:

@@ -147,7 +147,7 @@ def test_a_member_that_is_silent_for_its_session_timeout_is_out() -> None:
         scene.wait(4)
         scene.heartbeat("m1", generation_id)
 
-    assert "m2" not in scene.group.roster
+    assert "m2" not in scene.group.members
     assert scene.heartbeat("m1", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
@@ -229,7 +229,7 @@ def test_members_that_do_not_fetch_their_assignment_are_out() -> None:
         scene.heartbeat("m1", 1)
         scene.heartbeat("m2", 1)
 
-    assert "m2" not in scene.group.roster
+    assert "m2" not in scene.group.members
     assert scene.heartbeat("m1", 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 

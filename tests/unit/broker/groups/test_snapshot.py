@@ -41,7 +41,7 @@ def test_the_leader_of_a_restarted_group_still_leads() -> None:
     generation_id = scene.send_join(attempt("m2"))[0].generation_id
     scene.sync_all(generation_id, "m2", "m3")
 
-    assert restarted(scene).group.roster.leader_id == "m2"
+    assert restarted(scene).group.members.leader_id == "m2"
 
 
 def test_static_members_are_known_after_a_restart() -> None:
@@ -72,7 +72,7 @@ def test_bytes_that_are_no_text_survive() -> None:
     scene = GroupScene()
     scene.stable("m1", protocols=(("range", bytes(range(256))),))
 
-    member = restarted(scene).group.roster.get("m1")
+    member = restarted(scene).group.members.get("m1")
 
     assert member is not None
     assert member.metadata("range") == bytes(range(256))

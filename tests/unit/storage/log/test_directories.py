@@ -47,7 +47,7 @@ def test_a_deleted_topic_is_gone_and_its_files_go_later(tmp_path: Path) -> None:
     assert house.manager.get(TOPIC_ID, 0) is None
     assert names(tmp_path) == ["t-0.<uuid>-delete"]
     house.partitions.clear()
-    asyncio.run(house.open().remove_doomed())
+    asyncio.run(house.open().remove_retired())
     assert names(tmp_path) == []
 
 
@@ -79,7 +79,7 @@ def test_many_partitions_of_a_long_name_are_deleted_and_created_again(tmp_path: 
     assert [values(manager, OTHER_ID, n) for n in range(12)] == [[b"new %d" % n] for n in range(12)]
     house.partitions = [(OTHER_ID, name, partition) for partition in range(12)]
     manager = house.open()
-    asyncio.run(manager.remove_doomed())
+    asyncio.run(manager.remove_retired())
     assert [values(manager, OTHER_ID, n) for n in range(12)] == [[b"new %d" % n] for n in range(12)]
     assert names(tmp_path) == sorted(f"{name}-{partition}" for partition in range(12))
 
@@ -120,7 +120,7 @@ def test_strays_are_removed_after_a_week_also_over_restarts(tmp_path: Path) -> N
     asyncio.run(house.open().close())
     kept = names(tmp_path)
     house.clock.now_ms += 2000
-    asyncio.run(house.open().remove_doomed())
+    asyncio.run(house.open().remove_retired())
 
     assert kept == ["t-0.<uuid>-stray", "u-0-stray"]
     assert names(tmp_path) == []
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_removed_does_not_keep_the_others(
     (tmp_path / "t-0" / "gone").touch()
     house.log.retire_files([tmp_path / "t-0" / "stuck", tmp_path / "t-0" / "gone"])
 
-    asyncio.run(house.manager.remove_doomed())
+    asyncio.run(house.manager.remove_retired())
 
     assert not (tmp_path / "t-0" / "gone").exists()
     assert "stuck cannot be removed" in caplog.text

@@ -53,7 +53,7 @@ def test_a_range_outlives_retention_until_the_file_is_removed(tmp_path: Path) ->
     delete_records(house.log, 6)
     assert item.read() == whole
     house.clock.now_ms += 60_000
-    asyncio.run(house.manager.remove_doomed())
+    asyncio.run(house.manager.remove_retired())
     house.pool.close()
     with pytest.raises(StorageError):
         item.read()

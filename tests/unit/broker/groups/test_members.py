@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
-from klamm.broker.groups.roster import Member, Roster
+from klamm.broker.groups.members import GroupMembers, Member
 
 if TYPE_CHECKING:
     from klamm.broker.groups.model import JoinReply
@@ -23,15 +23,15 @@ def member(member_id: str, *names: str, instance_id: str | None = None) -> Membe
     )
 
 
-def roster(*members: Member) -> Roster:
-    result = Roster()
+def group_of(*members: Member) -> GroupMembers:
+    result = GroupMembers()
     for one in members:
         result.add(one)
     return result
 
 
 def test_the_oldest_member_left_leads_when_the_leader_goes() -> None:
-    group = roster(member("a", "x"), member("b", "x"), member("c", "x"))
+    group = group_of(member("a", "x"), member("b", "x"), member("c", "x"))
 
     group.remove("a")
 
@@ -39,7 +39,7 @@ def test_the_oldest_member_left_leads_when_the_leader_goes() -> None:
 
 
 def test_a_leader_that_does_not_join_is_replaced_by_one_who_does() -> None:
-    group = roster(member("a", "x"), member("b", "x"), member("c", "x"))
+    group = group_of(member("a", "x"), member("b", "x"), member("c", "x"))
     replies: list[JoinReply] = []
     group.park_join("c", replies.append)
 
@@ -48,22 +48,22 @@ def test_a_leader_that_does_not_join_is_replaced_by_one_who_does() -> None:
 
 
 def test_nobody_is_elected_when_nobody_joins() -> None:
-    group = roster(member("a", "x"))
+    group = group_of(member("a", "x"))
 
     assert not group.elect_joined_leader()
     assert group.leader_id == "a"
 
 
 def test_only_what_all_support_can_be_voted_for() -> None:
-    group = roster(member("a", "x", "y"), member("b", "y"))
+    group = group_of(member("a", "x", "y"), member("b", "y"))
 
     assert group.vote() == "y"
     assert group.supports_any((("x", b""), ("y", b"")))
     assert not group.supports_any((("x", b""),))
 
 
-def test_an_empty_roster_votes_for_nothing_and_takes_anything() -> None:
-    group = roster(member("a", "x"))
+def test_a_group_without_members_votes_for_nothing_and_takes_anything() -> None:
+    group = group_of(member("a", "x"))
     group.remove("a")
 
     assert group.vote() is None
@@ -71,7 +71,7 @@ def test_an_empty_roster_votes_for_nothing_and_takes_anything() -> None:
 
 
 def test_protocols_of_former_members_leave_no_trace() -> None:
-    group = roster(member("a", "x"))
+    group = group_of(member("a", "x"))
     for number in range(100):
         one = member("b", f"protocol-{number}", "x")
         group.add(one)
@@ -83,7 +83,7 @@ def test_protocols_of_former_members_leave_no_trace() -> None:
 
 def test_a_protocol_named_twice_counts_once_and_its_first_metadata_are_used() -> None:
     one = member("a", "x")
-    group = roster(one)
+    group = group_of(one)
     group.update_protocols(one, (("x", b"first"), ("x", b"second")))
 
     assert group.vote() == "x"
@@ -93,7 +93,7 @@ def test_a_protocol_named_twice_counts_once_and_its_first_metadata_are_used() ->
 
 
 def test_members_are_found_by_id_and_instance() -> None:
-    group = roster(member("a", "x", instance_id="i"), member("b", "x"))
+    group = group_of(member("a", "x", instance_id="i"), member("b", "x"))
 
     assert group.find("a", "i").member_id == "a"
     assert group.find("a", None).member_id == "a"

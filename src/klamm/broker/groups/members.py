@@ -41,7 +41,7 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
 
-class Roster:
+class GroupMembers:
     """The members of one group in the order in which they joined, indexed so that a step need not scan them all."""
 
     def __init__(self) -> None:

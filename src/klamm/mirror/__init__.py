@@ -1,1 +1,1 @@
-"""MirrorMaker's work on Spark: topics, their configs and their records from one Kafka cluster to another."""
+"""MirrorMaker on Spark: mirrors topics, their configs and their records from one Kafka cluster to another."""

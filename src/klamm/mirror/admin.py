@@ -1,4 +1,4 @@
-"""The control loops' admin calls, made with klamm's admin client."""
+"""Admin requests of the control loops, sent with klamm's admin client."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ _PASSING: Final = frozenset(
 _OF_CONSUMERS: Final = ("consumer", "")
 _DEAD: Final = "Dead"
 _MOST_RECORDS: Final = 2_000
-"""Far below what is refused, so that the controller serves others in between."""
+"""Most metadata records that one request may lead to.
+
+Far below Kafka's limit, so that the controller serves other clients in between.
+"""
 _EMPTY: Final = "Empty"
 _TOPIC_ACLS: Final = AclFilter(
     resource_type=AclResourceType.TOPIC,
@@ -82,21 +85,21 @@ _TOPIC_ACLS: Final = AclFilter(
 
 
 class KafkaAdmin:
-    """A ``MirrorAdmin`` on the wire. Thread-safe."""
+    """Implementation of ``MirrorAdmin`` on klamm's admin client. Thread-safe."""
 
     def __init__(
         self, bootstrap_servers: Sequence[str], properties: Mapping[str, str], *, timeout_ms: int, alias: str = ""
     ) -> None:
-        """Prepare the connections.
+        """Create the client. It connects with the first request.
 
         Args:
-            bootstrap_servers: ``host:port`` each.
-            properties: of the client.
-            timeout_ms: of each call.
-            alias: names the cluster in messages.
+            bootstrap_servers: Bootstrap servers, each ``host:port``.
+            properties: Admin client properties.
+            timeout_ms: Timeout of each call in milliseconds.
+            alias: Alias of the cluster, for messages.
 
         Raises:
-            SettingsError: security settings that can not be honoured.
+            SettingsError: A security property is not supported or has a wrong value.
         """
         settings = Security.of(properties).admin_settings()
         self._cluster = f"cluster {alias}" if alias else "the cluster"
@@ -106,15 +109,15 @@ class KafkaAdmin:
 
     @classmethod
     def of(cls, flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int | None = None) -> KafkaAdmin:
-        """Prepare the connections to one side of a flow, as its file says.
+        """Create the client of one side of a flow.
 
         Args:
-            flow: the flow.
-            side: which.
-            timeout_ms: None: ``admin.timeout.ms`` of the file.
+            flow: Settings of the flow.
+            side: Cluster to connect to.
+            timeout_ms: Timeout of each call in milliseconds. None: ``admin.timeout.ms`` of the file.
 
         Raises:
-            SettingsError: security settings that can not be honoured.
+            SettingsError: A security property is not supported or has a wrong value.
         """
         cluster = flow.source if side == "source" else flow.target
         if timeout_ms is None:
@@ -123,12 +126,12 @@ class KafkaAdmin:
         return cls(cluster.bootstrap_servers, properties, timeout_ms=timeout_ms, alias=cluster.alias)
 
     def check_reachable(self) -> None:
-        """Log in once and ask for nothing, to find out at once whether and why the cluster lets no calls through.
+        """Log in once without a request, to find out at once whether and why the cluster accepts no calls.
 
-        The calls themselves try for as long as they may, and then report no more than that nobody answered.
+        The calls themselves retry until their timeout and then report only that no broker answered.
 
         Raises:
-            ClusterAwayError: no broker answers, or each refuses the login or the certificate.
+            ClusterAwayError: No broker answers, or each rejects the login or the certificate.
         """
         cluster = Cluster(self._connection, BufferPool(max_free_bytes=0))
         try:
@@ -140,7 +143,7 @@ class KafkaAdmin:
             cluster.close()
 
     def list_topics(self) -> Mapping[str, TopicSummary]:
-        """Return all topics of the cluster, internal ones too."""
+        """Return all topics of the cluster, including internal ones."""
         listed = _wait(self._admin.list_topics(include_internal=True))
         names = list(listed)
         described = _outcomes(self._admin.describe_topics(names)) if names else {}
@@ -153,7 +156,7 @@ class KafkaAdmin:
     def describe_topic_configs(
         self, topics: Sequence[str]
     ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        """Return all configs of topics, defaults too."""
+        """Return all configs of topics, including defaults."""
         if not topics:
             return {}
         described = _outcomes(self._admin.describe_configs([_topic(name) for name in topics]))
@@ -165,7 +168,7 @@ class KafkaAdmin:
     def create_topics(
         self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Create topics, each for itself, or only ask whether they may be created."""
+        """Create topics, independently of each other, or only validate the request."""
         asked = [
             NewTopic(
                 name=topic.name,
@@ -184,7 +187,7 @@ class KafkaAdmin:
     def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Grow topics to a number of partitions, or only ask whether they may grow."""
+        """Increase the partition count of topics, or only validate the request."""
         asked = {name: NewPartitions(total_count=count) for name, count in counts.items()}
         return _in_portions(
             asked,
@@ -195,21 +198,21 @@ class KafkaAdmin:
         )
 
     def check_incremental_alter_configs(self, topic: str) -> None:
-        """Ask whether IncrementalAlterConfigs is offered, by a request that changes nothing of a topic.
+        """Check that the cluster supports IncrementalAlterConfigs, with a request that changes nothing.
 
         Raises:
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminIncompatibleError: The cluster does not support the API.
         """
-        # Whether the topic may be altered, or is there, is not what was asked.
+        # The result for the topic does not matter, only whether the API exists.
         _by_name(self._admin.incremental_alter_configs({_topic(topic): []}, AlterConfigsOptions(validate_only=True)))
 
     def incremental_alter_topic_configs(
         self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Apply operations (IncrementalAlterConfigs), or only ask whether they may be applied.
+        """Apply config operations (IncrementalAlterConfigs), or only validate them.
 
         Raises:
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminIncompatibleError: The cluster does not support the API.
         """
         asked = {
             _topic(name): [
@@ -230,7 +233,7 @@ class KafkaAdmin:
         )
 
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
-        """Replace all own configs of topics (AlterConfigs)."""
+        """Replace all dynamic configs of topics (AlterConfigs)."""
         asked = {
             _topic(name): [ConfigEntry(key, value) for key, value in entries.items()]
             for name, entries in configs.items()
@@ -245,31 +248,32 @@ class KafkaAdmin:
         """Return the ACLs of topics.
 
         Raises:
-            AdminRefusedError: no right to, or no ACLs are kept (SECURITY_DISABLED).
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminRefusedError: The principal may not describe ACLs, or the cluster has no authorizer
+                (SECURITY_DISABLED).
+            AdminIncompatibleError: The cluster does not support the API.
         """
         return _wait(self._admin.describe_acls(_TOPIC_ACLS))
 
     def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
-        """Create ACLs, each for itself.
+        """Create ACLs, independently of each other.
 
         Raises:
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminIncompatibleError: The cluster does not support the API.
         """
         return _refusals(self._admin.create_acls(acls)) if acls else {}
 
     def list_groups(self) -> Sequence[str]:
-        """Return the ids of all groups of consumers, and of those that never had a member.
+        """Return the ids of all consumer groups, including groups that never had a member.
 
         Raises:
-            AdminRefusedError: no right to.
+            AdminRefusedError: The principal may not list groups.
         """
         return [group.group_id for group in _wait(self._admin.list_groups()) if group.protocol_type in _OF_CONSUMERS]
 
     def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupUse | AdminRefusedError]:
-        """Tell which groups are in use; one that does not exist is ``Dead``.
+        """Return the state of groups. A group that does not exist is ``Dead``.
 
-        A group of the newer protocol (KIP-848) is not described here, but listed.
+        For groups of the KIP-848 protocol the state comes from ListGroups, because this client cannot describe them.
         """
         found: dict[str, GroupUse | AdminRefusedError] = {}
         for group, described in _outcomes(self._admin.describe_groups(groups)).items() if groups else ():
@@ -286,7 +290,7 @@ class KafkaAdmin:
         return found
 
     def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
-        """Return all that groups have committed; an offset below 0 stands for none."""
+        """Return all committed offsets of groups. A negative offset means that none is committed."""
         if not groups:
             return {}
         return {
@@ -299,7 +303,7 @@ class KafkaAdmin:
     def alter_group_offsets(
         self, group: str, offsets: Mapping[Partition, Committed]
     ) -> Mapping[Partition, AdminRefusedError | None]:
-        """Commit offsets for a group without members (UNKNOWN_MEMBER_ID: it has some)."""
+        """Commit offsets for a group without members. With members the result is UNKNOWN_MEMBER_ID."""
         if not offsets:
             return {}
         asked = {TopicPartition(*at): OffsetAndMetadata(offset=of[0], metadata=of[1]) for at, of in offsets.items()}
@@ -312,14 +316,14 @@ class KafkaAdmin:
 
 
 def portions(items: Iterable[Key], weight: Callable[[Key], int]) -> Iterator[list[Key]]:
-    """Deal what is to be changed to requests that a controller takes.
+    """Yield portions of a change, each small enough for one request.
 
-    Apache Kafka refuses a request that leads to more than 10,000 records in its log (QuorumController's
-    ``MAX_RECORDS_PER_USER_OP``), whole: five hundred topics of twenty partitions are too many.
+    Apache Kafka rejects a whole request that leads to more than 10,000 records in the metadata log (QuorumController's
+    ``MAX_RECORDS_PER_USER_OP``): five hundred topics with twenty partitions each are too many.
 
     Args:
-        items: what is to be changed.
-        weight: about how many records each of them leads to.
+        items: Changes to split.
+        weight: Returns the approximate number of metadata records of one change.
     """
     portion: list[Key] = []
     total = 0

@@ -1,6 +1,6 @@
-"""The few records that the driver itself reads and writes: heartbeats, checkpoints, offset syncs.
+"""Connection for the records that the driver itself reads and writes: heartbeats, checkpoints and offset syncs.
 
-Records of users never go this way: tasks copy them. A connection of this kind sends some records in a second.
+Mirrored records never use it: tasks copy them. Such a connection sends a few records per second.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FREE_BYTES: Final = 4 * 1024 * 1024
 
 
 class TopicGoneError(Exception):
-    """A topic of the mirror's own does not exist, or begins anew after what was read of it."""
+    """An internal topic of the mirror does not exist, or was recreated after it was read."""
 
 
 class ControlConnection:
-    """Reads and writes topics of one partition on one cluster. Thread-confined; calls block."""
+    """Reader and writer of single-partition topics of one cluster. Confined to one thread; calls block."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._cluster = Cluster(settings, BufferPool(max_free_bytes=_FREE_BYTES))
@@ -39,15 +39,15 @@ class ControlConnection:
         """Write records to partition 0 and wait until they are acknowledged.
 
         Raises:
-            ConnectionLostError: not all were; writing the same again does no harm.
+            ConnectionLostError: Not all were acknowledged. Repeating the call is safe.
         """
         write_records(self._cluster, topic, {_PARTITION: records}, timeout_s=_TIMEOUT_S)
 
     def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Return the log end offsets of partitions. Those without a leader that answers are missing.
+        """Return the log end offsets of partitions. Partitions without a responding leader are missing.
 
         Raises:
-            ConnectionLostError: no broker answers.
+            ConnectionLostError: No broker answers.
         """
         if not partitions:
             return {}
@@ -55,14 +55,14 @@ class ControlConnection:
         return self._cluster.list_offsets(list(partitions), clusters.LATEST)
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
-        """Read partition 0 to its present end.
+        """Read partition 0 to its current end.
 
         Returns:
-            The records from ``from_offset`` on that are still there, and the offset to go on with.
+            The available records from ``from_offset`` on, and the next offset to read.
 
         Raises:
-            TopicGoneError: the topic does not exist, or ends before ``from_offset``: it was made anew.
-            ConnectionLostError: not all of it can be read now.
+            TopicGoneError: The topic does not exist, or ends before ``from_offset`` because it was recreated.
+            ConnectionLostError: The topic cannot be read to its end now.
         """
         self._cluster.refresh([topic])
         if topic not in self._cluster.topics:
@@ -72,13 +72,13 @@ class ControlConnection:
             raise TopicGoneError(f"{topic} ends at {end}, but {from_offset} was read before")
         found: list[Record] = []
         while at < end:
-            # Only what is committed: MirrorMaker 2 may write checkpoints in transactions.
+            # Read committed records only: MirrorMaker 2 may write checkpoints in transactions.
             records, next_offset = read_records(
                 self._cluster, topic, _PARTITION, at, timeout_s=_TIMEOUT_S, max_wait_ms=0
             )
             found += [record for record in records if record.offset >= from_offset]
             if next_offset == at:
-                break  # an open transaction of somebody hides the rest for now
+                break  # an open transaction of another producer hides the rest for now
             at = next_offset
         return found, at
 

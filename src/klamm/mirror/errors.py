@@ -1,4 +1,4 @@
-"""Errors of the mirror: what was asked wrongly at start, and what ends a flow."""
+"""Errors of the mirror, and the errors of requests to a cluster."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ CLUSTER_ERRORS: Final = (
     ConnectionLostError,
     ProtocolError,
 )
-"""What a cluster may have against being asked, by admin calls and by the data path's connections: no fault of ours."""
+"""Errors of admin calls and of data connections that are caused by the cluster, not by klamm. The caller retries."""
 
 
 class MirrorError(Exception):
-    """Base of the mirror's errors; the text is for the person who runs it."""
+    """Base class of the mirror's errors. The message is for the operator."""
 
 
 class FlowFailedError(MirrorError):
-    """A flow can not go on until somebody changes something; its state becomes FAILED with this text."""
+    """A flow cannot continue until an operator changes something. Its state becomes FAILED with this message."""
 
 
 class SparkFailedError(MirrorError):
-    """Spark fails again and again, or is gone and cannot be started by this process."""
+    """Spark fails repeatedly, or its JVM is gone and cannot be restarted in this process."""

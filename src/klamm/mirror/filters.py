@@ -1,4 +1,4 @@
-"""Which topics are mirrored, which of their configs, and the offsets of which groups."""
+"""Filters of the topics, topic configs and consumer groups to mirror."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
 )
 _ESCAPED_OR_CLASS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _OPEN_BRACE: Final = re.compile(r"\{(?!\d+\})")
-"""Python takes it for the letter; Java, and so MirrorMaker, for a mistake."""
+"""Brace without an end. Python matches it literally; Java, and so MirrorMaker, rejects it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternList:
-    """Regular expressions of which one must match a whole name. An empty list matches nothing."""
+    """List of regular expressions, one of which must match a whole name. An empty list matches nothing."""
 
     patterns: tuple[re.Pattern[str], ...]
 
@@ -40,7 +40,7 @@ class PatternList:
         """Compile the elements of a list setting.
 
         Raises:
-            SettingsError: an element is no regular expression; names ``key`` and the element.
+            SettingsError: An element is not a regular expression. Names ``key`` and the element.
         """
         expected = f"{key}={','.join(expressions)}: expected a list of regular expressions"
         try:
@@ -56,68 +56,68 @@ class PatternList:
         return cls(patterns=patterns)
 
     def matches(self, name: str) -> bool:
-        """Tell whether one of the expressions matches the whole name."""
+        """Return whether one of the expressions matches the whole name."""
         return any(pattern.fullmatch(name) for pattern in self.patterns)
 
 
 class TopicFilter(Protocol):
-    """Kafka's ``TopicFilter``."""
+    """Filter of topics (Kafka's ``TopicFilter``)."""
 
     def should_replicate_topic(self, topic: str) -> bool:
-        """Tell whether the person who runs the mirror wants this topic."""
+        """Return whether to mirror a topic."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultTopicFilter:
-    """``topics`` and not ``topics.exclude``; the exclusion wins."""
+    """Filter by ``topics`` and ``topics.exclude``. The exclusion has precedence."""
 
     include: PatternList
     exclude: PatternList
 
     def should_replicate_topic(self, topic: str) -> bool:
-        """Tell whether a topic is included and not excluded."""
+        """Return whether a topic is included and not excluded."""
         return self.include.matches(topic) and not self.exclude.matches(topic)
 
 
 class GroupFilter(Protocol):
-    """Kafka's ``GroupFilter``."""
+    """Filter of consumer groups (Kafka's ``GroupFilter``)."""
 
     def should_replicate_group(self, group: str) -> bool:
-        """Tell whether the offsets of a group are translated for the target."""
+        """Return whether to translate the offsets of a group for the target."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultGroupFilter:
-    """``groups`` and not ``groups.exclude``; the exclusion wins."""
+    """Filter by ``groups`` and ``groups.exclude``. The exclusion has precedence."""
 
     include: PatternList
     exclude: PatternList
 
     def should_replicate_group(self, group: str) -> bool:
-        """Tell whether a group is included and not excluded."""
+        """Return whether a group is included and not excluded."""
         return self.include.matches(group) and not self.exclude.matches(group)
 
 
 class ConfigPropertyFilter:
-    """Which topic configs are synced; subclass it for a filter of your own (Kafka's ``ConfigPropertyFilter``)."""
+    """Filter of topic configs to sync (Kafka's ``ConfigPropertyFilter``). Subclass it for a custom filter."""
 
     def should_replicate_config_property(self, name: str) -> bool:
-        """Tell whether a config may be written on the target at all."""
+        """Return whether a config may be written on the target."""
         raise NotImplementedError
 
     def should_replicate_source_default(self, name: str) -> bool:
-        """Tell whether the source's default of a config is written on the target.
+        """Return whether to write the source's default of a config on the target.
 
-        Asked only for configs that ``should_replicate_config_property`` lets pass (KIP-894).
+        Called only for configs that ``should_replicate_config_property`` accepts (KIP-894).
         """
         _ = name
         return False
 
 
 class DefaultConfigPropertyFilter(ConfigPropertyFilter):
-    """``config.properties.exclude`` and ``use.defaults.from``."""
+    """Filter by ``config.properties.exclude`` and ``use.defaults.from``."""
 
     __slots__ = ("_exclude", "_source_defaults")
 
@@ -126,18 +126,18 @@ class DefaultConfigPropertyFilter(ConfigPropertyFilter):
         self._source_defaults = source_defaults
 
     def should_replicate_config_property(self, name: str) -> bool:
-        """Tell whether no excluding expression matches the whole name."""
+        """Return whether no exclusion matches the whole name."""
         return not self._exclude.matches(name)
 
     def should_replicate_source_default(self, name: str) -> bool:
-        """Tell whether ``use.defaults.from=source`` was asked for."""
+        """Return whether ``use.defaults.from=source`` is set."""
         _ = name
         return self._source_defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSelection:
-    """Everything that decides whether a flow mirrors a topic."""
+    """Rules that decide whether a flow mirrors a topic."""
 
     topic_filter: TopicFilter
     policy: ReplicationPolicy
@@ -145,7 +145,7 @@ class TopicSelection:
     heartbeats_replication_enabled: bool = True
 
     def includes(self, topic: str) -> bool:
-        """Tell whether the flow mirrors a source topic (Kafka's ``shouldReplicateTopic``)."""
+        """Return whether the flow mirrors a source topic (Kafka's ``shouldReplicateTopic``)."""
         wanted = self.topic_filter.should_replicate_topic(topic) or (
             self.heartbeats_replication_enabled and naming.is_heartbeats_topic(self.policy, topic)
         )
@@ -154,6 +154,6 @@ class TopicSelection:
 
 
 def source_defaults_wanted(config_filter: object, name: str) -> bool:
-    """Ask a filter for ``should_replicate_source_default``; one without that method means False."""
+    """Return the filter's ``should_replicate_source_default``. False if the filter does not have that method."""
     ask = getattr(config_filter, "should_replicate_source_default", None)
     return bool(ask(name)) if ask is not None else False

@@ -1,6 +1,7 @@
-"""The bytes of heartbeats, checkpoints and offset syncs, as MirrorMaker 2 writes them.
+"""Record formats of heartbeats, checkpoints and offset syncs, as MirrorMaker 2 writes them.
 
-Kafka's plain types: big-endian numbers; a string is its length in two bytes, then UTF-8. All stand in partition 0.
+They use Kafka's primitive types: big-endian integers, and strings of UTF-8 after a length of two bytes. All records
+are in partition 0.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _VERSION: Final = 0
 
 
 class FormatError(ValueError):
-    """Bytes that are no record of this kind."""
+    """The bytes are not a record of the expected format."""
 
 
 class _Reader:
-    """Reads from the front of a key or value."""
+    """Sequential reader of a key or value."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -58,7 +59,7 @@ def _text(value: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A record of the topic ``heartbeats`` (Kafka's ``Heartbeat``)."""
+    """Record of the topic ``heartbeats`` (Kafka's ``Heartbeat``)."""
 
     source_alias: str
     target_alias: str
@@ -66,19 +67,19 @@ class Heartbeat:
     """Milliseconds since the epoch."""
 
     def key(self) -> bytes:
-        """Return the record's key."""
+        """Return the record key."""
         return _text(self.source_alias) + _text(self.target_alias)
 
     def value(self) -> bytes:
-        """Return the record's value."""
+        """Return the record value."""
         return _INT16.pack(_VERSION) + _INT64.pack(self.timestamp)
 
     @classmethod
     def parse(cls, key: bytes, value: bytes) -> Self:
-        """Read a record.
+        """Parse a record.
 
         Raises:
-            FormatError: it is none.
+            FormatError: The record is not a heartbeat.
         """
         keys, values = _Reader(key), _Reader(value)
         values.version()
@@ -87,32 +88,32 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Where a group of the source would stand on the target (Kafka's ``Checkpoint``)."""
+    """Translated offset of a consumer group on the target (Kafka's ``Checkpoint``)."""
 
     group: str
     topic: str
-    """The remote topic."""
+    """Remote topic."""
     partition: int
     upstream_offset: int
-    """The group's offset on the source."""
+    """Committed offset of the group on the source."""
     downstream_offset: int
     metadata: str = ""
 
     def key(self) -> bytes:
-        """Return the record's key."""
+        """Return the record key."""
         return _text(self.group) + _text(self.topic) + _INT32.pack(self.partition)
 
     def value(self) -> bytes:
-        """Return the record's value."""
+        """Return the record value."""
         offsets = _OFFSETS.pack(self.upstream_offset, self.downstream_offset)
         return _INT16.pack(_VERSION) + offsets + _text(self.metadata)
 
     @classmethod
     def parse(cls, key: bytes, value: bytes) -> Self:
-        """Read a record.
+        """Parse a record.
 
         Raises:
-            FormatError: it is none.
+            FormatError: The record is not a checkpoint.
         """
         keys, values = _Reader(key), _Reader(value)
         values.version()
@@ -128,28 +129,28 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSync:
-    """A source offset and the target offset that its record has (Kafka's ``OffsetSync``)."""
+    """Source offset and target offset of the same record (Kafka's ``OffsetSync``)."""
 
     topic: str
-    """The source topic."""
+    """Source topic."""
     partition: int
     upstream_offset: int
     downstream_offset: int
 
     def key(self) -> bytes:
-        """Return the record's key."""
+        """Return the record key."""
         return _text(self.topic) + _INT32.pack(self.partition)
 
     def value(self) -> bytes:
-        """Return the record's value; it has no version."""
+        """Return the record value, which has no version."""
         return _OFFSETS.pack(self.upstream_offset, self.downstream_offset)
 
     @classmethod
     def parse(cls, key: bytes, value: bytes) -> Self:
-        """Read a record.
+        """Parse a record.
 
         Raises:
-            FormatError: it is none.
+            FormatError: The record is not an offset sync.
         """
         keys, values = _Reader(key), _Reader(value)
         return cls(

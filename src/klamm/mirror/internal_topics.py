@@ -1,4 +1,4 @@
-"""The mirror's own topics: compacted, and made by whoever may."""
+"""Creation of the mirror's internal topics, all of them compacted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 KNOWN_AFTER_S: Final = 10.0
-"""A topic that was just created is not known to every broker at once; until then nobody is told that it is missing."""
+"""Time in seconds until all brokers know a new topic. Until then a missing internal topic is not reported."""
 
 
 def create_internal_topic(
@@ -25,13 +25,13 @@ def create_internal_topic(
     partition_count: int = 1,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> AdminRefusedError | None:
-    """Create a compacted topic; returns why it is not there, None when it is taken to be.
+    """Create a compacted topic. Return the rejection, or None if the topic exists or is assumed to exist.
 
-    A topic that exists is fine as it is, also without the right to create it. Where the cluster cannot create topics,
-    somebody else is taken to have done so (Kafka's ``MirrorUtils.createCompactedTopic``).
+    An existing topic is not changed, and the principal need not be allowed to create it. On a cluster without
+    CreateTopics, the topic is assumed to exist (Kafka's ``MirrorUtils.createCompactedTopic``).
 
     Raises:
-        ClusterAwayError: the cluster does not answer.
+        ClusterAwayError: The cluster does not answer.
     """
     topic = internal_topic(
         name, replication_factor=replication_factor, partition_count=partition_count, configs=configs
@@ -48,7 +48,7 @@ def create_internal_topic(
 def internal_topic(
     name: str, *, replication_factor: int, partition_count: int = 1, configs: Mapping[str, str] = MappingProxyType({})
 ) -> NewRemoteTopic:
-    """Describe a compacted topic of the mirror's own."""
+    """Return the description of a compacted internal topic."""
     return NewRemoteTopic(
         name=name,
         partition_count=partition_count,

@@ -1,4 +1,4 @@
-"""What the control loops know about a cluster, and what they may ask of it."""
+"""Interface of the control loops to a cluster: the admin requests and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from klamm.security.acls import Acl
 
 DYNAMIC_TOPIC_CONFIG: Final = 1
-"""``config_source`` of a value that was set on the topic itself; any other source is a default (KIP-894)."""
+"""``config_source`` of a value set on the topic itself. Any other source is a default (KIP-894)."""
 
 
 class OperationType(IntEnum):
@@ -24,18 +24,18 @@ class OperationType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigEntry:
-    """One config of a topic as DescribeConfigs answers it."""
+    """Config of a topic, as in a DescribeConfigs response."""
 
     name: str
     value: str | None
-    """None means: no value, or one that is not shown."""
+    """Value. None: no value, or a sensitive one."""
     config_source: int
     read_only: bool = False
     is_sensitive: bool = False
 
     @property
     def is_default(self) -> bool:
-        """Tell whether the topic itself does not set it."""
+        """Return whether the value is a default, not set on the topic itself."""
         return self.config_source != DYNAMIC_TOPIC_CONFIG
 
 
@@ -46,36 +46,36 @@ class TopicConfigOperation:
     name: str
     operation: OperationType
     value: str | None
-    """None for DELETE."""
+    """Value to set. None for DELETE."""
     old_value: str | None = None
-    """The target's own value before; None means: none, or not known."""
+    """Value that was set on the target topic before. None: not set, or unknown."""
     rule: str
-    """Why: for the plan that a person reads."""
+    """Reason of the operation, shown in the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSummary:
-    """A topic of a cluster."""
+    """Topic of a cluster."""
 
     name: str
     topic_id: str
-    """Empty when the broker is too old to tell."""
+    """Topic id. Empty: the broker is too old to return it."""
     partition_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRemoteTopic:
-    """A topic to create."""
+    """Topic to create on the target."""
 
     name: str
     partition_count: int
     replication_factor: int
-    """-1 means: the cluster's default."""
+    """Replication factor. -1: the cluster's default."""
     configs: Mapping[str, str]
 
 
 class AdminRefusedError(Exception):
-    """A cluster answered with an error code; ``error_name`` is Kafka's name of it."""
+    """A cluster answered with an error code. ``error_name`` is Kafka's name of the code."""
 
     def __init__(self, error_name: str, message: str) -> None:
         super().__init__(f"{error_name}: {message}" if message else error_name)
@@ -83,20 +83,20 @@ class AdminRefusedError(Exception):
 
     @property
     def is_denial(self) -> bool:
-        """Tell whether a right is missing."""
+        """Return whether the principal lacks an ACL."""
         return self.error_name.endswith("AUTHORIZATION_FAILED")
 
 
 class AdminIncompatibleError(Exception):
-    """A cluster does not offer an API at all, or not in a version that is known here."""
+    """A cluster does not support an API, or no version in common."""
 
 
 class ClusterAwayError(Exception):
-    """A cluster does not answer (refused connections, timeouts, no leader): try again later."""
+    """A cluster does not answer (connection refused, timeout, no leader). Retryable."""
 
 
 class Committed(NamedTuple):
-    """A group's offset of one partition: the next record that it reads."""
+    """Committed offset of a group and a partition: the next offset to read."""
 
     offset: int
     metadata: str = ""
@@ -106,132 +106,133 @@ UNKNOWN_COUNT: Final = -1
 
 
 class GroupUse(NamedTuple):
-    """Whether a group is in use."""
+    """State and member count of a group."""
 
     state: str
-    """Kafka's name of it: ``Empty``, ``Stable``...; ``Dead`` for a group that does not exist."""
+    """Kafka's name of the state: ``Empty``, ``Stable`` and so on. ``Dead``: the group does not exist."""
     member_count: int
-    """-1: it has some, but nobody tells how many."""
+    """Number of members. -1: there are members, but their number is unknown."""
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nobody is in the way of setting its offsets."""
+        """Return whether the group has no members, so that its offsets can be changed."""
         return self.state in ("Empty", "Dead")
 
     @property
     def members(self) -> str:
-        """How many members it has, for people."""
+        """Return the number of members as text."""
         count = self.member_count
         return "members" if count == UNKNOWN_COUNT else "1 member" if count == 1 else f"{count} members"
 
 
 Partition = tuple[str, int]
-"""Topic and number."""
+"""Topic name and partition number."""
 
 
 class GroupAdmin(Protocol):
-    """The admin calls about groups. Every call may raise ``ClusterAwayError``."""
+    """Admin requests about consumer groups. Every call may raise ``ClusterAwayError``."""
 
     def list_groups(self) -> Sequence[str]:
-        """Return the ids of all groups of consumers.
+        """Return the ids of all consumer groups.
 
         Raises:
-            AdminRefusedError: no right to.
+            AdminRefusedError: The principal may not list groups.
         """
         ...
 
     def describe_groups(self, groups: Sequence[str]) -> Mapping[str, GroupUse | AdminRefusedError]:
-        """Tell which groups are in use."""
+        """Return the state of groups."""
         ...
 
     def group_offsets(self, groups: Sequence[str]) -> Mapping[str, Mapping[Partition, Committed] | AdminRefusedError]:
-        """Return all that groups have committed."""
+        """Return all committed offsets of groups."""
         ...
 
     def alter_group_offsets(
         self, group: str, offsets: Mapping[Partition, Committed]
     ) -> Mapping[Partition, AdminRefusedError | None]:
-        """Commit offsets for a group without members (UNKNOWN_MEMBER_ID: it has some)."""
+        """Commit offsets for a group without members. With members the result is UNKNOWN_MEMBER_ID."""
         ...
 
 
 class AclAdmin(Protocol):
-    """The admin calls of the ACL sync. Every call may raise ``ClusterAwayError``."""
+    """Admin requests of the ACL sync. Every call may raise ``ClusterAwayError``."""
 
     def describe_topic_acls(self) -> Sequence[Acl]:
         """Return the ACLs of topics.
 
         Raises:
-            AdminRefusedError: no right to, or no ACLs are kept (SECURITY_DISABLED).
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminRefusedError: The principal may not describe ACLs, or the cluster has no authorizer
+                (SECURITY_DISABLED).
+            AdminIncompatibleError: The cluster does not support the API.
         """
         ...
 
     def create_acls(self, acls: Sequence[Acl]) -> Mapping[Acl, AdminRefusedError | None]:
-        """Create ACLs, each for itself.
+        """Create ACLs, independently of each other.
 
         Raises:
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminIncompatibleError: The cluster does not support the API.
         """
         ...
 
 
 class MirrorAdmin(AclAdmin, Protocol):
-    """The admin calls of the control loops. Every call may raise ``ClusterAwayError``.
+    """Admin requests of the control loops. Every call may raise ``ClusterAwayError``.
 
-    Results are by topic name; None means: done.
+    Results are by topic name. None means success.
     """
 
     def check_reachable(self) -> None:
-        """Find out at once whether the cluster answers and lets this client in.
+        """Check at once whether the cluster answers and accepts this client.
 
         Raises:
-            ClusterAwayError: it does not.
+            ClusterAwayError: It does not.
         """
         ...
 
     def list_topics(self) -> Mapping[str, TopicSummary]:
-        """Return all topics of the cluster, internal ones too."""
+        """Return all topics of the cluster, including internal ones."""
         ...
 
     def describe_topic_configs(
         self, topics: Sequence[str]
     ) -> Mapping[str, tuple[TopicConfigEntry, ...] | AdminRefusedError]:
-        """Return all configs of topics, defaults too."""
+        """Return all configs of topics, including defaults."""
         ...
 
     def create_topics(
         self, topics: Sequence[NewRemoteTopic], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Create topics, each for itself, or only ask whether they may be created."""
+        """Create topics, independently of each other, or only validate the request."""
         ...
 
     def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Grow topics to a number of partitions, or only ask whether they may grow."""
+        """Increase the partition count of topics, or only validate the request."""
         ...
 
     def check_incremental_alter_configs(self, topic: str) -> None:
-        """Ask whether IncrementalAlterConfigs is offered, by a request that changes nothing of a topic.
+        """Check that the cluster supports IncrementalAlterConfigs, with a request that changes nothing.
 
         Raises:
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminIncompatibleError: The cluster does not support the API.
         """
         ...
 
     def incremental_alter_topic_configs(
         self, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
     ) -> Mapping[str, AdminRefusedError | None]:
-        """Apply operations (IncrementalAlterConfigs), or only ask whether they may be applied.
+        """Apply config operations (IncrementalAlterConfigs), or only validate them.
 
         Raises:
-            AdminIncompatibleError: the cluster lacks the API.
+            AdminIncompatibleError: The cluster does not support the API.
         """
         ...
 
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, AdminRefusedError | None]:
-        """Replace all own configs of topics (AlterConfigs)."""
+        """Replace all dynamic configs of topics (AlterConfigs)."""
         ...
 
     def close(self) -> None:

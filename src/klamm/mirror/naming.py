@@ -1,4 +1,4 @@
-"""Names of topics on the other side: replication policies, internal topics, cycles."""
+"""Names of remote topics and internal topics: the replication policies, and the detection of cycles."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ HEARTBEATS_TOPIC: Final = "heartbeats"
 
 
 class ReplicationPolicy(Protocol):
-    """How a topic of one cluster is called on another (Kafka's ``ReplicationPolicy``)."""
+    """Policy for the names of remote topics (Kafka's ``ReplicationPolicy``)."""
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        """Return the name that ``topic`` of ``source_alias`` has on a target."""
+        """Return the name of a topic of ``source_alias`` on a target."""
         ...
 
     def topic_source(self, topic: str) -> str | None:
-        """Return the alias a topic was mirrored from; None means: born here, as far as its name tells."""
+        """Return the alias of the cluster a topic was mirrored from. None: the name shows no other cluster."""
         ...
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return the name one hop up; None means: born here."""
+        """Return the name of a topic on the cluster it was mirrored from. None: it was not mirrored."""
         ...
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Tell whether a topic belongs to Kafka, Connect or the mirror itself and is never mirrored."""
+        """Return whether a topic is an internal topic of Kafka, Connect or the mirror, which is never mirrored."""
         ...
 
     def offset_syncs_topic(self, alias: str) -> str:
-        """Return the name of the topic with offset syncs."""
+        """Return the name of the offset-syncs topic."""
         ...
 
     def checkpoints_topic(self, source_alias: str) -> str:
-        """Return the name of the topic with checkpoints of a source."""
+        """Return the name of the checkpoints topic of a source."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultReplicationPolicy:
-    """Prefix with the source alias: ``orders`` of ``us-west`` becomes ``us-west.orders``."""
+    """Policy that prefixes the source alias: ``orders`` of ``us-west`` becomes ``us-west.orders``."""
 
     separator: str = "."
     internal_topic_separator_enabled: bool = True
-    """Whether the separator also stands in the names of the mirror's internal topics."""
+    """Whether the names of internal topics contain the separator too."""
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
         """Return ``<source alias><separator><topic>``."""
         return f"{source_alias}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """Return what stands before the first separator, None without one."""
+        """Return the part before the first separator. None: the name has no separator."""
         alias, found, _ = topic.partition(self.separator)
         return alias if found else None
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return what stands after the first separator, None without one."""
+        """Return the part after the first separator. None: the name has no separator."""
         _, found, rest = topic.partition(self.separator)
         return rest if found else None
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Tell by name, as Kafka's ``ReplicationPolicy`` does."""
+        """Return whether the name is one of an internal topic, as Kafka's ``ReplicationPolicy`` does."""
         ends = (".internal", "-internal", f"{self.separator}internal")
         return topic.startswith(("__", ".")) or topic.endswith(ends)
 
     def offset_syncs_topic(self, alias: str) -> str:
-        """Return ``mm2-offset-syncs.<alias>.internal`` with the separator asked for."""
+        """Return ``mm2-offset-syncs.<alias>.internal`` with the configured separator."""
         return f"mm2-offset-syncs{self._internal}{alias}{self._internal}internal"
 
     def checkpoints_topic(self, source_alias: str) -> str:
-        """Return ``<source>.checkpoints.internal`` with the separator asked for."""
+        """Return ``<source>.checkpoints.internal`` with the configured separator."""
         return f"{source_alias}{self._internal}checkpoints{self._internal}internal"
 
     @property
@@ -78,25 +78,25 @@ class DefaultReplicationPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Keep names as they are, except heartbeats, which are prefixed so that they do not circle."""
+    """Policy that keeps names. Heartbeats are prefixed nevertheless, so that they do not circulate."""
 
     source_cluster_alias: str
-    """The alias whose topics the flow mirrors: a name does not tell it."""
+    """Alias of the flow's source, because the names do not contain it."""
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        """Return the same name; heartbeats get the alias."""
+        """Return the same name. Heartbeats are prefixed with the alias."""
         if _looks_like_heartbeats(topic):
             return DefaultReplicationPolicy.format_remote_topic(self, source_alias, topic)
         return topic
 
     def topic_source(self, topic: str) -> str | None:
-        """Return the flow's source: nothing in the name says otherwise."""
+        """Return the alias of the flow's source. Heartbeats name theirs in the prefix."""
         if _looks_like_heartbeats(topic):
             return DefaultReplicationPolicy.topic_source(self, topic)
         return self.source_cluster_alias
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return the same name; heartbeats lose one alias."""
+        """Return the same name. Heartbeats lose one alias."""
         if _looks_like_heartbeats(topic):
             return DefaultReplicationPolicy.upstream_topic(self, topic)
         return topic
@@ -104,16 +104,16 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnReplicationPolicy(DefaultReplicationPolicy):
-    """A policy of the user's own; what it does not say is as in the default one, as in Kafka's interface."""
+    """Custom policy. Methods that it lacks come from the default policy, as in Kafka's interface."""
 
     own: ReplicationPolicy
-    """Has the first three methods at least."""
+    """Instance of the custom class, which has at least the first three methods."""
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        """Return what the user's policy says.
+        """Return the result of the custom policy.
 
         Raises:
-            TypeError: that is no text.
+            TypeError: The result is not a string.
         """
         name: object = self.own.format_remote_topic(source_alias, topic)
         if not isinstance(name, str):
@@ -121,25 +121,25 @@ class OwnReplicationPolicy(DefaultReplicationPolicy):
         return name
 
     def topic_source(self, topic: str) -> str | None:
-        """Return what the user's policy says."""
+        """Return the result of the custom policy."""
         return self.own.topic_source(topic)
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return what the user's policy says."""
+        """Return the result of the custom policy."""
         return self.own.upstream_topic(topic)
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Tell by the user's policy if it knows, by name otherwise."""
+        """Return the result of the custom policy if it has this method, else decide by the name."""
         ask = getattr(self.own, "is_internal_topic", None)
         return DefaultReplicationPolicy.is_internal_topic(self, topic) if ask is None else bool(ask(topic))
 
     def offset_syncs_topic(self, alias: str) -> str:
-        """Return the user's name, or Kafka's."""
+        """Return the name of the custom policy if it has this method, else Kafka's."""
         ask = getattr(self.own, "offset_syncs_topic", None)
         return DefaultReplicationPolicy.offset_syncs_topic(self, alias) if ask is None else str(ask(alias))
 
     def checkpoints_topic(self, source_alias: str) -> str:
-        """Return the user's name, or Kafka's."""
+        """Return the name of the custom policy if it has this method, else Kafka's."""
         ask = getattr(self.own, "checkpoints_topic", None)
         return DefaultReplicationPolicy.checkpoints_topic(self, source_alias) if ask is None else str(ask(source_alias))
 
@@ -149,12 +149,12 @@ def _looks_like_heartbeats(topic: str) -> bool:
 
 
 def is_heartbeats_topic(policy: ReplicationPolicy, topic: str) -> bool:
-    """Tell whether a topic is ``heartbeats``, here or mirrored over any number of hops."""
+    """Return whether a topic is ``heartbeats``, local or mirrored over any number of hops."""
     return original_topic(policy, topic) == HEARTBEATS_TOPIC
 
 
 def original_topic(policy: ReplicationPolicy, topic: str) -> str:
-    """Return the name a topic was born with."""
+    """Return the name of a topic on the cluster where it was created."""
     upstream = policy.upstream_topic(topic)
     while policy.topic_source(topic) is not None and upstream not in (None, topic):
         topic = upstream or ""
@@ -163,7 +163,7 @@ def original_topic(policy: ReplicationPolicy, topic: str) -> str:
 
 
 def is_cycle(policy: ReplicationPolicy, target_alias: str, topic: str) -> bool:
-    """Tell whether a topic came from the target at any hop: mirroring it back would never end."""
+    """Return whether a topic was mirrored from the target at any hop. Mirroring it back would create a cycle."""
     while (source := policy.topic_source(topic)) is not None:
         if source == target_alias:
             return True
@@ -175,5 +175,5 @@ def is_cycle(policy: ReplicationPolicy, target_alias: str, topic: str) -> bool:
 
 
 def positions_topic(source_alias: str) -> str:
-    """Return the default name of Connect's source offsets on the target (``offset.storage.topic``)."""
+    """Return the default name of the topic with the source offsets on the target (``offset.storage.topic``)."""
     return f"mm2-offsets.{source_alias}.internal"

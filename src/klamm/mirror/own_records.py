@@ -1,7 +1,7 @@
-"""Reads the mirror's own topics, and writes to them in batches that the brokers take.
+"""Reader and writer of the mirror's internal topics, in batches that the brokers accept.
 
-Positions, offset syncs and checkpoints are few, but for the first ones of a task and where one partition holds them
-all: thousands of records then, and a broker takes no more than ``max.message.bytes`` of the topic in one batch.
+Source offsets, offset syncs and checkpoints are usually few. The first write of a task, or one for a topic with a
+single partition, can have thousands of records, and a broker accepts no batch above ``max.message.bytes`` of the topic.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from klamm.protocol.types import PartitionTuple
 
 _BATCH_BYTES: Final = 256 * 1024
-"""A quarter of what topics take unless somebody has set ``max.message.bytes``."""
+"""First size limit of a batch in bytes: a quarter of the default ``max.message.bytes``."""
 _BATCH_RECORDS: Final = 1_000
-"""So that seldom more is encoded than goes into a batch."""
+"""Most records encoded at once, so that seldom more are encoded than fit into a batch."""
 _READ_TIMEOUT_S: Final = 15.0
 _MAX_WAIT_MS: Final = 50
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
 class _Batch(NamedTuple):
-    """The first records that wait for a partition."""
+    """Batch of the first pending records of a partition."""
 
     record_count: int
     data: bytearray
 
 
 class OwnRecords:
-    """Records that are to be written, by partition of a topic, each partition's in order. For one use and one thread.
+    """Records to write to a topic, by partition, each partition's in order. Used once, by one thread.
 
-    A batch stays what it is until a broker says that it has it, or that it is too large: sequence numbers make sure
-    then that it is taken once, however often it is sent.
+    A batch is kept unchanged until a broker acknowledges it or rejects it as too large. With sequence numbers, a batch
+    that is sent repeatedly is therefore appended once.
     """
 
     def __init__(
@@ -50,36 +50,37 @@ class OwnRecords:
         encode: Callable[[int, Sequence[Record]], bytearray] = lambda _partition, records: encode_batch(records),
         on_taken: Callable[[int, int], None] = lambda _partition, _count: None,
     ) -> None:
-        """Make them.
+        """Create the records to write.
 
         Args:
-            records: by partition; their offsets do not matter.
-            encode: makes a batch for a partition, of records whose offsets begin at 0.
-            on_taken: called with a partition, and how many of its records are on the target beside those before.
+            records: Records by partition. Their offsets are ignored.
+            encode: Encodes a batch of a partition. The offsets of its records start at 0.
+            on_taken: Called with a partition and the number of records that were acknowledged just now.
         """
         self._left = {partition: list(some) for partition, some in records.items() if some}
         self._encode = encode
         self._on_taken = on_taken
         self._most_bytes = _BATCH_BYTES
         self._batches: dict[int, _Batch] = {}
-        """What is sent next."""
+        """Next batch of each partition."""
 
     @property
     def partitions(self) -> frozenset[int]:
-        """Those that have to take records yet."""
+        """Partitions with pending records."""
         return frozenset(self._left)
 
     def write(self, cluster: Cluster, topic: str, *, timeout_s: float, transactional_id: str | None = None) -> None:
-        """Write all of them and wait until they are acknowledged. After an error it goes on where it ended.
+        """Write all records and wait until they are acknowledged. After an error, another call resumes with the rest.
 
         Args:
-            cluster: where the topic is.
-            topic: one of the mirror's own.
-            timeout_s: for each batch of a partition.
-            transactional_id: of the open transaction that they belong to.
+            cluster: Cluster with the topic.
+            topic: Internal topic.
+            timeout_s: Timeout in seconds for each batch of a partition.
+            transactional_id: Transactional id of the open transaction. None: no transaction.
 
         Raises:
-            ConnectionLostError: not all were acknowledged; those that were refused say why (``RecordsRefusedError``).
+            ConnectionLostError: Not all were acknowledged. ``RecordsRefusedError`` carries the error codes of
+                rejections.
         """
 
         def send(partitions: Sequence[int]) -> None:
@@ -90,7 +91,7 @@ class OwnRecords:
             except RecordsRefusedError as error:
                 if not error.codes & _TOO_LARGE:
                     raise
-                if len(partitions) > 1:  # nobody tells which of them
+                if len(partitions) > 1:  # the error does not say which of them
                     for partition in partitions:
                         send([partition])
                 elif not self._make_smaller(partitions[0]):
@@ -103,7 +104,7 @@ class OwnRecords:
             send(list(self._left))
 
     def _next(self, partition: int) -> _Batch:
-        """Return the batch that is to be sent next, the same one until something became of it."""
+        """Return the next batch of a partition, the same one until it is acknowledged or rejected."""
         if (batch := self._batches.get(partition)) is None:
             batch = self._first(partition, _BATCH_RECORDS)
             while len(batch.data) > self._most_bytes and batch.record_count > 1:
@@ -116,7 +117,7 @@ class OwnRecords:
         return _Batch(len(some), self._encode(partition, some))
 
     def _make_smaller(self, partition: int) -> bool:
-        """Make smaller batches from now on; False: what was refused was a single record."""
+        """Halve the size limit of later batches. Return False if the rejected batch had a single record."""
         batch = self._batches.pop(partition)
         self._most_bytes = len(batch.data) // 2
         return batch.record_count > 1
@@ -129,34 +130,34 @@ class OwnRecords:
 
 
 def write_records(cluster: Cluster, topic: str, records: Mapping[int, Sequence[Record]], *, timeout_s: float) -> None:
-    """Write records by partition, in as many batches as it takes; blocks.
+    """Write records by partition, in as many batches as needed. Blocks.
 
     Raises:
-        ConnectionLostError: not all were acknowledged; writing the same again does no harm in a compacted topic.
+        ConnectionLostError: Not all were acknowledged. Repeating the call is safe in a compacted topic.
     """
     OwnRecords(records).write(cluster, topic, timeout_s=timeout_s)
 
 
 class Newest(NamedTuple):
-    """What a compacted topic holds."""
+    """Contents of a compacted topic."""
 
     records: dict[bytes, Record]
-    """The newest of each key in the order of the log, also those without a value: they say that there is nothing."""
+    """Newest record of each key in log order, including tombstones."""
     hidden: str
-    """A partition where an open transaction hides what follows; empty: everything was read."""
+    """Partition in which an open transaction hides later records. Empty: everything was read."""
 
 
 def read_newest(cluster: Cluster, topic: str, *, attempts: int) -> Newest:
-    """Read the committed records of a topic to its end; blocks.
+    """Read the committed records of a topic to its end. Blocks.
 
     Args:
-        cluster: its metadata of the topic are fresh.
-        topic: that exists.
-        attempts: how often a partition is asked, 20 times a second, before an open transaction is said to hide records;
-            after the first such partition the others are not waited for.
+        cluster: Cluster with up-to-date metadata of the topic.
+        topic: Existing topic.
+        attempts: Number of fetches per partition, 20 per second, after which an open transaction counts as hiding
+            records. After the first such partition, the others get one fetch each.
 
     Raises:
-        ConnectionLostError: not all of it can be read now.
+        ConnectionLostError: The topic cannot be read to its end now.
     """
     where = [(topic, number) for number in cluster.topics[topic].partitions]
     first, ends = (cluster.list_offsets(where, timestamp) for timestamp in (clusters.EARLIEST, clusters.LATEST))
@@ -173,7 +174,7 @@ def read_newest(cluster: Cluster, topic: str, *, attempts: int) -> Newest:
 def _read_partition(
     cluster: Cluster, key: PartitionTuple, offsets: range, attempts: int, newest: dict[bytes, Record]
 ) -> bool:
-    """Read offsets of a partition; False: something hides the rest."""
+    """Read the given offsets of a partition. Return False if an open transaction hides some of them."""
     at, left = offsets.start, attempts
     while at < offsets.stop:
         records, next_offset = read_records(cluster, *key, at, timeout_s=_READ_TIMEOUT_S, max_wait_ms=_MAX_WAIT_MS)

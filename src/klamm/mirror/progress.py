@@ -1,4 +1,4 @@
-"""How far a mirror is: collected from the tasks and the control loops, read by displays."""
+"""Progress of a mirror, collected from the tasks and the control loops and read by status displays."""
 
 from __future__ import annotations
 
@@ -30,109 +30,121 @@ _MENDED_BY_PEOPLE: Final = re.compile(
     r"|SECURITY_DISABLED)\b|Login as .* failed|certificate (verify failed|has expired|expired|unknown|required)",
     re.IGNORECASE,
 )
-"""In reasons, which quote Kafka's name of an error: asking again helps only after somebody has changed something."""
+"""Pattern for reasons with an error that only an operator can resolve. Reasons contain Kafka's name of the error."""
 _STARTING: Final = "starting"
-"""The reason of partitions that a task has just begun with."""
+"""Reason of partitions that a task has just received."""
 
 
 class FlowState(StrEnum):
-    """Where a flow stands."""
+    """State of a flow.
+
+    ========  ========
+    ==================================================================================================== From      To
+    On ========  ========
+    ==================================================================================================== STARTING
+    RUNNING   The first round of the control loop succeeded. any       WAITING   A cluster does not answer, or rejects
+    requests of the control loop. Also reported while all partitions of a running flow wait. WAITING   RUNNING   A round
+    succeeds again. any       FAILED    The flow cannot continue until an operator changes something
+    (``FlowFailedError``). other     STOPPED   The mirror was asked to end, or everything is copied
+    (``--until-caught-up``). FAILED is final. ========  ========
+    ====================================================================================================
+    """
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     WAITING = "WAITING"
-    """Something is away; tried again until it is back."""
+    """A cluster is unavailable. The mirror retries until it is back."""
     FAILED = "FAILED"
-    """It can not go on until somebody changes something."""
+    """The flow cannot continue until an operator changes something."""
     STOPPED = "STOPPED"
-    """It was asked to end, or is done."""
+    """The flow was asked to end, or is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """How far one partition is."""
+    """Progress of one partition."""
 
     topic: str
     partition: int
     remote_topic: str
     next_offset: int
-    """Everything before it is on the target; -1: not started."""
+    """Source offset before which all records are on the target. -1: not started."""
     end_offset: int
-    """End of the source's partition; -1: not known yet."""
+    """End offset of the source partition. -1: not known yet."""
     state: str
-    """COPYING, WAITING or STOPPED."""
+    """``CopyState`` of the partition: COPYING, WAITING or STOPPED."""
     reason: str
     last_timestamp: int
-    """Newest record timestamp copied in this run, milliseconds since the epoch; -1: none."""
+    """Newest record timestamp copied in this run, in milliseconds since the epoch. -1: none."""
     records: int = 0
-    """Copied in this run, as ``bytes``."""
+    """Number of records copied in this run. ``bytes`` counts the same records."""
     bytes: int = 0
     records_per_s: float = 0.0
-    """Over the last seconds, as ``bytes_per_s``."""
+    """Rate over the last seconds, like ``bytes_per_s``."""
     bytes_per_s: float = 0.0
     record_age: Ages | None = None
-    """How old records were when they were fetched, of late."""
+    """Age of recent records when they were fetched."""
     replication_latency: Ages | None = None
-    """How old records were when the target had them, of late."""
+    """Age of recent records when the target acknowledged them."""
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether it waits for a cluster; when it just starts it does not."""
+        """Return whether the partition waits for a cluster. False while it starts."""
         return self.state == _WAITING and self.next_offset >= 0 and self.reason != _STARTING
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it waits for something that only a person can change, such as a missing ACL."""
+        """Return whether the partition waits for something that only an operator can change, such as a missing ACL."""
         return self.state == _WAITING and needs_person(self.reason)
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the target is behind; None: not known yet."""
+        """Number of source offsets that are not on the target. None: not known yet."""
         return None if self.end_offset < 0 or self.next_offset < 0 else max(0, self.end_offset - self.next_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowProgress:
-    """How far a flow is, at one moment."""
+    """Progress of a flow at one moment."""
 
     flow: str
-    """``A->B``."""
+    """Name of the flow, ``A->B``."""
     state: FlowState
     reason: str
-    """Why it waits or failed; empty when it runs."""
+    """Reason why the flow waits or failed. Empty while it runs."""
     copied: int
-    """Offsets of the source that are on the target, over all its partitions."""
+    """Sum over all partitions of the source offsets that are on the target."""
     total: int
-    """Offsets that the source's partitions have."""
+    """Sum of the end offsets of the source partitions."""
     records: int
-    """Copied in this run, as ``bytes``."""
+    """Number of records copied in this run. ``bytes`` counts the same records."""
     bytes: int
     records_per_s: float
-    """Over the last seconds, as ``mb_per_s``."""
+    """Rate over the last seconds, like ``mb_per_s``."""
     mb_per_s: float
     lag: int | None
-    """Offsets that the target is behind; None: not known for every partition yet."""
+    """Number of source offsets that are not on the target. None: not known for every partition yet."""
     eta_s: float | None
-    """Seconds until the lag is gone at this rate; None: can not be said."""
+    """Seconds until the lag is copied at the current rate. None: unknown."""
     partitions: tuple[PartitionStatus, ...]
     is_done: bool
-    """Every partition that the flow copies is known, and has no lag or is stopped."""
+    """Whether the progress of every partition of the flow is known and each has no lag or is STOPPED."""
 
     refused: tuple[tuple[str, str], ...] = ()
-    """Remote topics that the target did not create or grow in the last round, and why."""
+    """Remote topics that the target did not create or extend in the last round, each with the reason."""
     progressed_at: float | None = None
-    """When a position moved last, seconds since the epoch; None: not in this run."""
+    """Time at which records were last copied, in seconds since the epoch. None: not in this run."""
     is_blocked: bool = False
-    """Whether the flow, or each partition that is not done, waits for something that only a person can change."""
+    """Whether the flow, or each unfinished partition, waits for something that only an operator can change."""
 
     @property
     def stopped(self) -> tuple[PartitionStatus, ...]:
-        """Partitions that need somebody."""
+        """STOPPED partitions, for which an operator has to act."""
         return tuple(partition for partition in self.partitions if partition.state == _STOPPED)
 
     @property
     def what_blocks(self) -> str:
-        """What a person has to change for the flow to go on, or for the first of its partitions."""
+        """Reason that an operator has to resolve, of the flow or of its first blocked partition. Empty: none."""
         if self.state is FlowState.WAITING and needs_person(self.reason):
             return self.reason
         blocked = [partition for partition in self.partitions if partition.is_blocked]
@@ -140,12 +152,12 @@ class FlowProgress:
 
     @property
     def caught_up(self) -> bool:
-        """Tell whether what the flow copies is known, and nothing of it is missing on the target."""
+        """Return whether the progress of all partitions is known and no record is missing on the target."""
         return self.lag == 0
 
 
 class _Rate:
-    """Records and bytes per second of one partition, over one to two windows of the recent past."""
+    """Record and byte rates of one partition over the last one to two windows."""
 
     __slots__ = ("_before", "_since")
 
@@ -153,7 +165,13 @@ class _Rate:
         self._before = self._since = (now, 0, 0)
 
     def at(self, now: float, records: int, size: int) -> tuple[float, float]:
-        """Return both rates, given the counts of now."""
+        """Return both rates per second.
+
+        Args:
+            now: Time of the monotonic clock in seconds.
+            records: Number of records copied so far.
+            size: Number of bytes copied so far.
+        """
         if now - self._since[0] >= RATE_WINDOW_S:
             self._before, self._since = self._since, (now, records, size)
         then, records_then, size_then = self._before
@@ -163,25 +181,34 @@ class _Rate:
 
 @dataclass(slots=True)
 class _Totals:
-    """Sums over the partitions of a flow, kept with each change: ten thousand are too many to add up each second."""
+    """Sums over the partitions of a flow.
+
+    They are updated with each change: adding up ten thousand partitions every second would cost too much.
+    """
 
     copied: int = 0
     total: int = 0
     lag: int = 0
-    """Of the expected partitions, as far as it is known."""
+    """Known lag of the expected partitions."""
     unknown: int = 0
-    """Expected partitions whose lag is not known."""
+    """Number of expected partitions with unknown lag."""
     unfinished: int = 0
-    """Expected partitions that are not done."""
+    """Number of expected partitions that are not done."""
     waiting: int = 0
-    """Expected partitions that wait for something that is away."""
+    """Number of expected partitions that wait for a cluster."""
     blocked: int = 0
-    """Expected partitions that are not done and wait for a person."""
+    """Number of expected partitions that are not done and wait for an operator."""
 
     def add(self, partition: PartitionStatus | None, *, expected: bool, sign: int = 1) -> None:
-        """Count a partition, None for one without news; or do not count it any more."""
+        """Add a partition to the sums, or subtract it.
+
+        Args:
+            partition: Progress of the partition. None: no progress was reported yet.
+            expected: Whether the flow is to copy the partition.
+            sign: 1 to add, -1 to subtract.
+        """
         if partition is not None:
-            # A topic that was emptied or made anew ends before what was copied of it.
+            # The end of a topic that was emptied or recreated is before the offsets that were copied.
             self.copied += sign * max(0, min(partition.next_offset, partition.end_offset))
             self.total += sign * max(0, partition.end_offset)
         if expected:
@@ -198,27 +225,27 @@ class _Flow:
     state: FlowState = FlowState.STARTING
     reason: str = ""
     expected: frozenset[tuple[str, int]] | None = None
-    """The partitions that the flow is to copy and that are counted; None: not planned yet."""
+    """Partitions that the flow is to copy and that count for its progress. None: not planned yet."""
     wanted: frozenset[tuple[str, int]] = frozenset()
-    """Those that are not counted, too; empty: whatever there is news of."""
+    """All partitions that the flow is to copy. Empty: not limited."""
     partitions: dict[tuple[str, int], PartitionStatus] = field(default_factory=dict)
     order: list[tuple[str, int]] = field(default_factory=list)
-    """The keys of ``partitions``, sorted; too few after there was news of others."""
+    """Sorted keys of ``partitions``. Rebuilt when partitions were added."""
     totals: _Totals = field(default_factory=_Totals)
     counters: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
-    """Records and bytes by session and partition: a new session counts from zero."""
+    """Reported records and bytes by lease session and partition. Each session counts from zero."""
     rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
     progressed_at: float | None = None
     refused: tuple[tuple[str, str], ...] = ()
     drift: tuple[ConfigDifference, ...] | None = None
-    """How the configs of its topics differ on the two sides; None: not looked at yet."""
+    """Differences between the topic configs of the two clusters. None: not compared yet."""
     records: int = 0
     bytes: int = 0
     history: deque[tuple[float, int, int]] = field(default_factory=deque)
 
 
 class MirrorStatus:
-    """The state of all flows. Thread-safe."""
+    """Status of all flows. Thread-safe."""
 
     def __init__(
         self,
@@ -227,13 +254,13 @@ class MirrorStatus:
         clock: Callable[[], float] = time.monotonic,
         counts: Callable[[str, str], bool] = lambda _flow, _topic: True,
     ) -> None:
-        """Begin without news.
+        """Create the status of flows without any progress.
 
         Args:
-            flows: their names.
-            clock: seconds.
-            counts: tells by flow and source topic whether a topic's records are counted. Heartbeats are not: a mirror
-                whose data are complete would never be done.
+            flows: Names of the flows.
+            clock: Monotonic clock in seconds.
+            counts: Returns whether the records of a source topic count, given flow and topic. Heartbeats do not: they
+                never end, so the mirror would never be done.
         """
         self._clock = clock
         self._counts = functools.cache(counts)
@@ -241,39 +268,39 @@ class MirrorStatus:
         self._flows = {name: _Flow() for name in flows}
 
     def set_state(self, flow: str, state: FlowState, reason: str = "") -> None:
-        """Say where a flow stands."""
+        """Change the state of a flow."""
         with self._lock:
             self._flows[flow].state, self._flows[flow].reason = state, reason
 
     def set_refused(self, flow: str, reasons: Mapping[str, str]) -> None:
-        """Say which remote topics the target refused in the last round; none of before counts any more."""
+        """Replace the remote topics that the target rejected in the latest round, each with the reason."""
         with self._lock:
             self._flows[flow].refused = tuple(sorted(reasons.items()))
 
     def set_drift(self, flow: str, differences: tuple[ConfigDifference, ...]) -> None:
-        """Say how the configs of a flow's topics differ on the two sides."""
+        """Replace the config differences of a flow's topics."""
         with self._lock:
             self._flows[flow].drift = differences
 
     def drift(self) -> dict[str, tuple[ConfigDifference, ...]]:
-        """Return what differs in the configs, by flow; a flow that was not looked at yet is missing."""
+        """Return the config differences by flow. Flows that were not compared yet are missing."""
         with self._lock:
             return {name: flow.drift for name, flow in self._flows.items() if flow.drift is not None}
 
     def state_of(self, flow: str) -> FlowState:
-        """Return where a flow stands."""
+        """Return the state of a flow."""
         with self._lock:
             return self._flows[flow].state
 
     def expect(self, flow: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Say which partitions a flow is to copy: without news of each of them it has not caught up."""
+        """Replace the partitions that a flow is to copy. It has caught up only after progress of each of them."""
         all_wanted = frozenset(partitions)
         wanted = frozenset(key for key in all_wanted if self._counts(flow, key[0]))
         with self._lock:
             found = self._flows[flow]
             found.expected, found.wanted, found.totals = wanted, all_wanted, _Totals()
             if all_wanted:
-                # A topic that is not mirrored any more is not shown any more; what failed stays to be looked at.
+                # A topic that is no longer mirrored is no longer shown.
                 gone = found.partitions.keys() - all_wanted
                 found.partitions = {key: each for key, each in found.partitions.items() if key not in gone}
                 found.order = []
@@ -282,11 +309,11 @@ class MirrorStatus:
                     found.totals.add(found.partitions.get(key), expected=key in wanted)
 
     def update(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take the progress that a task sent.
+        """Add the progress reported by a task.
 
         Args:
-            session: names the copier that counted ``records`` and ``bytes``.
-            rows: the fields of ``PartitionProgress`` each.
+            session: Lease session of the copier that counted ``records`` and ``bytes``.
+            rows: Fields of ``PartitionProgress`` of each partition.
         """
         with self._lock:
             for row in rows:
@@ -303,10 +330,10 @@ class MirrorStatus:
             flow.bytes += row["bytes"] - size
         flow.counters[counter] = (row["records"], row["bytes"])
         if flow.wanted and key not in flow.wanted:
-            return  # the last word of a task that ends
+            return  # last report of a task that ends
         known = flow.partitions.get(key)
         if row["state"] == _STOPPED and (known is None or known.state != _STOPPED):
-            # Tasks log where Spark keeps their output; what needs somebody is told by the driver too.
+            # Spark keeps the logs of tasks elsewhere, so the driver logs stopped partitions too.
             logger.error("%s: %s-%d stopped: %s", row["flow"], row["topic"], row["partition"], row["reason"])
         started = row["next_offset"] >= 0 or known is None
         total_records = row["records"] - records + (known.records if known else 0)
@@ -339,7 +366,7 @@ class MirrorStatus:
         flow.partitions[key] = new
 
     def snapshot(self) -> tuple[FlowProgress, ...]:
-        """Return how far every flow is now."""
+        """Return the current progress of all flows."""
         now = self._clock()
         with self._lock:
             return tuple(self._progress(name, flow, now) for name, flow in self._flows.items())
@@ -357,7 +384,7 @@ class MirrorStatus:
             flow.order = sorted(flow.partitions)
         state, reason = flow.state, flow.reason
         if state is FlowState.RUNNING and flow.expected and totals.waiting == len(flow.expected):
-            # The control loop has nothing to ask for a long time; the tasks know first that a cluster is away.
+            # The control loop sends requests rarely, so the tasks notice first that a cluster is unavailable.
             state, reason = FlowState.WAITING, flow.partitions[next(iter(flow.expected))].reason
         return FlowProgress(
             flow=name,
@@ -381,7 +408,7 @@ class MirrorStatus:
 
 
 def needs_person(reason: str) -> bool:
-    """Return whether a reason to wait is a refusal that only a person can end, such as a missing ACL."""
+    """Return whether only an operator can resolve a reason, such as a missing ACL."""
     return _MENDED_BY_PEOPLE.search(reason) is not None
 
 
@@ -409,7 +436,7 @@ def describe(progress: FlowProgress) -> str:
 
 
 def _waiting(progress: FlowProgress) -> str:
-    """Return how many partitions wait while others are copied, with the first of them: its topic may be gone."""
+    """Return a note with the number of waiting partitions and the reason of the first one. Its topic may be gone."""
     waiting = [partition for partition in progress.partitions if partition.is_waiting]
     if not waiting:
         return ""

@@ -1,4 +1,4 @@
-"""How old records are on their way: last, least, most and mean of the recent past, as MirrorMaker 2 reports them."""
+"""Ages of records in the mirror: last, minimum, maximum and mean of the recent past, as MirrorMaker 2 reports them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from typing import Final, NamedTuple
 
 WINDOW_MS: Final = 30_000
-"""A figure looks back over one to two windows, as Kafka's metrics with their two samples do."""
+"""Length of a window in milliseconds.
+
+A figure covers the last one to two windows, like Kafka's metrics with two samples.
+"""
 
 
 class Ages(NamedTuple):
-    """A summary, in milliseconds."""
+    """Summary of record ages in milliseconds."""
 
     last: float
     least: float
@@ -36,25 +39,26 @@ class _Window:
 
 
 class RecentAges:
-    """Ages of the batches of one partition. Thread-confined."""
+    """Recent record ages of one partition. Confined to one thread."""
 
     __slots__ = ("_before", "_last", "_now", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        """How many batches were observed."""
+        """Number of batches observed."""
         self._before: _Window | None = None
         self._now: _Window | None = None
         self._last = 0.0
 
     def observe(self, now_ms: float, *, first_timestamp: int, max_timestamp: int, count: int) -> None:
-        """Count a batch.
+        """Observe a batch.
 
         Args:
-            now_ms: the time, milliseconds since the epoch.
-            first_timestamp: of the batch's first record.
-            max_timestamp: of its newest record; negative when its records have none, then nothing is counted.
-            count: how many records it has; what lies between the two timestamps counts as their mean.
+            now_ms: Current time in milliseconds since the epoch.
+            first_timestamp: Timestamp of the first record of the batch.
+            max_timestamp: Newest timestamp of the batch. Negative: the records have no timestamps, the batch is
+                ignored.
+            count: Number of records. Those between the two timestamps count with the mean of both.
         """
         if max_timestamp < 0:
             return
@@ -65,7 +69,7 @@ class RecentAges:
         self._last = newest
 
     def summary(self, now_ms: float) -> Ages | None:
-        """Return the figures; None when nothing was counted of late."""
+        """Return the summary. None: no batch was observed recently."""
         if self._now is None:
             return None
         now, before = self._turn(now_ms), self._before
@@ -80,14 +84,14 @@ class RecentAges:
 
     @property
     def holds_until_ms(self) -> float:
-        """Until when a summary of now stays what it is if nothing more is observed; infinity: for good."""
+        """Wall clock in milliseconds until which the summary stays the same without new batches. Infinity: for good."""
         now, before = self._now, self._before
         if now is None or not (now.count or (before is not None and before.count)):
             return math.inf
         return now.began_ms + WINDOW_MS
 
     def _turn(self, now_ms: float) -> _Window:
-        """Return the window of now; what is older than the one before it is forgotten."""
+        """Return the current window. All windows before the previous one are dropped."""
         window = self._now
         if window is None or not 0 <= now_ms - window.began_ms < WINDOW_MS:
             is_next = window is not None and WINDOW_MS <= now_ms - window.began_ms < 2 * WINDOW_MS

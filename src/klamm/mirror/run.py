@@ -1,4 +1,4 @@
-"""Run a mirror as ``mm2.properties`` says: ``klamm mirror mm2.properties [--clusters ...]``."""
+"""Entry point of the mirror: ``klamm mirror mm2.properties [--clusters ...]``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
 _THREADS_END_S: Final = 2.5
-"""How long control loops may take to end: one that waits for a cluster that is away has nothing to lose."""
+"""Seconds that control loops get to end. A loop that waits for an unavailable cluster has nothing to lose."""
 _AT_MOST_EVERY_S: Final = 60.0
-"""How often figures are logged that change all the time."""
+"""Shortest interval in seconds between log lines whose figures change all the time."""
 
 
 def run(
@@ -44,20 +44,20 @@ def run(
     stop: threading.Event | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> int:
-    """Mirror until a signal, or until everything is copied, or until every flow has failed.
+    """Mirror until a signal arrives, everything is copied, or every flow has failed.
 
     Args:
-        properties_path: MirrorMaker's file.
-        clusters: only flows to these clusters; empty means all.
-        plan: show what the next round would change, and change nothing.
-        until_caught_up: end when no flow lags.
-        on_progress: called about once a second, and at the end; None means: log records when something changed.
-        stop: ends the mirror when set; None means: SIGINT and SIGTERM do.
-        overrides: keys that win over those of the file.
+        properties_path: Path of ``mm2.properties``.
+        clusters: Aliases of the only target clusters to mirror to. Empty: all.
+        plan: Whether to print the changes of the next round without making them.
+        until_caught_up: Whether to end when no flow lags.
+        on_progress: Called about once per second and at the end. None: progress is logged when it changes.
+        stop: Event that ends the mirror. None: SIGINT and SIGTERM end it.
+        overrides: Keys that replace those of the file.
 
     Returns:
-        0 done, 1 a flow failed, a partition stopped, a topic was refused, or a flow gave up because only a person can
-        change what it waits for (``until_caught_up``), 2 the file asks for something that cannot be.
+        0: done. 1: a flow failed, a partition stopped, a topic was rejected, or a flow gave up because it waits for
+        something only an operator can change (``until_caught_up``). 2: the file has an error.
     """
     try:
         properties = resolve({**read_properties(properties_path), **(overrides or {})})
@@ -82,7 +82,7 @@ def _mirror(
     on_progress: Callable[[tuple[FlowProgress, ...]], None] | None,
     stop: threading.Event | None,
 ) -> int:
-    """Run from the main thread when signals are to end it, and return the exit code."""
+    """Run the mirror and return the exit code. Call it from the main thread if signals are to end it."""
     from klamm.mirror.spark.driver import ControlLoops  # noqa: PLC0415 - the data path is loaded on demand
     from klamm.mirror.spark.running import SparkRun  # noqa: PLC0415
 
@@ -92,7 +92,7 @@ def _mirror(
     with (
         signals_as_event() if stop is None else contextlib.nullcontext(stop) as stopping,
         tempfile.TemporaryDirectory(prefix="klamm-mirror-", ignore_cleanup_errors=True) as directory,
-        # Spark takes a while to import and to start: topics are created and configs synced meanwhile.
+        # Spark takes seconds to import and start. The control loops create topics and sync configs meanwhile.
         loops,
     ):
         if settings.flows:
@@ -114,29 +114,29 @@ def _mirror(
 
 
 def exit_code(flows: Sequence[FlowProgress]) -> int:
-    """Return what a mirror ends with: 0 only where nobody is needed."""
+    """Return the exit code of a mirror: 0 only if no operator has to act."""
     failed = any(flow.state is FlowState.FAILED or flow.stopped or flow.refused for flow in flows)
     return EXIT_FAILED if failed else EXIT_OK
 
 
 class ProgressLines:
-    """Logs how far each flow is when something changed, at most once a minute.
+    """Logger of the progress of each flow, at most once a minute and only after a change.
 
-    What a person may have to react to, such as a flow's state and its reason, is logged at once, but the same thing not
-    twice within a minute. A mirror with nothing to do logs nothing.
+    Changes that an operator may have to react to, such as a flow's state and its reason, are logged at once, but the
+    same one not twice within a minute. An idle mirror logs nothing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._logged: dict[str, tuple[str, float]] = {}
-        """The last line of each flow, and when it was logged."""
+        """Last line of each flow, with the time at which it was logged."""
         self._standings: dict[tuple[object, ...], float] = {}
-        """When each standing of a flow was logged last."""
+        """Time at which each important status of a flow was last logged."""
         self._caught_up: set[str] = set()
-        """Flows that have caught up once: under load they do so again and again."""
+        """Flows that have caught up at least once. Under load they do so repeatedly, which is not logged again."""
 
     def __call__(self, flows: Sequence[FlowProgress]) -> None:
-        """Take the progress of now."""
+        """Log the progress of the flows if it changed."""
         now = self._clock()
         self._standings = {key: at for key, at in self._standings.items() if now - at < _AT_MOST_EVERY_S}
         for flow in flows:
@@ -146,7 +146,7 @@ class ProgressLines:
                 self._log(flow.flow, line, standing, now)
 
     def finish(self, flows: Sequence[FlowProgress]) -> None:
-        """Log where each flow ended, unless its last line says so."""
+        """Log the final progress of each flow, unless its last line is the same."""
         for flow in flows:
             if (line := describe(flow)) != self._logged.get(flow.flow, ("", 0.0))[0]:
                 self._log(flow.flow, line, self._standing(flow), self._clock())
@@ -157,7 +157,7 @@ class ProgressLines:
         self._standings[standing] = now
 
     def _standing(self, flow: FlowProgress) -> tuple[object, ...]:
-        """Return what of a flow's progress a person may have to react to."""
+        """Return the part of a flow's progress that an operator may have to react to."""
         if flow.caught_up:
             self._caught_up.add(flow.flow)
         return flow.flow, flow.state, flow.reason, len(flow.stopped), flow.refused, flow.flow in self._caught_up

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an event: both end a mirror in order."""
+"""SIGINT and SIGTERM as a threading event. Both end a mirror gracefully."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stop_on_signals(stopping: threading.Event) -> Mapping[int, Any]:
-    """Let SIGINT and SIGTERM set an event, however often they come; return the handlers they had before."""
+    """Install handlers of SIGINT and SIGTERM that set an event. Return the previous handlers."""
 
     def on_signal(_: int, __: FrameType | None) -> None:
         stopping.set()
@@ -23,7 +23,7 @@ def stop_on_signals(stopping: threading.Event) -> Mapping[int, Any]:
 
 @contextlib.contextmanager
 def signals_as_event() -> Iterator[threading.Event]:
-    """Give an event that SIGINT and SIGTERM set until the block ends."""
+    """Yield an event that SIGINT and SIGTERM set until the context ends."""
     stopping = threading.Event()
     before = stop_on_signals(stopping)
     try:

@@ -1,12 +1,15 @@
-"""Positions in MirrorMaker's own form: the records of ``mm2-offsets.<source>.internal``.
+"""Record formats of source offsets in ``mm2-offsets.<source>.internal``, as MirrorMaker 2 writes them.
 
-Connect stores for each partition of the source the last offset that was mirrored, as JSON, in a compacted topic on
-the target. The bytes of the key matter: compaction and MirrorMaker 2 find an older position by them.
+Connect stores the last mirrored offset of each source partition as JSON in a compacted topic on the target. The bytes
+of the key matter: compaction and MirrorMaker 2 find an older source offset by them.
 
-What the mirror has to remember beside that stands in the same topic under a connector's name of its own, which Connect
-keeps apart as it does those of MirrorMaker's other connectors: the id of the source's topic that a position belongs to,
-and the number of shards that write in transactions. The leader epoch of a position is part of its value, where
-MirrorMaker reads ``offset`` only.
+klamm stores more facts in the same topic, with its own connector name in the key. Connect ignores such records, as it
+ignores those of MirrorMaker's other connectors:
+
+- the id of the source topic to which a source offset belongs, which reveals a recreated topic after a restart;
+- the number of shards that write in transactions (``ShardPlan``).
+
+The leader epoch of a source offset is a second field of its value. MirrorMaker reads only the field ``offset``.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _OWN: Final = "klamm-mirror"
 
 
 class SourcePartition(NamedTuple):
-    """A partition of a topic of the cluster that is mirrored."""
+    """Topic partition of a source cluster."""
 
     cluster: str
     topic: str
@@ -30,26 +33,26 @@ class SourcePartition(NamedTuple):
 
 
 class SourceOffset(NamedTuple):
-    """How far a partition is mirrored."""
+    """Source offset of a mirrored partition."""
 
     next_offset: int
-    """The next offset to copy."""
+    """Next offset to copy."""
     leader_epoch: int = -1
-    """Leader epoch of the last batch before ``next_offset``, by which a truncated source log is found. -1: unknown."""
+    """Leader epoch of the last batch before ``next_offset``, which reveals a truncated source log. -1: unknown."""
 
 
 def key_bytes(partition: SourcePartition) -> bytes:
-    """Return the key of a position, exactly as MirrorMaker 2 writes it."""
+    """Return the record key of a source offset, byte for byte as MirrorMaker 2 writes it."""
     where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
     return json.dumps([_CONNECTOR, where], separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def value_bytes(last_mirrored_offset: int, leader_epoch: int = -1) -> bytes:
-    """Return the value of a position.
+    """Return the record value of a source offset.
 
     Args:
-        last_mirrored_offset: Offset of the last record mirrored, -1 for none yet.
-        leader_epoch: Its leader epoch on the source; -1 when it is not known, which gives MirrorMaker's own bytes.
+        last_mirrored_offset: Offset of the last mirrored record. -1: none yet.
+        leader_epoch: Leader epoch of that record. -1: unknown, the value is then byte for byte MirrorMaker's.
     """
     if leader_epoch < 0:
         return b'{"offset":%d}' % last_mirrored_offset
@@ -57,7 +60,7 @@ def value_bytes(last_mirrored_offset: int, leader_epoch: int = -1) -> bytes:
 
 
 def parse_key(key: bytes | memoryview | None) -> SourcePartition | None:
-    """Return whose position a key holds; None for keys of other connectors and for what is no position."""
+    """Return the partition whose source offset a key belongs to. None: a key of another connector or kind."""
     try:
         match json.loads(bytes(key or b"")):
             case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}]:
@@ -69,7 +72,7 @@ def parse_key(key: bytes | memoryview | None) -> SourcePartition | None:
 
 
 def parse_value(value: bytes | memoryview | None) -> int | None:
-    """Return the offset of the last record mirrored; None for a tombstone and for what is no position."""
+    """Return the offset of the last mirrored record. None: a tombstone, or not a source offset."""
     try:
         match json.loads(bytes(value or b"")):
             case {"offset": int(offset)}:
@@ -81,7 +84,7 @@ def parse_value(value: bytes | memoryview | None) -> int | None:
 
 
 def parse_leader_epoch(value: bytes | memoryview | None) -> int:
-    """Return the leader epoch of a position, -1 when it has none: MirrorMaker 2 writes none."""
+    """Return the leader epoch of a source offset. -1: it has none, as those that MirrorMaker 2 writes."""
     try:
         match json.loads(bytes(value or b"")):
             case {"leader_epoch": int(leader_epoch)}:
@@ -93,37 +96,37 @@ def parse_leader_epoch(value: bytes | memoryview | None) -> int:
 
 
 class ShardPlan(NamedTuple):
-    """By how many shards the records of a source are written in transactions."""
+    """Number of shards that write the records of a source cluster in transactions."""
 
     shards: int
     before: tuple[int, ...] = ()
-    """Counts of earlier plans whose transactional ids may not all be fenced yet."""
+    """Numbers of shards of earlier plans whose transactional ids may not all be fenced yet."""
 
 
 def topic_id_key(partition: SourcePartition) -> bytes:
-    """Return the key under which the topic id of a position is remembered."""
+    """Return the record key of a topic id."""
     where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
     return json.dumps([_OWN, where], separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def topic_id_value(topic_id: UUID) -> bytes:
-    """Return the value that names a topic id."""
+    """Return the record value of a topic id."""
     return b'{"topic_id":"%s"}' % str(topic_id).encode()
 
 
 def shard_plan_key(cluster: str) -> bytes:
-    """Return the key of the shard plan of a source."""
+    """Return the record key of the shard plan of a source cluster."""
     return json.dumps([_OWN, {"cluster": cluster}], separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def shard_plan_value(plan: ShardPlan) -> bytes:
-    """Return the value of a shard plan. Connect takes no lists as values, so the counts before are a text."""
+    """Return the record value of a shard plan. Connect accepts no lists in values, so ``before`` is one string."""
     before = ",".join(str(count) for count in plan.before)
     return json.dumps({"shards": plan.shards, "before": before}, separators=(",", ":")).encode()
 
 
 def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | None:
-    """Return whose topic id a key holds, or of which source cluster the shard plan; None for all other keys."""
+    """Return the partition of a topic id's key, or the source cluster of a shard plan's key. None: another key."""
     try:
         match json.loads(bytes(key or b"")):
             case [str(name), {"cluster": str(cluster), "topic": str(topic), "partition": int(partition)}]:
@@ -137,7 +140,7 @@ def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | Non
 
 
 def parse_topic_id(value: bytes | memoryview | None) -> UUID | None:
-    """Return a remembered topic id; None for what is none."""
+    """Return a stored topic id. None: the value is not a topic id."""
     try:
         match json.loads(bytes(value or b"")):
             case {"topic_id": str(text)}:
@@ -149,7 +152,7 @@ def parse_topic_id(value: bytes | memoryview | None) -> UUID | None:
 
 
 def parse_shard_plan(value: bytes | memoryview | None) -> ShardPlan | None:
-    """Return a shard plan; None for what is none."""
+    """Return a stored shard plan. None: the value is not a shard plan."""
     try:
         match json.loads(bytes(value or b"")):
             case {"shards": int(shards), "before": str(before)}:
@@ -161,10 +164,10 @@ def parse_shard_plan(value: bytes | memoryview | None) -> ShardPlan | None:
 
 
 def shard_of(topic: str, partition: int, shards: int) -> int:
-    """Return the shard that writes a partition: the partitions of a topic go round, topics begin anywhere."""
+    """Return the shard of a partition: round-robin over a topic's partitions, from a hash of the topic name."""
     return int((murmur2(topic.encode()) + partition) % shards)
 
 
 def resume_offset(last_mirrored_offset: int) -> int:
-    """Return the next offset to copy. -1 stands for a partition that is known but of which nothing is mirrored."""
+    """Return the next offset to copy. -1 means that the partition is known but no record was mirrored."""
     return max(0, last_mirrored_offset + 1)

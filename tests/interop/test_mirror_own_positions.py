@@ -221,7 +221,7 @@ def test_verify_takes_from_the_workers_topic_what_the_flows_own_lacks(target: st
     assert not verdicts[0].problem
     assert verdicts[0].findings is not None
     assert verdicts[0].findings.same == 10
-    assert "nothing says up to where they were mirrored" in verdicts[2].problem
+    assert "there is no source offset for them" in verdicts[2].problem
     assert topics.written() == before
 
 

@@ -1,1 +1,1 @@
-"""Status of a mirror: the live pages and metrics of a running one, and the report from a target alone."""
+"""Status of a mirror: page and metrics of a running mirror, and a report made from the target cluster alone."""

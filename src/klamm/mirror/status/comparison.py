@@ -1,4 +1,12 @@
-"""Two streams of records side by side: what is missing, what is too much, what differs. Pure, in bounded memory."""
+"""Comparison of the records of a source partition and its remote partition. Pure, in bounded memory.
+
+Both sides are read once, in log order. While both first records are equal, they are counted and dropped. When they
+differ, each side is searched for the first record of the other, at most ``MAX_LOOK_AHEAD`` records ahead:
+
+- Found on the target only, or closer there: the target has surplus records before it, such as duplicates.
+- Found on the source only, or closer there: the source has records before it that are missing on the target.
+- Found on neither side: the pair differs, and counts as one missing and one surplus record.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +19,42 @@ if TYPE_CHECKING:
 
 MAX_OFFSET: Final = (1 << 63) - 1
 MAX_LOOK_AHEAD: Final = 20_000
-"""How far the other side is searched for a record: what a restarted mirror copies again lies within that."""
+"""Maximum number of records searched ahead. The records that a restarted mirror copies again lie within it."""
 
 
 class Fingerprint(NamedTuple):
-    """A record of one side."""
+    """One record of one side, reduced to a checksum."""
 
     offset: int
     digest: bytes
-    """Of key, value, headers and timestamp."""
+    """Checksum of key, value, headers and timestamp."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """How two sides differ; offsets are -1 where nothing was found."""
+    """Differences between both sides. Offsets are -1 if there is no such record."""
 
     same: int = 0
     missing: int = 0
-    """Records of the source that the target does not have."""
+    """Number of source records that the target lacks."""
     first_missing: int = -1
-    """Its offset on the source."""
+    """Source offset of the first missing record."""
     surplus: int = 0
-    """Records of the target that the source does not have there: duplicates, or written by somebody else."""
+    """Number of target records that the source does not have there: duplicates, or records of another producer."""
     first_surplus: int = -1
-    """Its offset on the target."""
+    """Target offset of the first surplus record."""
     leading_missing: int = 0
-    """Those of ``missing`` before anything was the same: gone by the target's retention, if its log begins later."""
+    """Part of ``missing`` before the first equal record. If the target's log does not start at 0, its retention removed
+    them.
+    """
     leading_surplus: int = 0
-    """Those of ``surplus`` before anything was the same: gone by the source's retention, if its log begins later."""
+    """Part of ``surplus`` before the first equal record. If the source's log does not start at 0, its retention removed
+    them.
+    """
 
     @property
     def is_equal(self) -> bool:
-        """Tell whether each side has just what the other has, in the same order."""
+        """Return whether both sides have the same records in the same order."""
         return not self.missing and not self.surplus
 
 
@@ -55,7 +67,7 @@ class _Side:
         return self.ahead[0] if self.ahead or self._read() else None
 
     def find(self, digest: bytes) -> int | None:
-        """Return how many records stand before one with this digest; None: it does not come soon."""
+        """Return the number of records before the first one with this digest, or None if it is not near."""
         for at, record in enumerate(self.ahead):
             if record.digest == digest:
                 return at
@@ -75,12 +87,13 @@ class _Side:
 def compare(
     source: Iterable[Fingerprint], target: Iterable[Fingerprint], *, mirrored_to: int | None = None
 ) -> Findings:
-    """Compare the records of a partition with those of its remote partition, each in the order of its log.
+    """Compare the records of a partition with those of its remote partition, each in log order.
 
     Args:
-        source: the records of the partition, also those that may not be mirrored yet.
-        target: the records of the remote partition.
-        mirrored_to: the target need not have records of the source from this offset on; None: it needs all.
+        source: Records of the source partition, including records that are not mirrored yet.
+        target: Records of the remote partition.
+        mirrored_to: Source offset from which on records may be missing on the target. None: no record may be
+            missing.
     """
     left, right = _Side(iter(source)), _Side(iter(target))
     found = Findings()
@@ -103,7 +116,7 @@ def compare(
 
 
 def _resolve(left: _Side, right: _Side, found: Findings, limit: int) -> None:
-    """Decide which side has something more where they differ: the one that comes back to the other's record sooner."""
+    """Decide which side has additional records: the side that reaches the first record of the other side sooner."""
     surplus, missing = right.find(left.ahead[0].digest), left.find(right.ahead[0].digest)
     if surplus is not None and (missing is None or surplus <= missing):
         for _ in range(surplus):

@@ -1,4 +1,23 @@
-"""Where the configs of a topic differ on the two sides, and why: pure."""
+"""Comparison of the configs of a source topic and its remote topic. Pure.
+
+Each config of the source topic falls under the first matching rule:
+
+============================================================  ========  ===============================================
+config                                                        listed    drift
+============================================================  ========  ===============================================
+read-only or sensitive                                        no
+the next sync changes it                                      yes       yes, with the rule of ``klamm.mirror.topics``
+same value on both sides                                      no
+excluded by ``config.properties.exclude``                     yes       no: meant to differ
+set on the source, not known to the target                    yes       no: it cannot be synced
+default of the source, not known to the target                no
+any other difference                                          yes       no: the target's default applies
+                                                                        (``use.defaults.from=target``)
+============================================================  ========  ===============================================
+
+A config that is set on the source is drift if the remote topic only has the same value by default: the sync sets it
+there. With AlterConfigs, an excluded config that is set on the remote topic is drift, because the sync resets it.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +39,19 @@ SOURCE_ONLY = "not known to the target"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDifference:
-    """One config that is not the same on both sides."""
+    """One config that differs between both sides, or that the next sync changes."""
 
     topic: str
-    """The remote topic."""
+    """Name of the remote topic."""
     name: str
     source_value: str | None
     source_is_default: bool
     target_value: str | None
     target_is_default: bool
     rule: str
-    """Why the sync leaves it so, or what it will do."""
+    """Reason why the sync does not change the config, or the rule by which it does."""
     is_drift: bool
-    """The next sync has something to do; otherwise it is meant to differ."""
+    """Whether the next sync changes the config. False: it is meant to differ, or cannot be synced."""
 
 
 def config_differences(
@@ -46,11 +65,11 @@ def config_differences(
     """Compare a source topic with its remote topic, in the order of the source's configs.
 
     Args:
-        remote_topic: its name on the target.
-        source: the configs of the source topic.
-        target: the configs of the remote topic.
-        config_filter: what is synced.
-        replaces: AlterConfigs writes the complete set, and resets all others.
+        remote_topic: Name of the remote topic.
+        source: Configs of the source topic.
+        target: Configs of the remote topic.
+        config_filter: Filter of the configs that are synced.
+        replaces: Whether the sync uses AlterConfigs, which resets all configs that are not in the complete set.
     """
     source, there = tuple(source), {entry.name: entry for entry in target}
     plan = plan_replacement if replaces else plan_config_operations

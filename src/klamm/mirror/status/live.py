@@ -1,4 +1,4 @@
-"""Watch a mirror that runs: its pages over HTTP, and a look at the configs of both sides now and then."""
+"""Monitoring of a running mirror: HTTP pages, and periodic comparison of topic configs on both clusters."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ logger = logging.getLogger(__name__)
 _COMPARE_EVERY_S: Final = 30.0
 _FIRST_COMPARISON_S: Final = 3.0
 _PAUSE_IN_PROPORTION: Final = 50
-"""As many times as long as the comparison took, at least."""
+"""Minimum pause between comparisons, as a multiple of the duration of the latest one."""
 _JOIN_S: Final = 5.0
 
 
 def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus) -> WatchServer:
     """Return the server of ``/``, ``/metrics`` and ``/status.json``, bound to its address.
 
-    A page is made in the server's own thread of the driver, from a snapshot, without a lock. Other processes copy the
-    records, and the driver's other threads get their turns: no step of the interpreter takes more than milliseconds.
+    The server runs in a thread of the driver and makes each page from a snapshot, without a lock. Other processes
+    copy the records. The driver's other threads still get their turns, because the interpreter switches threads
+    every few milliseconds.
 
     Raises:
-        OSError: the address can not be had.
+        OSError: The mirror cannot listen on this address.
     """
     return WatchServer(
         *address,
@@ -61,7 +62,7 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
 
 @contextlib.contextmanager
 def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStatus) -> Iterator[None]:
-    """Let a server answer, and compare the configs of the flows' topics now and then, until the block ends."""
+    """Serve the pages and compare the configs of the flows' topics periodically, until the block ends."""
     ended = threading.Event()
     threads = [
         threading.Thread(target=_compare, args=(flow, status, ended), name=f"{flow.name} drift", daemon=True)
@@ -87,7 +88,7 @@ def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
         {**_fields(flow), "partitions": [_fields(partition) for partition in flow.partitions], "lag": flow.lag}
         for flow in status.snapshot()
     ]
-    # Neither indented nor by asdict() where it counts: ten thousand partitions would take the better part of a second.
+    # No indentation, and no asdict() for the partitions: with ten thousand of them it would take almost a second.
     return json.dumps({"flows": flows, "config_differences": drift, "groups": found})
 
 
@@ -96,7 +97,7 @@ def _fields(row: FlowProgress | PartitionStatus) -> dict[str, Any]:
 
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:
-    """Compare the configs of a flow's topics until the end; a cluster that is away is asked again later."""
+    """Compare the configs of a flow's topics periodically until ``ended``. Retry when a cluster is unavailable."""
     source, target = KafkaAdmin.of(flow, "source"), KafkaAdmin.of(flow, "target")
     try:
         pause_s = _FIRST_COMPARISON_S
@@ -116,12 +117,12 @@ def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -
 
 
 def pause_after(took_s: float) -> float:
-    """Return after how many seconds to compare again: with many topics it would be most of what the driver does."""
+    """Return the seconds until the next comparison. They grow with its duration, to limit the driver's load."""
     return max(_COMPARE_EVERY_S, _PAUSE_IN_PROPORTION * took_s)
 
 
 def _topics(flow: str, status: MirrorStatus) -> list[str]:
-    """Return the source topics of a flow that tasks have told of."""
+    """Return the source topics of a flow for which tasks have reported progress."""
     found = (progress for progress in status.snapshot() if progress.flow == flow)
     return sorted({partition.topic for progress in found for partition in progress.partitions})
 
@@ -129,10 +130,10 @@ def _topics(flow: str, status: MirrorStatus) -> list[str]:
 def differences_of(
     flow: FlowSettings, source: MirrorAdmin, target: MirrorAdmin, topics: Sequence[str]
 ) -> tuple[ConfigDifference, ...]:
-    """Return how the configs of source topics differ from those of their remote topics, where both may be described.
+    """Return the config differences of all topics whose configs can be described on both clusters.
 
     Raises:
-        ClusterAwayError: a cluster is away.
+        ClusterAwayError: A cluster is unavailable.
     """
     if not topics:
         return ()

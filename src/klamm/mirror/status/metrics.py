@@ -1,8 +1,8 @@
-"""The mirror's metrics as Prometheus reads them: MirrorMaker 2's gauges with their names and tags, and klamm's own.
+"""Prometheus metrics of a mirror: the gauges of MirrorMaker 2 with its names and tags, and klamm's own.
 
-A gauge of ``kafka.connect.mirror:type=MirrorSourceConnector`` such as ``record-age-ms-max`` is called
-``kafka_connect_mirror_mirrorsourceconnector_record_age_ms_max``, which is what the usual rules of the JMX exporter make
-of it.
+A gauge of ``kafka.connect.mirror:type=MirrorSourceConnector`` such as ``record-age-ms-max`` is named
+``kafka_connect_mirror_mirrorsourceconnector_record_age_ms_max``. The usual rules of the JMX exporter give it the same
+name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCE_CONNECTOR: Final = "kafka_connect_mirror_mirrorsourceconnector_"
 CHECKPOINT_CONNECTOR: Final = "kafka_connect_mirror_mirrorcheckpointconnector_"
 
 _FIGURES: Final = (("", "newest", 0), ("_min", "least", 1), ("_max", "greatest", 2), ("_avg", "mean", 3))
-"""Of ``Ages``: suffix of the name, word, place."""
+"""Metrics made from each ``Ages``: suffix of the name, word for the description, index in the tuple."""
 
 
 def metrics_page(
@@ -38,9 +38,9 @@ def metrics_page(
     """Return the metrics of all flows.
 
     Args:
-        flows: how far they are.
-        drift: what differs in the configs, by flow.
-        groups: where consumer groups stand, by flow.
+        flows: Progress of the flows.
+        drift: Config differences by flow.
+        groups: State of the mirrored consumer groups by flow.
     """
     page = Page()
     _source_connector(page, flows)
@@ -56,7 +56,7 @@ def metrics_page(
 
 
 def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
-    # Of ten thousand partitions, in thirteen families: labels are written once, not for each sample.
+    # There may be ten thousand partitions in thirteen families, so labels are formatted once, not for each sample.
     partitions = [partition for flow in flows for partition in flow.partitions]
     written = [text for flow in flows for text in _written_labels(flow)]
 
@@ -66,15 +66,27 @@ def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
         page.written_family(SOURCE_CONNECTOR + name, kind, description, samples)
 
     family("record_count", "counter", "Records mirrored in this run.", lambda partition: partition.records)
-    family("record_rate", "gauge", "Records per second, of late.", lambda partition: partition.records_per_s)
+    family(
+        "record_rate",
+        "gauge",
+        "Records per second, over the last 5 to 10 seconds.",
+        lambda partition: partition.records_per_s,
+    )
     family("byte_count", "counter", "Bytes of record batches mirrored in this run.", lambda partition: partition.bytes)
-    family("byte_rate", "gauge", "Bytes per second, of late.", lambda partition: partition.bytes_per_s)
+    family(
+        "byte_rate",
+        "gauge",
+        "Bytes per second, over the last 5 to 10 seconds.",
+        lambda partition: partition.bytes_per_s,
+    )
     for name, description, ages in (
         ("record_age_ms", "Age of records when they were fetched from the source", lambda p: p.record_age),
-        ("replication_latency_ms", "Age of records when the target had them", lambda p: p.replication_latency),
+        ("replication_latency_ms", "Age of records when the target acknowledged them", lambda p: p.replication_latency),
     ):
         _ages(family, name, description, ages)
-    family("record_lag", "gauge", "Offsets that the target is behind its source.", lambda partition: partition.lag)
+    family(
+        "record_lag", "gauge", "Number of source offsets that are not mirrored yet.", lambda partition: partition.lag
+    )
 
 
 def _written_labels(flow: FlowProgress) -> Iterator[str]:
@@ -103,7 +115,7 @@ def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
     page.family(
         "klamm_mirror_flow_state",
         "gauge",
-        "1 for the state in which a flow is.",
+        "1 for the current state of the flow, 0 for all others.",
         [
             ({**_flow_labels(flow.flow), "state": state.value}, float(flow.state is state))
             for flow in flows
@@ -113,19 +125,19 @@ def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
     page.family(
         "klamm_mirror_stopped_partitions",
         "gauge",
-        "Partitions that need somebody.",
+        "Partitions that have stopped until an operator intervenes.",
         [(_flow_labels(flow.flow), len(flow.stopped)) for flow in flows],
     )
     page.family(
         "klamm_mirror_refused_topics",
         "gauge",
-        "Remote topics that the target refused to create or to grow.",
+        "Remote topics that the target rejected when they were created or grown.",
         [(_flow_labels(flow.flow), len(flow.refused)) for flow in flows],
     )
     page.family(
         "klamm_mirror_last_progress_timestamp_seconds",
         "gauge",
-        "When a position of the flow moved last.",
+        "Time of the flow's latest progress.",
         [(_flow_labels(flow.flow), flow.progressed_at) for flow in flows if flow.progressed_at is not None],
     )
 
@@ -135,7 +147,7 @@ def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
         page.family(
             f"{CHECKPOINT_CONNECTOR}checkpoint_latency_ms{suffix}",
             "gauge",
-            "From asking for a group's offset to the acknowledged checkpoint: "
+            "Time from the request for a group's offset to the acknowledged checkpoint: "
             f"the {which} of the last minute, in milliseconds.",
             [
                 (_group_labels(flow, offset), offset.checkpoint_latency_ms[at])
@@ -147,7 +159,7 @@ def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
     page.family(
         "klamm_mirror_groups_skipped",
         "gauge",
-        "Groups of the source without any checkpoint; the status page says why.",
+        "Groups of the source without any checkpoint; the status page shows the reasons.",
         [(_flow_labels(flow), len(found.skipped)) for flow, found in groups.items()],
     )
 

@@ -1,4 +1,4 @@
-"""What was seen of a flow on its target: plain values, and what follows from them. No I/O."""
+"""Status of a flow as seen on its target cluster: plain values and what can be derived from them. No I/O."""
 
 from __future__ import annotations
 
@@ -14,140 +14,140 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredPartition:
-    """How far one partition of a source is on the target."""
+    """Progress of one source partition."""
 
     partition: int
     next_offset: int | None
-    """The source offset up to which the mirror says that it copied; None: it says nothing."""
+    """Next source offset to copy, from the source offset that the mirror committed. None: it committed none."""
     written_at_ms: int | None
-    """When it said so."""
+    """Time of that commit, in milliseconds since the epoch."""
     target_end: int | None
-    """Where the remote partition ends; None: there is none, or it has no leader."""
+    """Log end offset of the remote partition. None: it does not exist, or has no leader."""
     source_end: int | None = None
-    """Where the source's partition ends; None: nobody asked, or nobody answered."""
+    """Log end offset of the source partition. None: the source was not asked, or did not answer."""
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the target is behind; None: can not be said."""
+        """Number of source offsets that are not mirrored yet. None: unknown."""
         return None if self.source_end is None else max(0, self.source_end - (self.next_offset or 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredTopic:
-    """A topic of the source, as the target shows it."""
+    """Topic of the source with its remote topic."""
 
     topic: str
-    """Its name on the source."""
+    """Name of the source topic."""
     remote_topic: str
     exists: bool
-    """Whether the remote topic is there."""
+    """Whether the remote topic exists."""
     newest_record_ms: int | None
-    """The largest timestamp of its last batches; None: it has none, or was not looked at."""
+    """Largest timestamp in the last batches of the remote topic. None: it has no records, or was not read."""
     partitions: tuple[MirroredPartition, ...]
     is_heartbeats: bool = False
-    """Mirrored heartbeats: they are no data, and do not count."""
+    """Whether the topic contains mirrored heartbeats. They are not user data and do not count in totals."""
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the target is behind; None: not known of every partition."""
+        """Number of source offsets that are not mirrored yet. None: unknown for at least one partition."""
         return total([partition.lag for partition in self.partitions])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointedGroup:
-    """A group of the source with checkpoints on the target."""
+    """Consumer group of the source with checkpoints on the target."""
 
     group: str
     topics: tuple[str, ...]
-    """Of the target."""
+    """Names of the remote topics with checkpoints."""
     partitions: int
     newest_checkpoint_ms: int
     to_read: int | None
-    """Records behind its checkpoints, that it would read on the target; None: not known of every partition."""
+    """Number of records on the target after the group's checkpoints. None: unknown for at least one partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSyncs:
-    """Offset syncs, where they are kept on the target."""
+    """Offset syncs that are kept on the target."""
 
     topic: str
     partitions: int
-    """Source partitions that have one."""
+    """Number of source partitions that have an offset sync."""
     newest_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
-    """By how many shards a flow writes exactly once."""
+    """Number of shards (transactional producers) by which a flow writes exactly once."""
 
     count: int
     before: tuple[int, ...]
-    """Counts that may not all be fenced yet."""
+    """Earlier numbers of shards whose producers may not all be fenced yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSight:
-    """All that the target tells about one flow."""
+    """Status of one flow, as far as the target cluster shows it."""
 
     source: str
-    """Alias."""
+    """Alias of the source cluster."""
     target: str
     topics: tuple[MirroredTopic, ...]
     heartbeats: tuple[Heartbeat, ...]
-    """The last of each pair whose source the flow's is, the target's own first."""
+    """Latest heartbeat of each cluster pair with the same source as the flow. The flow's own target comes first."""
     groups: tuple[CheckpointedGroup, ...] | None
-    """None: there are no checkpoints."""
+    """Groups with checkpoints. None: there is no checkpoints topic."""
     syncs: OffsetSyncs | None
-    """None: none on the target."""
+    """Offset syncs. None: there are none on the target."""
     shards: Shards | None
-    """None: nobody wrote exactly once as klamm does."""
+    """Shards of klamm's exactly-once mode. None: this flow did not use it."""
     unknown: tuple[str, ...] = ()
-    """What can not be said, and why."""
+    """Items that could not be determined, each with the reason."""
 
     @property
     def name(self) -> str:
-        """``A->B``."""
+        """Name of the flow, ``A->B``."""
         return f"{self.source}->{self.target}"
 
     @property
     def is_there(self) -> bool:
-        """Tell whether the target shows any trace of the flow."""
+        """Return whether the target shows any trace of the flow."""
         return bool(self.topics or self.heartbeats or self.groups or self.syncs or self.shards)
 
     @property
     def newest_record_ms(self) -> int | None:
-        """The largest timestamp of all mirrored records, heartbeats aside."""
+        """Largest timestamp of all mirrored records, in milliseconds since the epoch. Heartbeats do not count."""
         return newest([topic.newest_record_ms for topic in self.topics if not topic.is_heartbeats])
 
     @property
     def position_written_ms(self) -> int | None:
-        """When a position was written last."""
+        """Time of the latest commit of a source offset, in milliseconds since the epoch."""
         return newest([one.written_at_ms for topic in self.topics for one in topic.partitions])
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the target is behind; None: not known of every partition."""
+        """Number of source offsets that are not mirrored yet. None: unknown for at least one partition."""
         return total([topic.lag for topic in self.topics if not topic.is_heartbeats])
 
 
 def total(numbers: Sequence[int | None]) -> int | None:
-    """Return the sum; None when there is nothing to add, or a part of it is not known."""
+    """Return the sum, or None if the sequence is empty or contains an unknown number."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known and len(known) == len(numbers) else None
 
 
 def newest(times: Sequence[int | None]) -> int | None:
-    """Return the latest time; None without any."""
+    """Return the latest time, or None if there is none."""
     return max((time for time in times if time is not None), default=None)
 
 
 def age_s(then_ms: int | None, now_ms: int) -> float | None:
-    """Return seconds since then; a clock that is behind makes nothing younger than now."""
+    """Return the seconds between both times, at least 0. Clocks of different machines may disagree."""
     return None if then_ms is None else max(0, now_ms - then_ms) / 1000
 
 
 def as_document(sight: FlowSight, now_ms: int) -> dict[str, Any]:
-    """Return everything as dictionaries, lists and plain values; times as ISO 8601 in UTC, ages in seconds."""
+    """Return the status as JSON values. Times are ISO 8601 in UTC, ages are in seconds."""
     return {
         "flow": sight.name,
         "source": sight.source,

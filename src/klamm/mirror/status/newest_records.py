@@ -1,7 +1,7 @@
-"""How old the last record of each topic is.
+"""Age of the newest record of each topic.
 
-ListOffsets would tell it at once, but takes markers of transactions for records: by them a topic is as young as its
-last commit.
+ListOffsets for the largest timestamp would answer this with one request. But it also counts transaction markers, so
+that a topic would seem as new as its latest commit. This module therefore reads the last batches of each partition.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 _LIMITS: Final = FetchLimits(max_bytes=16 * _MIB, partition_max_bytes=128 * 1024, min_bytes=1, max_wait_ms=0)
 _TOGETHER: Final = 100
-"""Partitions of a request."""
+"""Number of partitions per Fetch request."""
 _TIMEOUT_S: Final = 5.0
 _FIRST_STEP: Final = 2
-"""Offsets back from the end: the last record and a marker behind it."""
+"""Offsets before the log end at which the first read starts: the last record, and a marker after it."""
 _LONGER: Final = 16
 _LAST_STEP: Final = 10_000
 
@@ -40,19 +40,22 @@ def newest_timestamps(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[dict[str, int], bool]:
-    """Return by topic the largest timestamp of the last batches of its partitions; topics without records are missing.
+    """Return, by topic, the largest timestamp in the last batches of its partitions.
+
+    A partition whose last batches contain only markers is read again from 16 times further back, up to a limit.
 
     Args:
-        cluster: its metadata of the topics are fresh.
-        ends: log end offsets.
-        budget_s: after that no further question is asked.
-        clock: seconds.
+        cluster: Client with current metadata of these topics.
+        ends: Log end offset of each partition.
+        budget_s: Time after which no further request is sent, in seconds.
+        clock: Monotonic time in seconds.
 
     Returns:
-        Milliseconds by topic, and whether every partition was looked at.
+        Milliseconds since the epoch by topic, and whether every partition was read. Topics without records are left
+        out.
 
     Raises:
-        ConnectionLostError: a leader is away.
+        ConnectionLostError: A partition's leader is unavailable.
     """
     deadline = clock() + budget_s
     first = cluster.list_offsets(list(ends), clusters.EARLIEST)
@@ -72,13 +75,14 @@ def newest_timestamps(
                     del steps[where]
                 elif answer.records:
                     steps[where] *= _LONGER
-        # Only the first partition of a request is sure to be answered, however large its batch is.
+        # A broker returns at least one batch, however large, only for the first partition of a request. So reverse the
+        # order.
         steps = dict(reversed(steps.items()))
     return found, True
 
 
 def _is_over(answer: FetchedPartition, timestamp: int | None, step: int, *, is_first: bool) -> bool:
-    """Tell whether nothing more is to be asked of a partition; what brought markers only is asked further back."""
+    """Return whether a partition needs no further read. If only markers were read, it is read from further back."""
     only_markers_are_left = bool(answer.records) and (is_first or step > _LAST_STEP)
     return timestamp is not None or answer.error_code != ErrorCode.NONE or only_markers_are_left
 
@@ -101,7 +105,7 @@ def _fetch(cluster: Cluster, leader: int, starts: Mapping[PartitionTuple, int]) 
 
 
 def _newest(answer: FetchedPartition) -> int | None:
-    """Return the largest timestamp of the records in an answer; None: there are only markers, or it was cut off."""
+    """Return the largest timestamp of the records. None: there are only markers, or the first batch was cut off."""
     if answer.error_code != ErrorCode.NONE:
         return None
     times = [

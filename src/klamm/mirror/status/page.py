@@ -1,4 +1,4 @@
-"""The status page of a mirror: flows, topics with their lag, configs that differ. Pure: what is known in, text out."""
+"""Status page of a mirror: flows, topics with their lag, config differences and groups. Pure: HTML from a snapshot."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from klamm.mirror.status.drift import ConfigDifference
 
 MAX_ROWS: Final = 500
-"""Rows of one table: a page with 10,000 partitions still has to be read by a person."""
+"""Maximum number of rows per table. A page for 10,000 partitions must remain readable."""
 FIRST_ROWS: Final = 20
-"""So many are seen at once, those that need somebody first: the tables behind should not be far away."""
+"""Number of rows that are visible at first. Rows that need an operator come first."""
 REFRESH_S: Final = 2
 PATIENCE_S: Final = 5
-"""After which a mirror that does not answer is called away."""
+"""Seconds without an answer after which the page reports that the mirror does not answer."""
 
 _STOPPED: Final = "STOPPED"
 _STYLE: Final = """
@@ -55,7 +55,7 @@ let since = null;
 async function refresh() {
   const selected = getSelection();
   if (!selected.isCollapsed && document.querySelector("main").contains(selected.anchorNode)) {
-    away.textContent = "Nothing is refreshed while text is selected.";
+    away.textContent = "The page is not refreshed while text is selected.";
     return;
   }
   try {
@@ -76,7 +76,7 @@ async function refresh() {
   } catch {
     since ??= new Date();
     away.textContent = "The mirror has not answered since " + since.toLocaleTimeString()
-      + "; this is what was known last.";
+      + "; this page shows its last known state.";
   }
 }
 async function go() { await refresh(); setTimeout(go, %d); }
@@ -101,12 +101,12 @@ def render(
     drift: Mapping[str, Sequence[ConfigDifference]],
     groups: Mapping[str, FlowGroups] = MappingProxyType({}),
 ) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Args:
-        flows: how far they are.
-        drift: configs that differ, by flow; a flow that is missing was not looked at yet.
-        groups: where consumer groups stand, by flow; a flow that does nothing about groups is missing.
+        flows: Progress of the flows.
+        drift: Config differences by flow. A flow without an entry has not been compared yet.
+        groups: State of the mirrored consumer groups by flow. A flow without an entry does not mirror groups.
     """
     body = [part for flow in flows for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow))]
     return page(
@@ -149,14 +149,14 @@ def _topics(flow: FlowProgress) -> list[str]:
 
 
 def _table(name: str, head: str, rows: Sequence[str], *, of: int, kind: str = "") -> list[str]:
-    """Return a table of which the first rows are seen at once, and all of them when its box is ticked.
+    """Return a table that shows its first rows, and the other rows when its checkbox is ticked.
 
     Args:
-        name: tells it from all others, so that it stays as its reader left it.
-        head: its cells.
-        rows: those that are on the page.
-        of: how many there are.
-        kind: its class.
+        name: Id that is unique on the page. A refresh of the page keeps checkbox and scroll position by it.
+        head: Header cells, as HTML.
+        rows: Rows on the page, as HTML.
+        of: Total number of rows, including those that are not on the page.
+        kind: CSS class.
     """
     name = escape(name)
     first, rest = rows[:FIRST_ROWS], rows[FIRST_ROWS:]
@@ -171,7 +171,7 @@ def _table(name: str, head: str, rows: Sequence[str], *, of: int, kind: str = ""
 
 
 def _topic_lines(partitions: Sequence[PartitionStatus]) -> list[_TopicLine]:
-    """Return a line for each topic: those that need somebody, then those with most lag first."""
+    """Return one line per topic: first those that need an operator, then the others by descending lag."""
     topics: dict[str, list[PartitionStatus]] = {}
     for partition in partitions:
         topics.setdefault(partition.remote_topic, []).append(partition)
@@ -210,7 +210,7 @@ def _topic_row(line: _TopicLine) -> str:
 
 
 def _share(line: _TopicLine) -> str:
-    """Return how much of a topic is on the target, as a bar and in percent; only all of it is 100 percent."""
+    """Return the mirrored share of a topic as a bar and in percent. 100 percent means that there is no lag."""
     if not line.total:
         return '<span class="soft">empty</span>' if line.lag == 0 else '<span class="soft">unknown</span>'
     percent = 100 if line.lag == 0 else min(99, line.copied * 100 // line.total)
@@ -225,14 +225,14 @@ def _refused(flow: FlowProgress) -> list[str]:
         return []
     rows = [f"<tr><td>{escape(name)}</td><td>{escape(why)}</td></tr>" for name, why in flow.refused[:MAX_ROWS]]
     return [
-        "<h3>Topics that the target refused</h3>",
+        "<h3>Topics that the target rejected</h3>",
         *_table(f"refused-{flow.flow}", "<th>Topic</th><th>Reason</th>", rows, of=len(flow.refused), kind="refused"),
     ]
 
 
 def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> list[str]:
     if differences is None:
-        return ['<p class="soft">The configs of both sides were not compared yet.</p>']
+        return ['<p class="soft">The configs of both sides have not been compared yet.</p>']
     if not differences:
         return ['<p class="soft">The configs of all topics are the same on both sides.</p>']
     rows = [_difference_row(row) for row in sorted(differences, key=_drift_first)[:MAX_ROWS]]
@@ -279,7 +279,7 @@ def _reason_first(row: MirroredGroupOffset) -> tuple[bool, str, str, int]:
 def _group_row(row: MirroredGroupOffset) -> str:
     translated = "-" if row.target_offset is None else f"{row.target_offset:,}"
     why = "; ".join(part for part in (row.reason, row.sync_reason) if part)
-    # In a row of its own it is seen where the page is narrow, too.
+    # The reason has a row of its own, so that it is also visible on a narrow page.
     reason = f'<tr class="reason"><td colspan="5">{escape(why)}</td></tr>' if why else ""
     return (
         f'<tr><td>{escape(row.group)}</td><td>{escape(row.remote_topic)}</td><td class="number">{row.partition}</td>'
@@ -308,7 +308,7 @@ def _value(value: str | None, *, is_default: bool) -> str:
 
 def _duration(seconds: float | None) -> str:
     whole = int(seconds or 0)
-    if whole < 90:  # noqa: PLR2004 - as people say it
+    if whole < 90:  # noqa: PLR2004 - seconds are shown up to 90 s
         return f"{whole} s"
     minutes, hours = whole // 60, whole // 3600
     return f"{minutes} min" if minutes < 120 else f"{hours} h {minutes % 60} min"  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""From the records that were found on a target to what is shown of a flow. Pure."""
+"""Conversion of the records found on a target into the status of a flow. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReportedPosition(NamedTuple):
-    """A position and when it was written."""
+    """Committed source offset of a partition."""
 
     next_offset: int
     written_at_ms: int
@@ -35,30 +35,30 @@ class ReportedPosition(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What was found so far, in the order of looking."""
+    """Everything that was read from the target, in the order of reading."""
 
     topics: Mapping[str, int]
-    """All topics of the target, and how many partitions they have."""
+    """Number of partitions of all topics of the target, by name."""
     positions: dict[PartitionTuple, ReportedPosition] = field(default_factory=dict)
-    """By topic and partition of the source."""
+    """Committed source offsets, by source topic and partition."""
     plan: ShardPlan | None = None
     heartbeats: list[Heartbeat] = field(default_factory=list)
-    """Of the flow's source."""
+    """Heartbeats whose source is the flow's source."""
     checkpoints: list[tuple[Checkpoint, int]] | None = None
-    """With the times they were written at, as ``syncs``; None: there is no topic of them."""
+    """Checkpoints with their record timestamps (``syncs`` likewise). None: there is no checkpoints topic."""
     syncs_topic: str | None = None
     syncs: list[tuple[OffsetSync, int]] = field(default_factory=list)
     target_ends: dict[PartitionTuple, int] = field(default_factory=dict)
     newest_records: dict[str, int] = field(default_factory=dict)
-    """The largest timestamp by remote topic."""
+    """Largest record timestamp, by remote topic."""
     source_ends: Mapping[PartitionTuple, int] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
     def remote_topics(self, flow: FlowSettings) -> dict[str, str]:
-        """Return the remote names by the source's: what has a position, and what the target's names tell."""
+        """Return the remote topic by source topic, for topics with a source offset or with a remote topic's name."""
         out = {topic: self._remote(flow, topic) for topic, _ in self.positions}
         if isinstance(flow.policy, IdentityReplicationPolicy):
-            return out  # a name tells nothing there
+            return out  # with this policy, a name does not show its source
         for name in self.topics:
             upstream = flow.policy.upstream_topic(name)
             is_ours = upstream and flow.policy.topic_source(name) == flow.source.alias
@@ -68,18 +68,18 @@ class Found:
 
     def _remote(self, flow: FlowSettings, topic: str) -> str:
         remote = flow.remote_topic(topic)
-        # Without the file nobody said how topics are named.
+        # Without a properties file, the replication policy is a guess. The topic may have the same name on both sides.
         return topic if remote not in self.topics and topic in self.topics else remote
 
 
 def piece_together(flow: FlowSettings, found: Found, selected: frozenset[str], *, any_target: bool) -> FlowSight:
-    """Return what is shown of a flow.
+    """Return the status of a flow.
 
     Args:
-        flow: as its file says, or as far as it is known.
-        found: everything that was read.
-        selected: topics that the source has and the flow is to mirror.
-        any_target: the target's alias is not known: heartbeats tell it, if they agree.
+        flow: Settings of the flow, or those that could be derived without a properties file.
+        found: Everything that was read from the target.
+        selected: Topics of the source that the flow mirrors. Empty if they are unknown.
+        any_target: Whether the target's alias is unknown. The heartbeats then supply it, if all of them agree.
     """
     target = flow.target.alias
     beats = sorted(found.heartbeats, key=lambda beat: (beat.target_alias != target, beat.target_alias))
@@ -87,12 +87,12 @@ def piece_together(flow: FlowSettings, found: Found, selected: frozenset[str], *
         target = beats[0].target_alias
     if not beats:
         found.unknown.append(
-            f"whether a mirror runs: no heartbeats of {flow.source.alias} are in the topic heartbeats (no mirror ran, "
-            "or emit.heartbeats.enabled=false)"
+            f"whether a mirror runs: the topic heartbeats has no heartbeats of {flow.source.alias} (no mirror ran, or "
+            "emit.heartbeats.enabled=false)"
         )
     if found.plan is None and found.positions:
         found.unknown.append(
-            "exactly once: klamm left no shards here; it is unknown whether MirrorMaker 2 wrote in transactions"
+            "exactly once: there is no shard plan of klamm; it is unknown whether MirrorMaker 2 used transactions"
         )
     remote_topics = {topic: flow.remote_topic(topic) for topic in selected} | found.remote_topics(flow)
     return FlowSight(

@@ -1,4 +1,4 @@
-"""The HTTP side of a mirror: ``/metrics`` for Prometheus, ``/`` for people, ``/status.json`` for programs."""
+"""HTTP server of a mirror: ``/metrics`` for Prometheus, ``/`` for browsers, ``/status.json`` for programs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _END_S: Final = 1.0
 
 
 class WatchServer:
-    """Serves pages from a thread of its own while it is entered.
+    """HTTP server that runs in a separate thread while its context is entered.
 
     Args:
-        host: Where to listen.
-        port: 0 means: any free one; ``address`` tells which.
-        pages: By path, what makes the page (content type, text); called from the server's thread.
+        host: Address to listen on.
+        port: Port to listen on. 0 means any free port; see ``address``.
+        pages: Function that returns content type and text, by path. Called in the server's thread.
 
     Raises:
-        OSError: The address can not be had.
+        OSError: This process cannot listen on the address.
     """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], tuple[str, str]]]) -> None:
         self._listener = HttpListener(pages)
         self._socket = socket.create_server((host, port), family=_family(host))
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
-        """Host and port."""
+        """Host and port the server is bound to."""
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirror-watch", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to answer."""
+        """Start the thread and wait until the server listens."""
         self._thread.start()
         self._listening.wait()
         return self
@@ -47,7 +47,7 @@ class WatchServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_S)
 
@@ -64,7 +64,7 @@ class WatchServer:
 
 
 async def _end_all() -> None:
-    """Wait for the end of all connections: browsers open some before they need them."""
+    """Wait up to one second for open connections to end. Browsers open connections in advance."""
     if waiting := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(waiting, timeout=_END_S)
 

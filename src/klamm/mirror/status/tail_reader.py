@@ -1,4 +1,7 @@
-"""The newest record of each key of a compacted topic, read from its end: what is old is reached last, or not at all."""
+"""Reader of the newest record per key of a compacted topic, from its end backwards.
+
+Old records are read last. If the time budget ends first, they are not read at all.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ if TYPE_CHECKING:
     from klamm.protocol.records import Record
 
 _FIRST_STEP: Final = 2_000
-"""Offsets; each step back from the end is twice as long as the one before."""
+"""Number of offsets in the first step back from the log end. Each further step is twice as long."""
 _TIMEOUT_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class Tail:
-    """What was read."""
+    """Result of ``read_tail``."""
 
     newest: dict[bytes, Record] = field(default_factory=dict)
-    """By key; also those without a value, which say that there is nothing any more."""
+    """Newest record by key. Tombstones are included: they mean that the key was deleted."""
     is_complete: bool = True
-    """False: time was up before the beginning of the topic was reached."""
+    """Whether the beginning of the topic was reached, or ``enough`` returned True."""
 
 
 def read_tail(
@@ -39,20 +42,21 @@ def read_tail(
     enough: Callable[[Mapping[bytes, Record]], bool] = lambda _: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tail | None:
-    """Read committed records from the ends of a topic's partitions backwards.
+    """Read the committed records of a topic backwards from the ends of its partitions.
 
     Args:
-        cluster: where; asked for the topic's metadata.
-        topic: which.
-        budget_s: for how long to go back; the ends of all partitions are read whatever it takes.
-        enough: told after each step what is known; True ends it, and it counts as complete.
-        clock: seconds.
+        cluster: Client of the cluster. The topic's metadata are refreshed.
+        topic: Name of the topic.
+        budget_s: Time after which no further step starts, in seconds. The first step is always completed.
+        enough: Function called after each step with the newest records so far. True ends the reading, and the
+            result counts as complete.
+        clock: Monotonic time in seconds.
 
     Returns:
-        What was read; None: there is no such topic, or it may not be described.
+        The newest records, or None if the topic does not exist or cannot be described.
 
     Raises:
-        ConnectionLostError: it can not be read now, or may not be read.
+        ConnectionLostError: The topic cannot be read now, or the right to read it is missing.
     """
     cluster.refresh([topic])
     state = cluster.topics.get(topic)
@@ -89,13 +93,13 @@ def _between(cluster: Cluster, topic: str, partition: int, start: int, end: int)
         records, next_offset = read_records(cluster, topic, partition, at, timeout_s=_TIMEOUT_S, max_wait_ms=0)
         found += [record for record in records if at <= record.offset < end]
         if next_offset == at:
-            break  # an open transaction hides the rest for now
+            break  # an open transaction hides the following records for now
         at = next_offset
     return found
 
 
 def _keep(tail: Tail, records: list[Record]) -> None:
-    """Take older records than those of the same partition before: each key is in one partition only."""
+    """Add records older than those read before. Records of one key are all in one partition, so newer ones win."""
     newest: dict[bytes, Record] = {record.key: record for record in records if record.key is not None}
     for key, record in newest.items():
         tail.newest.setdefault(key, record)

@@ -1,4 +1,8 @@
-"""Looking at a target: which topics are there, what the mirror's own topics hold, and how the source compares."""
+"""Reader of a flow's status from its target cluster, plus the log end offsets of the source.
+
+The target holds everything needed to report on a flow, even one that MirrorMaker 2 runs: source offsets, heartbeats,
+checkpoints and offset syncs. Only the lag needs the source.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 
 _ADMIN_TIMEOUT_MS: Final = 10_000
 _BUDGET_S: Final = 0.4
-"""For how long each of the mirror's topics is read back from its end."""
+"""Time for reading each internal topic backwards from its end, in seconds."""
 _SOURCE_PATIENCE_S: Final = 3.0
 _POOL_BYTES: Final = 4 * 1024 * 1024
 _POSITIONS: Final = re.compile(r"mm2-offsets\.(?P<alias>.+)\.internal")
@@ -42,34 +46,36 @@ _CHECKPOINTS: Final = re.compile(r"(?P<alias>.+)\.checkpoints\.internal")
 
 
 class Source(NamedTuple):
-    """What the source tells."""
+    """Answer of the source cluster."""
 
     ends: Mapping[PartitionTuple, int]
     selected: frozenset[str]
-    """The topics that the flow is to mirror; empty when nobody knows."""
+    """Topics that the flow mirrors. Empty if the topic selection is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """How one flow is looked at."""
+    """Flow to report on, and what is known about it."""
 
     flow: FlowSettings
     ask_source: bool
-    """Whether its address is known."""
+    """Whether to ask the source, because its address is known."""
     knows_selection: bool = True
-    """Whether the file says which topics are mirrored."""
+    """Whether a properties file specifies the mirrored topics."""
     knows_target_alias: bool = True
 
 
 def look(wanted: Wanted) -> FlowSight:
-    """Look at one flow. Nothing is written; a source that does not answer costs some seconds at most.
+    """Read the status of one flow. Nothing is written. A source that does not answer delays the result by 3 s at most.
 
     Raises:
-        ClusterAwayError, ConnectionLostError, AdminRefusedError: the target can not be asked.
-        SettingsError: a client property that can not be honoured.
+        ClusterAwayError: The target is unavailable.
+        ConnectionLostError: The connection to the target is lost.
+        AdminRefusedError: The target rejects a required request.
+        SettingsError: The flow has a client property that klamm does not support.
     """
     flow = wanted.flow
-    # Both at once: a source that is away must not make anybody wait twice.
+    # The source is asked at the same time as the target, so that the delays of both do not add up.
     source = _Asking(wanted) if wanted.ask_source else None
     cluster = _connect(flow, "target")
     try:
@@ -80,13 +86,12 @@ def look(wanted: Wanted) -> FlowSight:
     selected: frozenset[str] = frozenset()
     if source is None:
         found.unknown.append(
-            f"lag: only cluster {flow.source.alias} itself knows it, and what it has that was never mirrored; its "
-            "address was not given"
+            f"lag: unknown without the address of cluster {flow.source.alias}, as are topics that were never mirrored"
         )
-    elif isinstance(told := source.answer(), Source):
-        found.source_ends, selected = told
+    elif isinstance(answer := source.answer(), Source):
+        found.source_ends, selected = answer
     else:
-        found.unknown.append(f"lag: cluster {flow.source.alias} cannot be reached: {told}")
+        found.unknown.append(f"lag: cluster {flow.source.alias} cannot be reached: {answer}")
     return piece_together(flow, found, selected, any_target=not wanted.knows_target_alias)
 
 
@@ -94,8 +99,9 @@ def list_topics(flow: FlowSettings) -> Mapping[str, TopicSummary]:
     """Return all topics of a flow's target.
 
     Raises:
-        ClusterAwayError, ConnectionLostError: it does not answer.
-        SettingsError: a client property that can not be honoured.
+        ClusterAwayError: The target is unavailable.
+        ConnectionLostError: The connection to the target is lost.
+        SettingsError: The flow has a client property that klamm does not support.
     """
     cluster = _connect(flow, "target")
     try:
@@ -113,19 +119,19 @@ def _connect(flow: FlowSettings, side: Literal["source", "target"]) -> Cluster:
 def _topics(
     cluster: Cluster, flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int
 ) -> Mapping[str, TopicSummary]:
-    cluster.refresh([])  # an admin client would try again and again where nobody listens
+    cluster.refresh([])  # fails fast: an admin client would retry an unreachable cluster
     with contextlib.closing(KafkaAdmin.of(flow, side, timeout_ms=timeout_ms)) as admin:
         return admin.list_topics()
 
 
 def source_aliases(topics: Iterable[str]) -> list[str]:
-    """Return the aliases that the names of a mirror's own topics tell."""
+    """Return the source aliases contained in the names of a mirror's internal topics."""
     found = (pattern.fullmatch(topic) for topic in topics for pattern in (_POSITIONS, _CHECKPOINTS))
     return sorted({match["alias"] for match in found if match is not None})
 
 
 class _Looking:
-    """One look at the target. Each part for itself: a right that is missing hides no more than it must."""
+    """Collector of a flow's status on the target. Each part fails separately: a missing ACL hides one part only."""
 
     def __init__(self, wanted: Wanted, cluster: Cluster, topics: Mapping[str, TopicSummary]) -> None:
         self._wanted = wanted
@@ -161,15 +167,15 @@ class _Looking:
             return None
         tail = read_tail(self._cluster, topic, budget_s=_BUDGET_S, enough=enough)
         if tail is not None and not tail.is_complete:
-            self._found.unknown.append(f"{what}: {topic} is long; what was not written of late was not looked for")
+            self._found.unknown.append(f"{what}: {topic} is too long to read it all; only its latest records were read")
         return tail
 
     def _positions(self) -> None:
-        # What the flow's own topic tells counts, so it is read last.
+        # The flow's own topic has precedence over the worker's topic, so it is read last.
         topics = [topic for topic in (self._flow.worker_positions_topic, self._flow.positions_topic) if topic]
         tails = [tail for topic in topics if (tail := self._tail("positions", topic)) is not None]
         if not tails:
-            self._found.unknown.append(f"positions: {topics[-1]} does not exist, or may not be described")
+            self._found.unknown.append(f"positions: {topics[-1]} does not exist or cannot be described")
         for tail in tails:
             self._keep_positions(tail)
 
@@ -200,7 +206,7 @@ class _Looking:
         topic = self._flow.policy.checkpoints_topic(self._flow.source.alias)
         tail = self._tail("groups", topic)
         if tail is None:
-            self._found.unknown.append(f"groups: {topic} does not exist, or may not be described: no checkpoints")
+            self._found.unknown.append(f"groups: {topic} does not exist or cannot be described: no checkpoints")
             return
         self._found.checkpoints = []
         for key, record in tail.newest.items():
@@ -212,7 +218,7 @@ class _Looking:
         flow = self._flow
         topic = flow.policy.offset_syncs_topic(flow.source.alias)
         on_source = flow.syncs_location is SyncsLocation.SOURCE
-        # A topic of this name may also be that of the flow back, which is kept here because this is its source.
+        # The opposite flow may keep a topic of the same name here, because this cluster is its source.
         may_be_here = not (on_source and self._wanted.knows_selection)
         tail = self._tail("offset syncs", topic) if may_be_here else None
         syncs = list(self._own_syncs(tail)) if tail is not None else []
@@ -223,7 +229,7 @@ class _Looking:
         self._found.syncs_topic, self._found.syncs = topic, syncs
 
     def _own_syncs(self, tail: Tail) -> Iterator[tuple[OffsetSync, int]]:
-        """Yield the syncs of partitions that have a position: those of the flow back have none here."""
+        """Yield the offset syncs of partitions with a source offset. Those of the opposite flow have none here."""
         for key, record in tail.newest.items():
             with contextlib.suppress(FormatError):
                 sync = OffsetSync.parse(key, record.value or b"")
@@ -238,26 +244,28 @@ class _Looking:
         newest, is_complete = newest_timestamps(self._cluster, self._found.target_ends, budget_s=_BUDGET_S)
         self._found.newest_records.update(newest)
         if not is_complete:
-            self._found.unknown.append("age of the newest record: of some topics, as there are too many to look at all")
+            self._found.unknown.append(
+                "age of the newest record: unknown for some topics, as there are too many to read"
+            )
 
 
 def newest_has(key: bytes) -> Callable[[Mapping[bytes, Record]], bool]:
-    """Return what tells whether a key was found."""
+    """Return a function that returns whether a key was found."""
     return lambda newest: key in newest
 
 
 class _Asking:
-    """Asks the source, beside everything else, and not for ever."""
+    """Request to the source that runs in a separate thread, with a time limit."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._answer: Source | Exception | None = None
-        # A daemon: a source that swallows packets must not keep the command from ending.
+        # A daemon thread, so that a source that drops packets does not keep the command from ending.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def answer(self) -> Source | str:
-        """Return what the source told, or why it did not."""
+        """Return the answer of the source, or the reason why there is none."""
         self._thread.join(_SOURCE_PATIENCE_S)
         if self._answer is None:
             return f"no answer within {_SOURCE_PATIENCE_S:g} s"
@@ -266,7 +274,7 @@ class _Asking:
     def _run(self) -> None:
         try:
             self._answer = self._ask()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the target's part is to be shown
+        except Exception as error:  # noqa: BLE001 - the target's part is shown in any case
             self._answer = error
 
     def _ask(self) -> Source:
@@ -275,7 +283,7 @@ class _Asking:
         try:
             topics = _topics(cluster, flow, "source", timeout_ms=int(_SOURCE_PATIENCE_S * 1000))
             selected = {topic.name for topic in selected_topics(topics, flow.selection)}
-            # Also what the filters leave out: it may have been mirrored before they did.
+            # Topics that the filters exclude are asked as well: they may have been mirrored before they were excluded.
             named = [topic for topic in topics if topic in selected or not flow.policy.is_internal_topic(topic)]
             cluster.refresh(named)
             partitions = [(topic, number) for topic in named for number in range(topics[topic].partition_count)]

@@ -1,4 +1,24 @@
-"""Both sides of a flow, partition by partition: positions, offsets, and every record with its checksum."""
+"""Verification of a flow: compares partitions, offsets and the checksum of every record on both clusters.
+
+Verdict of each partition, by the first matching condition:
+
+====================================================  =================================================================
+condition                                             verdict
+====================================================  =================================================================
+remote partition missing                              a problem, unless the source partition is empty
+no committed source offset                            a problem if either partition has records
+source log ends before the committed source offset    a problem: the topic was probably deleted and created again
+records are not read                                  no problem
+records differ                                        a problem, except the differences below
+====================================================  =================================================================
+
+These differences are expected:
+
+- Source records from the committed source offset on are not mirrored yet. They count as lag.
+- Records at the start of one side may have expired on the other. They are ignored if that side's log does not start at
+  offset 0.
+- A restarted mirror may copy heartbeats again, so surplus heartbeats are ignored.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +50,25 @@ _PATIENCE_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 0.05
 _DIGEST_BYTES: Final = 12
 _NONE: Final = (1 << 32) - 1
-"""The length of what is null; no record holds so much."""
+"""Length that encodes null in the checksum. No key, value or header is that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionVerdict:
-    """What was found for one partition."""
+    """Result for one partition."""
 
     topic: str
-    """On the source."""
+    """Name of the source topic."""
     remote_topic: str
     partition: int
     mirrored: int
-    """The source offset up to which the mirror says that it copied; -1: it says nothing."""
+    """Next source offset to copy, from the source offset that the mirror committed. -1: it committed none."""
     lag: int
-    """Offsets of the source behind that: not mirrored yet, and not compared."""
+    """Number of source offsets from there on. They are not mirrored yet and were not compared."""
     findings: Findings | None
-    """None: only offsets were compared."""
+    """Result of the comparison. None: no records were compared."""
     problem: str
-    """What is wrong, in a sentence; empty when nothing is."""
+    """Description of the problem. Empty: there is none."""
 
 
 def verify_flow(
@@ -57,20 +77,20 @@ def verify_flow(
     wanted: Callable[[str], bool] = lambda _topic: True,
     read_records: bool = True,
 ) -> Iterator[PartitionVerdict]:
-    """Compare both sides of a flow, up to where the mirror says it has copied.
+    """Compare both sides of a flow up to the committed source offsets.
 
-    Records that the retention of one side has removed already are no difference. Nothing is written anywhere.
+    Records that the retention of one side has removed are not reported as differences. Nothing is written.
 
     Args:
-        flow: as its file says.
-        wanted: tells which source topics are looked at.
-        read_records: False compares partitions and offsets only, without reading a record.
+        flow: Settings of the flow.
+        wanted: Function that returns whether a source topic is verified.
+        read_records: Whether records are compared. False compares only partitions and offsets.
 
     Raises:
-        ReadingError: a partition can not be read.
-        ClusterAwayError: a cluster is away.
-        ConnectionLostError: a cluster went away.
-        SettingsError: a client property that can not be honoured.
+        ReadingError: A partition cannot be read.
+        ClusterAwayError: A cluster is unavailable.
+        ConnectionLostError: The connection to a cluster is lost.
+        SettingsError: The flow has a client property that klamm does not support.
     """
     settings = copy_settings(flow)
     topics = [name for name in _selected(flow) if wanted(name)]
@@ -79,8 +99,9 @@ def verify_flow(
     remote_topics = [flow.remote_topic(topic) for topic in topics]
     target = TopicReader(_options(settings.target, remote_topics, read_committed=True))
     try:
-        # In this order, as the mirror may be running: what positions name is on the target by then, and what that holds
-        # was read from the source before.
+        # The order matters while a mirror runs. Records before a committed source offset are on the target already, so
+        # read the source offsets before the target's bounds. Every record on the target was on the source before, so
+        # read the source's bounds last.
         mirrored = mirrored_offsets(flow)
         if read_records:
             _wait_until_decided(target, _options(settings.target, remote_topics, read_committed=False))
@@ -93,17 +114,17 @@ def verify_flow(
 
 
 def _bounds(reader: TopicReader) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return first and end offset of every partition."""
+    """Return the log start offset and log end offset of every partition."""
     partitions = reader.partitions()
     first, end = reader.offsets(partitions, EARLIEST), reader.offsets(partitions, LATEST)
     return {where: (first[where], end[where]) for where in partitions}
 
 
 def _wait_until_decided(committed: TopicReader, options: ReadOptions) -> None:
-    """Wait until transactions are over in which something was written by now, but not for ever.
+    """Wait until the transactions that are open now have ended, for at most one minute.
 
-    The marker of a position may be there before those of its records, which nobody sees until then: with thousands of
-    partitions in a transaction a broker takes some time to write them.
+    The source offsets of a transaction can become visible before its records: for a transaction with thousands of
+    partitions, a broker takes some time to write the commit markers. Until then, read_committed hides the records.
     """
     uncommitted = TopicReader(options)
     try:
@@ -164,7 +185,7 @@ class _Sides:
             elif last < 0:
                 yield verdict.problem(_unmirrored(there[1] - there[0], end - first))
             elif last + 1 > end:
-                yield verdict.problem(f"the source ends at {end}, before what was mirrored: was the topic made anew?")
+                yield verdict.problem(f"the source ends at {end}, before what was mirrored: was the topic recreated?")
             elif not read_records:
                 yield verdict.problem("")
             else:
@@ -178,7 +199,7 @@ class _Sides:
 
 def _unmirrored(on_target: int, on_source: int) -> str:
     if on_target:
-        return f"the target holds {on_target} records, but nothing says up to where they were mirrored"
+        return f"the target holds {on_target} records, but there is no source offset for them"
     return f"{on_source} records were never mirrored" if on_source else ""
 
 
@@ -189,7 +210,7 @@ class _Verdict:
     mirrored: int
     end: int
     may_repeat: bool
-    """Whether records that only the target has are no difference: a restarted mirror may copy a heartbeat again."""
+    """Whether surplus records are ignored: a restarted mirror may copy heartbeats again."""
 
     def problem(self, problem: str, findings: Findings | None = None) -> PartitionVerdict:
         return PartitionVerdict(
@@ -203,7 +224,7 @@ class _Verdict:
         )
 
     def found(self, findings: Findings, source_start: int, target_start: int) -> PartitionVerdict:
-        """Judge findings: what stands before all the rest on one side has expired on the other, if that begins late."""
+        """Return the verdict on findings. Ignore leading records that have expired on the other side."""
         missing = findings.missing - (findings.leading_missing if target_start else 0)
         surplus = findings.surplus - (findings.leading_surplus if source_start else 0)
         parts = []
@@ -225,7 +246,7 @@ def _fingerprints(reader: TopicReader, topic: str, partition: int, bounds: tuple
 
 
 def _digest(record: Record) -> bytes:
-    """Return a checksum of all that a mirror keeps: key, value, headers and timestamp."""
+    """Return a checksum of everything that a mirror preserves: key, value, headers and timestamp."""
     digest = hashlib.blake2b(record.timestamp.to_bytes(8, "big", signed=True), digest_size=_DIGEST_BYTES)
     for field in (record.key, record.value, *(part for header in record.headers for part in header)):
         data = field.encode() if isinstance(field, str) else field

@@ -35,7 +35,7 @@ def test_every_byte_is_as_a_family_by_itself_has_it(partitions: list[tuple[str, 
     expected.family(
         "kafka_connect_mirror_mirrorsourceconnector_record_lag",
         "gauge",
-        "Offsets that the target is behind its source.",
+        "Number of source offsets that are not mirrored yet.",
         [
             ({"source": "A", "target": "B", "topic": each.remote_topic, "partition": str(each.partition)}, each.lag)
             for each in flow.partitions

@@ -93,7 +93,7 @@ class DataPath:
         )
         self.broker_configs = {"fetch.max.bytes": 57_671_680}
         self.services = SimpleNamespace(
-            configs=SimpleNamespace(broker_value=self.broker_configs.__getitem__),
+            configs=SimpleNamespace(int_value=self.broker_configs.__getitem__),
             cluster=ClusterInfo(cluster_id="c", nodes=nodes),
             topics=self.topics,
             logs=self.logs,

@@ -98,14 +98,14 @@ class BrokerApp:
         self._registrations = registrations
         self._reloader: PolicyReloader | None = None
         store.on_failure = self._on_failed_commit
-        value = services.configs.broker_value
+        configs = services.configs
         self._server = Server(
             services=services,
             routes=ROUTES if metrics is None else metrics.routes,
             traffic=traffic,
-            limits=ConnectionLimits(value, most=shares.connections),
-            max_idle_ms=lambda: int(str(value("connections.max.idle.ms"))),
-            max_frame_bytes=int(str(value("socket.request.max.bytes"))),
+            limits=ConnectionLimits(configs.broker_value, most=shares.connections),
+            max_idle_ms=lambda: configs.int_value("connections.max.idle.ms"),
+            max_frame_bytes=configs.int_value("socket.request.max.bytes"),
         )
         if metrics is not None:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
@@ -183,7 +183,7 @@ class BrokerApp:
             logs=logs,
             fetch_sessions=FetchSessions(
                 now_ms=now_ms,
-                max_sessions=int(str(configs.broker_value("max.incremental.fetch.session.cache.slots"))),
+                max_sessions=configs.int_value("max.incremental.fetch.session.cache.slots"),
             ),
             groups=groups,
             producer_ids=producer_ids,
@@ -340,17 +340,15 @@ def _open_logs(settings: BrokerSettings, configs: ConfigService, pool: FilePool)
 
 
 def _housekeeping(configs: ConfigService) -> HousekeepingSettings:
-    def number(name: str) -> float:
-        return float(str(configs.broker_value(name)))
-
+    number = configs.int_value
     return HousekeepingSettings(
         retention_check_interval_s=number("log.retention.check.interval.ms") / 1000,
         producer_check_interval_s=number("producer.id.expiration.check.interval.ms") / 1000,
-        producer_expiration_ms=int(number("producer.id.expiration.ms")),
+        producer_expiration_ms=number("producer.id.expiration.ms"),
         cleaner_is_enabled=bool(configs.broker_value("log.cleaner.enable")),
         cleaner_backoff_s=number("log.cleaner.backoff.ms") / 1000,
-        cleaner_bytes_per_s=number("log.cleaner.io.max.bytes.per.second"),
-        cleaner_map_bytes=int(number("log.cleaner.dedupe.buffer.size")),
+        cleaner_bytes_per_s=float(str(configs.broker_value("log.cleaner.io.max.bytes.per.second"))),
+        cleaner_map_bytes=number("log.cleaner.dedupe.buffer.size"),
     )
 
 
@@ -371,6 +369,6 @@ def _update_logs(change: ConfigsChanged, *, logs: LogManager, topics: TopicCatal
 def _limits(configs: ConfigService) -> BrokerLimits:
     return BrokerLimits(
         allowed_keys=allowed_client_configs(configs.broker_value(ALLOWED_CLIENT_CONFIGS)),
-        min_session_timeout_ms=int(str(configs.broker_value("group.min.session.timeout.ms"))),
-        max_session_timeout_ms=int(str(configs.broker_value("group.max.session.timeout.ms"))),
+        min_session_timeout_ms=configs.int_value("group.min.session.timeout.ms"),
+        max_session_timeout_ms=configs.int_value("group.max.session.timeout.ms"),
     )

@@ -169,6 +169,17 @@ class ConfigService:
         """
         return self._image.layers(node_id).value(name)
 
+    def int_value(self, name: str) -> int:
+        """Return an effective config of the first broker that is a whole number and always has a value.
+
+        Raises:
+            TypeError: The config is not of this kind. This is a bug of the caller.
+        """
+        value = self.broker_value(name)
+        if not isinstance(value, int):
+            raise TypeError(f"Broker config {name}: expected a whole number, got {value!r}")
+        return value
+
     def set_on_broker(self, name: str) -> Mapping[str, str]:
         """Return the dynamic configs of a broker, including secrets. ``name`` is the broker id as text."""
         return self._image.current(ResourceType.BROKER, name)

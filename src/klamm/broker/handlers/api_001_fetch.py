@@ -117,7 +117,7 @@ async def _wait(found: _Found, request: FetchRequest, timeout_s: float) -> None:
 
 async def _look(partitions: Sequence[FetchPartition], request: FetchRequest, context: RequestContext) -> _Found:
     found = _Found()
-    left = min(request.max_bytes, int(str(context.services.configs.broker_value("fetch.max.bytes"))))
+    left = min(request.max_bytes, context.services.configs.int_value("fetch.max.bytes"))
     for wanted in partitions:
         await context.time_slice.give_way()
         answer = PartitionRead(topic=wanted.topic, topic_id=wanted.topic_id, partition=wanted.partition)

@@ -32,7 +32,7 @@ API: Final = Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, min_version=0, max_versio
 
 async def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
     """Return topics from the cursor on, until the limit is reached."""
-    most = int(str(context.services.configs.broker_value("max.request.partition.size.limit")))
+    most = context.services.configs.int_value("max.request.partition.size.limit")
     left = max(1, min(request.response_partition_limit, most))
     cursor = request.cursor
     answers: list[Answer] = []

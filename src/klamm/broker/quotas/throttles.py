@@ -147,11 +147,8 @@ class Throttles:
         return Welcome(max(waits), is_refused=False) if any(waits) else _AT_ONCE
 
     def _wait_s(self, key: str, now_s: float) -> float:
-        value = self._configs.broker_value(key)
-        if value is None:
-            return 0.0
-        limit = int(str(value))
-        if limit >= _NO_LIMIT:
+        limit = self._configs.broker_value(key)
+        if not isinstance(limit, int) or limit >= _NO_LIMIT:
             return 0.0
         window = self._window(key, now_s)
         window.add(1, now_s)

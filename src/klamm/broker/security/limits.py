@@ -6,10 +6,13 @@ The file descriptors of the process are a further limit, so connections never us
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_NO_LIMIT: Final = 2**31 - 1
 
 
 class ConnectionLimits:
@@ -21,7 +24,7 @@ class ConnectionLimits:
         most: Number of file descriptors that connections may use.
     """
 
-    def __init__(self, broker_value: Callable[[str], object], *, most: int = 2**31 - 1) -> None:
+    def __init__(self, broker_value: Callable[[str], object], *, most: int = _NO_LIMIT) -> None:
         self._most = most
         self._broker_value = broker_value
         self._by_address: Counter[str] = Counter()
@@ -30,10 +33,8 @@ class ConnectionLimits:
 
     def admit(self, address: str, listener: str) -> bool:
         """Count a connection and return True, or return False when a limit is reached."""
-        if self._total >= min(int(str(self._broker_value("max.connections"))), self._most):
-            return False
-        own_limit = self._broker_value(f"listener.name.{listener.lower()}.max.connections")
-        if own_limit is not None and self._by_listener[listener] >= int(str(own_limit)):
+        own_limit = self._limit(f"listener.name.{listener.lower()}.max.connections")
+        if self._total >= min(self._limit("max.connections"), self._most) or self._by_listener[listener] >= own_limit:
             return False
         if self._by_address[address] >= self._limit_of(address):
             return False
@@ -56,4 +57,8 @@ class ConnectionLimits:
             host, _, limit = entry.rpartition(":")
             if host.strip() == address and limit.strip().isdigit():
                 return int(limit)
-        return int(str(self._broker_value("max.connections.per.ip")))
+        return self._limit("max.connections.per.ip")
+
+    def _limit(self, name: str) -> int:
+        value = self._broker_value(name)
+        return value if isinstance(value, int) else _NO_LIMIT

@@ -131,7 +131,7 @@ def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:
 
 
 def _default_num_partitions(context: RequestContext) -> int:
-    return int(str(context.services.configs.broker_value("num.partitions")))
+    return context.services.configs.int_value("num.partitions")
 
 
 def _decide(spec: TopicSpec, context: RequestContext) -> tuple[Placement, Mapping[str, str]]:
@@ -161,7 +161,7 @@ def _place(spec: TopicSpec, context: RequestContext) -> Placement:
         replication_factor=spec.replication_factor,
         assignments=assignments or None,
         default_num_partitions=_default_num_partitions(context),
-        default_replication_factor=int(str(configs.broker_value("default.replication.factor"))),
+        default_replication_factor=configs.int_value("default.replication.factor"),
         node_ids=node_ids,
         first=len(context.services.topics) % len(node_ids),
     )

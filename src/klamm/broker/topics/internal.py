@@ -60,9 +60,9 @@ def ensure_internal_topic(name: str, services: Services) -> Topic | None:
     found = services.topics.get(name)
     if found is not None or name not in _SHAPES:
         return found
-    value, shape, node_ids = services.configs.broker_value, _SHAPES[name], services.cluster.node_ids
-    replicas = min(len(node_ids), int(str(value(shape.replicas))))
-    count = int(str(value(shape.partitions)))
+    configs, shape, node_ids = services.configs, _SHAPES[name], services.cluster.node_ids
+    replicas = min(len(node_ids), configs.int_value(shape.replicas))
+    count = configs.int_value(shape.partitions)
     partitions = place(count, replicas, node_ids=node_ids, first=0)
     try:
         topic, durable = services.topics.begin_create(
@@ -86,7 +86,7 @@ def _configs(name: str, services: Services) -> Mapping[str, str]:
             "segment.bytes": segment_bytes,
             "unclean.leader.election.enable": "false",
         }
-    codec = int(str(value("offsets.topic.compression.codec")))
+    codec = services.configs.int_value("offsets.topic.compression.codec")
     return {
         "cleanup.policy": "compact",
         "compression.type": _CODECS[codec] if 0 < codec < len(_CODECS) else "producer",

@@ -1,4 +1,4 @@
-"""A broker as a child process of a Python program: ``with klamm.Broker() as broker: broker.bootstrap_servers``."""
+"""Broker in a child process of a Python program: ``with klamm.Broker() as broker: broker.bootstrap_servers``."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ _READY: Final = re.compile(rb"klamm broker ready on (\S+) \(data in ")
 _CANNOT_LISTEN: Final = "cannot listen on"
 _LOG_TAIL_BYTES: Final = 16 * 1024
 _PORTS: Final = range(20_000, 32_000)
-"""Free ports are looked for here, below the range from which systems give ports to outgoing connections: while a broker
-restarts, a client that tries to reach it must not be given its port."""
+"""Range in which free ports are searched. It is below the range that operating systems use for outgoing connections.
+Otherwise a client that tries to reconnect while the broker restarts could be assigned the broker's port.
+"""
 _FOR_TESTS: Final[Mapping[str, object]] = MappingProxyType({"group.initial.rebalance.delay.ms": 0})
-"""Unless ``config`` says otherwise. A group's first member would wait three seconds for others; Kafka's own
-server.properties has the same line."""
+"""Settings used unless ``config`` overrides them. Without this one, a group's first member would wait three seconds for
+others. Kafka's own server.properties has the same line.
+"""
 _ATTEMPTS: Final = 5
-"""How often to look for free ports, when others take them at the same moment."""
+"""Number of attempts to find free ports, in case other processes bind them at the same moment."""
 
 
 class BrokerStartError(RuntimeError):
-    """The broker's process did not come up; the message ends with what it wrote to stderr."""
+    """The broker's process did not start. The message ends with its output on stderr."""
 
 
 class Broker:
-    """A klamm broker in a process of its own, for tests and programs.
+    """A klamm broker in its own process, for tests and programs.
 
-    It listens on a free port of the loopback interface, keeps its data in a temporary directory that is removed at the
-    end (or in ``data_dir``, which is kept), and ends with this process even when that is killed. The broker sees the
-    same modules as this process (``sys.path``), so that a policy class may stand beside your tests.
+    It listens on a free port of the loopback interface and keeps its data in a temporary directory, which is removed at
+    the end, or in ``data_dir``, which is kept. It ends together with this process, even if this process is killed. The
+    broker uses the same ``sys.path`` as this process, so a policy class can be in a test module.
 
-    Used as a context manager it is started on entry and stopped on exit; ``start()`` and ``stop()`` do the same.
-    Not safe for use from several threads at once.
+    As a context manager, it starts on entry and stops on exit; ``start()`` and ``stop()`` do the same. Not thread-safe.
 
     Args:
-        brokers: how many broker ids to present, each on a port of its own.
-        config: broker settings by Kafka's names, as in server.properties; True and False become true and false.
-            ``group.initial.rebalance.delay.ms`` is 0 unless named here: a first consumer need not wait 3 s for others.
-        data_dir: where to keep the data; None means a temporary directory.
-        listen: HOST:PORT of the first broker id; port 0 means free ports for all. NAME://HOST:PORT names the listener,
-            which need not be PLAINTEXT then. Several listeners come by the setting ``listeners`` in ``config`` instead.
-        start_timeout_s: how long the broker may take to answer after its start.
-        ends_with_parent: False lets the broker run on when this process has ended without ``stop()``.
+        brokers: Number of broker ids to present, each on its own port.
+        config: Broker settings with Kafka's names, as in server.properties. True and False become true and false.
+            ``group.initial.rebalance.delay.ms`` defaults to 0, so that a first consumer does not wait 3 s for others.
+        data_dir: Data directory. None means a temporary directory.
+        listen: HOST:PORT of the first broker id. Port 0 means free ports for all. NAME://HOST:PORT names the listener,
+            which then need not be PLAINTEXT. For several listeners, set ``listeners`` in ``config`` instead.
+        start_timeout_s: Time in seconds that the broker may take to respond after its start.
+        ends_with_parent: Whether the broker ends when this process ends without ``stop()``.
 
-    Warns:
-        UserWarning: ``config`` has a key that the broker does not know and therefore ignores. With a policy, such a key
-            may be a property of the policy, and no warning is issued.
+    Warns: UserWarning: ``config`` has a key that the broker does not know and therefore ignores. With a policy, such a
+    key may be a property of the policy, and no warning is issued.
 
     Raises:
         ValueError: ``brokers`` is less than one.
@@ -78,7 +78,7 @@ class Broker:
         ends_with_parent: bool = True,
     ) -> None:
         if brokers < 1:
-            raise ValueError(f"brokers={brokers}: at least one is needed")
+            raise ValueError(f"brokers={brokers}: must be at least 1")
         self._brokers = brokers
         self._config = {**_FOR_TESTS, **(config or {})}
         if config:
@@ -92,25 +92,25 @@ class Broker:
         self._addresses: tuple[str, ...] = ()
         self._child: _Child | None = None
 
-    # --- facts --------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return the addresses as clients want them: ``host:port``, several separated by commas.
+        """Bootstrap servers for clients: ``host:port``, several separated by commas.
 
         Raises:
-            RuntimeError: the broker was never started.
+            RuntimeError: The broker was never started.
         """
         if not self._addresses:
-            raise RuntimeError("The broker was not started: use it in a with statement or call start()")
+            raise RuntimeError("The broker has not been started: use it in a with statement or call start()")
         return ",".join(self._addresses)
 
     @property
     def data_dir(self) -> Path:
-        """Return the directory that holds the broker's data.
+        """Data directory of the broker.
 
         Raises:
-            RuntimeError: a temporary one does not exist (not started yet, or stopped).
+            RuntimeError: A temporary directory does not exist, because the broker has not started yet or has stopped.
         """
         if self._data_dir is None:
             raise RuntimeError("The temporary data directory exists only while the broker runs")
@@ -118,27 +118,27 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the broker, None when it does not run."""
+        """Process id of the broker, or None if it is not running."""
         return self._child.process.pid if self.is_running and self._child else None
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the broker's process lives."""
+        """Return whether the broker's process is running."""
         return self._child is not None and self._child.process.poll() is None
 
     def log_text(self) -> str:
-        """Return the end of what the broker's current or last process logged; empty before the first start."""
+        """End of the log of the broker's current or last process. Empty before the first start."""
         return self._child.log_text() if self._child else ""
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life cycle ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start the broker and return when it answers; does nothing when it runs.
+        """Start the broker and return when it responds. Does nothing if it is running.
 
-        A broker that ran before comes back on the same ports with the same data.
+        A broker that ran before restarts on the same ports with the same data.
 
         Raises:
-            BrokerStartError: it ended, or did not answer in time.
+            BrokerStartError: The broker exited, or did not respond in time.
         """
         if self.is_running:
             return self
@@ -152,13 +152,13 @@ class Broker:
         return self
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the broker cleanly (SIGTERM; killed after ``timeout_s``) and remove its temporary directory."""
+        """Stop the broker with SIGTERM, or SIGKILL after ``timeout_s`` seconds, and remove its temporary directory."""
         if self._child is not None:
             self._child.end(timeout_s)
         self._remove_temporary_dir()
 
     def kill(self) -> None:
-        """End the broker's process at once (SIGKILL); its data stay, so that ``start()`` can recover them."""
+        """Kill the broker's process immediately (SIGKILL). Its data remain, so that ``start()`` can recover them."""
         if self._child is not None:
             self._child.end(0.0)
 
@@ -166,7 +166,7 @@ class Broker:
         """Stop the broker cleanly and start it again on the same ports with the same data.
 
         Raises:
-            BrokerStartError: it did not come back.
+            BrokerStartError: The broker exited, or did not respond in time.
         """
         if self._child is not None:
             self._child.end(timeout_s)
@@ -183,18 +183,18 @@ class Broker:
         self.stop()
 
     def __repr__(self) -> str:
-        """Show where it listens and whether it runs."""
+        """Return a representation with the addresses and whether the broker is running."""
         state = f"pid {self.pid}" if self.is_running else "not running"
         return f"<klamm.Broker {','.join(self._addresses) or self._listen} ({state})>"
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _start(self, data_dir: Path) -> tuple[str, ...]:
         host, _, port = self._listen.rpartition(":")
         are_ports_ours = port == "0" and not self._addresses
         for attempt in range(1, _ATTEMPTS + 1):
             listen = _free_addresses(host, self._brokers) if are_ports_ours else self._addresses or (self._listen,)
-            if self._child is not None:  # it ended by itself
+            if self._child is not None:  # the process ended by itself
                 self._child.end(0.0)
             remove = None if self._given_dir else data_dir
             self._child = _Child(self._arguments(data_dir, listen), remove=remove, is_tied=self._ends_with_parent)
@@ -232,7 +232,7 @@ def _warn_of_unknown(config: Mapping[str, str]) -> None:
 
 
 def _free_addresses(host: str, count: int) -> tuple[str, ...]:
-    """Return addresses that nobody listens on at this moment."""
+    """Return addresses on which no process listens at present."""
     found: list[str] = []
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -243,7 +243,9 @@ def _free_addresses(host: str, count: int) -> tuple[str, ...]:
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     continue
-                raise BrokerStartError(f"{_CANNOT_LISTEN} {host}: {error}") from error  # so it is on every port
+                raise BrokerStartError(
+                    f"{_CANNOT_LISTEN} {host}: {error}"
+                ) from error  # not a port conflict: it would fail on every port
         found.append(f"{host}:{port}")
         if len(found) == count:
             return tuple(found)
@@ -251,7 +253,7 @@ def _free_addresses(host: str, count: int) -> tuple[str, ...]:
 
 
 class _Child:
-    """One process of the broker and its log."""
+    """One process of the broker, with its log."""
 
     def __init__(self, arguments: list[str], *, remove: Path | None, is_tied: bool) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed in end()
@@ -267,10 +269,10 @@ class _Child:
         self.process = self._tied.process
 
     def wait_until_ready(self, timeout_s: float) -> tuple[str, ...]:
-        """Return the addresses from the ready line.
+        """Wait for the ready line and return its addresses.
 
         Raises:
-            BrokerStartError: the process ended or said nothing in time.
+            BrokerStartError: The process ended, or printed no ready line in time.
         """
         deadline = time.monotonic() + timeout_s
         said = bytearray()
@@ -278,20 +280,20 @@ class _Child:
             chunk = self._read_stdout(deadline - time.monotonic())
             if chunk is None:
                 raise BrokerStartError(
-                    f"The broker was not ready within {timeout_s:g} s. It wrote:\n{self.log_text() or '(nothing)'}"
+                    f"The broker was not ready within {timeout_s:g} s. Its output:\n{self.log_text() or '(none)'}"
                 )
             if not chunk:
                 code = self.process.wait()
                 raise BrokerStartError(
-                    f"The broker ended with exit code {code} before it was ready. It wrote:\n"
-                    f"{self.log_text() or '(nothing)'}"
+                    f"The broker ended with exit code {code} before it was ready. Its output:\n"
+                    f"{self.log_text() or '(none)'}"
                 )
             said += chunk
         self.is_ready = True
         return tuple(found.group(1).decode().split(","))
 
     def _read_stdout(self, timeout_s: float) -> bytes | None:
-        """Return what came, b"" at the end of the stream, None when nothing came in time."""
+        """Return bytes from stdout, b"" at the end of the stream, or None if nothing arrived in time."""
         if self.process.stdout is None or timeout_s <= 0:
             return None
         with selectors.DefaultSelector() as selector:
@@ -301,7 +303,7 @@ class _Child:
         return os.read(self.process.stdout.fileno(), 4096)
 
     def log_text(self) -> str:
-        """Return the end of the log; read by position, since the process appends to the same open file."""
+        """Return the end of the log. Reads by position, because the process appends through the same open file."""
         if self._log.closed:
             return self._last_words
         size = os.fstat(self._log.fileno()).st_size
@@ -309,7 +311,7 @@ class _Child:
         return os.pread(self._log.fileno(), size - start, start).decode(errors="replace").strip()
 
     def end(self, timeout_s: float) -> None:
-        """End the process, as ``TiedProcess.end``, and let go of all but the end of its log."""
+        """End the process like ``TiedProcess.end``, and keep only the end of its log."""
         self._tied.end(timeout_s)
         self._last_words = self.log_text()
         self._log.close()

@@ -1,12 +1,13 @@
 """Child process that ends with its parent, however the parent ends.
 
-``python -m klamm.embedded.lifeline FD REMOVE MODULE ARGUMENTS...`` calls ``MODULE.main(ARGUMENTS)``. A thread beside it
-watches the read end of a pipe (``FD``) whose write end only the parent has. A parent that is killed cannot send a
-message, but the kernel closes its end of the pipe. A process forked from the parent may still hold the write end, so
-the thread also checks the parent's process id. ``REMOVE`` is a directory to delete when the parent has vanished. Empty
-arguments mean: no pipe to watch, nothing to delete.
+``python -m klamm.embedded.lifeline FD REMOVE MODULE ARGUMENTS...`` calls ``MODULE.main(ARGUMENTS)``. A background
+thread watches the read end of a pipe (``FD``) whose write end only the parent holds. A parent that is killed cannot
+send a message, but the kernel closes its end of the pipe. A process forked from the parent may still hold the write
+end, so the thread also checks the parent's process id. ``REMOVE`` is a directory to delete when the parent has
+vanished. Empty arguments mean that there is no pipe to watch or nothing to delete.
 
-Linux could send a signal instead (``PR_SET_PDEATHSIG``), but does so when the *thread* that started the process ends.
+On Linux the kernel could send a signal instead (``PR_SET_PDEATHSIG``), but it does so when the *thread* that started
+the process ends.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 POLL_S = 1.0
-"""How often the parent's pid is looked at."""
+"""Interval in seconds between checks of the parent's process id."""
 
 GRACE_S = 10.0
-"""How long the process may take to stop by itself once the parent is gone."""
+"""Time in seconds that the process may take to stop by itself after the parent is gone."""
 
 
 class Lifeline:
-    """Calls ``on_lost`` once, from a thread of its own, when the parent is gone."""
+    """Watcher that calls ``on_lost`` once, from its own thread, when the parent is gone."""
 
     def __init__(self, fd: int, on_lost: Callable[[], None]) -> None:
         self._fd = fd
@@ -40,32 +41,34 @@ class Lifeline:
         self.lost = threading.Event()
 
     def start(self) -> None:
-        """Begin to watch; the thread ends with the process."""
+        """Start watching. The thread ends with the process."""
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     def _watch(self) -> None:
-        poll = select.poll()  # takes any descriptor: a parent with thousands of them hands on one beyond 1,023
+        poll = (
+            select.poll()
+        )  # unlike select, poll accepts descriptors above 1,023, which a parent with many open files may pass
         poll.register(self._fd, select.POLLIN)
         while os.getppid() == self._parent:
-            if poll.poll(POLL_S * 1000):  # nobody writes to the pipe: readable, or hung up, means closed
+            if poll.poll(POLL_S * 1000):  # nothing is ever written to the pipe: readable or hung up means closed
                 break
         self.lost.set()
         self._on_lost()
 
 
 def _end_this_process() -> None:
-    """Stop as on SIGTERM; a process that does not get there within ``GRACE_S`` is ended hard."""
+    """Stop as on SIGTERM. If the process does not end within ``GRACE_S``, exit immediately."""
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(GRACE_S)
     os._exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a module's ``main`` until it returns or the parent is gone; returns the exit code."""
+    """Run a module's ``main`` until it returns or the parent is gone; return the exit code."""
     fd, remove, module, *rest = arguments
     lifeline = Lifeline(int(fd), _end_this_process) if fd else None
     if lifeline is not None:
-        lifeline.start()  # before the long import
+        lifeline.start()  # before the slow import
     try:
         return int(import_module(module).main(rest))
     finally:

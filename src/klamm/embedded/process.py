@@ -1,4 +1,4 @@
-"""Start a process that ends with this one; ``klamm.embedded.lifeline`` is its other half."""
+"""Start of a child process that ends with this one; ``klamm.embedded.lifeline`` is the child's side."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class TiedProcess:
-    """``main(arguments)`` of a klamm module in a process of its own, in a session of its own.
+    """``main(arguments)`` of a klamm module, running in its own process and its own session.
 
-    Ctrl-C does not reach it: it is for this program, which then stops what it started in order. It sees the same
-    modules as this process (``sys.path``).
+    Ctrl-C does not reach the process: only this program receives it, and then stops its child processes in order. The
+    process uses the same ``sys.path`` as this one.
 
     Args:
-        module: the module whose ``main`` is run; what it returns is the exit code.
-        arguments: what ``main`` gets.
-        log: where stderr goes, and stdout unless ``pipe_stdout``.
-        pipe_stdout: make stdout a pipe, ``process.stdout``.
-        remove: a directory that the process removes when this one has vanished; None means nothing.
-        is_tied: False lets the process live on when this one has vanished.
-        environment: variables on top of this process's own.
-        directory: its working directory; None means this one's.
+        module: Module whose ``main`` is run. The return value is the exit code.
+        arguments: Arguments of ``main``.
+        log: File for stderr, and for stdout unless ``pipe_stdout``.
+        pipe_stdout: Whether stdout is a pipe, ``process.stdout``.
+        remove: Directory that the process removes when this one has vanished. None means nothing.
+        is_tied: Whether the process ends when this one has vanished.
+        environment: Environment variables in addition to this process's own.
+        directory: Working directory. None means that of this process.
     """
 
     def __init__(
@@ -66,10 +66,11 @@ class TiedProcess:
                 os.close(watched)
 
     def end(self, timeout_s: float) -> int:
-        """End the process and return its exit code; does nothing more the second time.
+        """End the process and return its exit code. Further calls do nothing more.
 
         Args:
-            timeout_s: how long it may take to stop after SIGTERM; then, or at once when this is 0, it is killed.
+            timeout_s: Time in seconds that it may take to stop after SIGTERM before it is killed. 0 kills it
+                immediately.
         """
         if self.process.poll() is None:
             if timeout_s > 0:

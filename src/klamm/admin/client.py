@@ -90,7 +90,7 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
 
     @property
     def is_searching(self) -> bool:
-        """Whether the client is open and no broker of the cluster has responded yet."""
+        """Return whether the client is open and no broker of the cluster has responded yet."""
         return self._pool.is_searching
 
     def close(self) -> None:

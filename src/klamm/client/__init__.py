@@ -1,1 +1,1 @@
-"""Data connections of our own to any Kafka: blocking sockets driven by one selector, batches without copies."""
+"""Kafka client of the data path: non-blocking sockets driven by one selector, record batches without copies."""

@@ -1,6 +1,6 @@
-"""What becomes of each record batch of a fetch: copied as it is, rebuilt, or left out.
+"""Classification of fetched record batches: copied unchanged, rebuilt, or dropped.
 
-Headers only are read here; records stay where they lie, unless a batch has to be rebuilt.
+Only batch headers are read here. Records are not touched unless a batch must be rebuilt.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ _ABORT_MARKER: Final = 0
 
 
 class Treatment(Enum):
-    """What is done with a batch."""
+    """Treatment of a fetched batch."""
 
     COPY = auto()
-    """Patch the header and send the bytes as they are."""
+    """Patch the header and send the record bytes unchanged."""
     REBUILD = auto()
-    """Decode it and make a new batch of its records."""
+    """Decode the batch and build a new one from its records."""
     DROP = auto()
-    """Nothing of it goes to the target, but the position moves on."""
+    """Send nothing to the target, but advance the source offset."""
 
 
 class FetchedBatch(NamedTuple):
-    """A batch in the memory of a fetch."""
+    """A batch in the memory of a fetch response."""
 
     batch: RecordBatch
     treatment: Treatment
     next_offset: int
-    """The source offset after the batch."""
+    """Source offset after the batch."""
 
 
 class ProducerStamp(NamedTuple):
-    """What InitProducerId gave."""
+    """Producer id and epoch from InitProducerId."""
 
     producer_id: int
     producer_epoch: int
@@ -78,15 +78,15 @@ class ProducerStamp(NamedTuple):
 def walk(
     records: memoryview, fetch_offset: int, aborted: Sequence[AbortedTransaction] | None = None
 ) -> Iterator[FetchedBatch]:
-    """Yield the complete batches of a fetch that end after ``fetch_offset``.
+    """Iterate over the complete batches of a fetch that end after ``fetch_offset``.
 
     Args:
-        records: what the fetch answered; a batch cut at the end is left for the next fetch.
-        fetch_offset: the first offset wanted.
-        aborted: aborted transactions in this range; None means read_uncommitted.
+        records: Record data of a fetch response. A truncated last batch is left for the next fetch.
+        fetch_offset: First wanted offset.
+        aborted: Aborted transactions in this range. None means read_uncommitted.
 
     Raises:
-        CorruptBatchError: a length makes no sense, or a checksum is wrong.
+        CorruptBatchError: A length is invalid or a checksum is wrong.
     """
     waiting = sorted(aborted or (), key=lambda transaction: transaction.first_offset, reverse=True)
     left_out: set[int] = set()
@@ -99,7 +99,7 @@ def walk(
 
 
 def _follow_transactions(batch: RecordBatch, waiting: list[AbortedTransaction], left_out: set[int]) -> None:
-    """Keep ``left_out`` at the producers whose records up to their abort marker are left out."""
+    """Update the ids in ``left_out``: producers whose records are dropped until their abort marker."""
     while waiting and waiting[-1].first_offset <= batch.last_offset:
         left_out.add(waiting.pop().producer_id)
     if batch.is_control and batch.producer_id in left_out and _is_abort_marker(batch):
@@ -120,7 +120,7 @@ def _treatment(batch: RecordBatch, fetch_offset: int, left_out: set[int]) -> Tre
     if batch.is_control or batch.record_count == 0 or (batch.is_transactional and batch.producer_id in left_out):
         return Treatment.DROP
     if not crc_is_right(batch):
-        # A new checksum over changed bytes would hide the damage from the target and from every reader after it.
+        # A new checksum over changed bytes would hide the damage from the target and from every later reader.
         raise CorruptBatchError(f"{batch!r} has a wrong checksum")
     if batch.record_count != batch.last_offset_delta + 1 or batch.base_offset < fetch_offset:
         return Treatment.REBUILD
@@ -130,10 +130,10 @@ def _treatment(batch: RecordBatch, fetch_offset: int, left_out: set[int]) -> Tre
 def stamp(
     view: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
 ) -> None:
-    """Make a batch ours, in place: offset and leader epoch open, our producer and transaction, checksum anew.
+    """Stamp a batch in place with open offset and leader epoch, this producer and its transaction, and a new checksum.
 
-    Of the attributes only the codec stays: the source's transaction is not ours, and by a delete horizon the target
-    would drop tombstones by the source's clock. Timestamps of records are not touched by either.
+    Only the codec of the attributes is kept. The source's transaction does not exist on the target,
+    and a delete horizon would make the target drop tombstones by the source's clock. Record timestamps are not changed.
     """
     view[:BATCH_LENGTH_AT] = _OPEN_OFFSET
     view[LEADER_EPOCH_AT:MAGIC_AT] = _OPEN_LEADER_EPOCH
@@ -144,12 +144,12 @@ def stamp(
 
 
 def rebuild(batch: RecordBatch, fetch_offset: int) -> tuple[memoryview, tuple[int, ...]]:
-    """Make a batch of the records from ``fetch_offset`` on, without gaps, with each record's own timestamp.
+    """Build a batch of the records from ``fetch_offset`` on, without offset gaps, with each record's own timestamp.
 
-    Returns the batch and the source offsets of its records; both are empty when no record is left.
+    Returns the batch and the source offsets of its records. Both are empty if no record is left.
 
     Raises:
-        CorruptBatchError: the records can not be read.
+        CorruptBatchError: The records cannot be decoded.
     """
     kept = [record for record in decode_records(batch) if record.offset >= fetch_offset]
     offsets = tuple(record.offset for record in kept)
@@ -157,7 +157,7 @@ def rebuild(batch: RecordBatch, fetch_offset: int) -> tuple[memoryview, tuple[in
 
 
 def split(view: memoryview) -> tuple[tuple[memoryview, int], tuple[memoryview, int]] | None:
-    """Make two batches, each with half of the records; None when there is one record only."""
+    """Build two batches with half of the records each; return None for a batch of one record."""
     batch = RecordBatch(view)
     records = decode_records(batch)
     middle = len(records) // 2

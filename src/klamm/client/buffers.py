@@ -1,4 +1,4 @@
-"""Memory for large frames, used again and again: a fresh bytearray costs as much as the copy into it."""
+"""Reusable memory for large frames. Allocating a new bytearray costs as much as copying the data into it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _POOLED_FROM: Final = 64 * 1024
 
 
 class FrameBuffer:
-    """One frame's memory with a count of its users; goes back to its pool when the last one lets go.
+    """Memory of one frame with a reference count. It returns to its pool when the last user releases it.
 
-    Views of ``data`` must not be read after the release of their holder.
+    Views of ``data`` must not be read after their holder has released the buffer.
     """
 
     __slots__ = ("_pool", "_users", "data")
@@ -21,11 +21,11 @@ class FrameBuffer:
         self._pool = pool
 
     def retain(self) -> None:
-        """Count one more user."""
+        """Increment the number of users."""
         self._users += 1
 
     def release(self) -> None:
-        """Count one user less."""
+        """Decrement the number of users."""
         self._users -= 1
         if self._users == 0 and self._pool is not None:
             self._pool.give_back(self.data)
@@ -33,7 +33,7 @@ class FrameBuffer:
 
 
 class BufferPool:
-    """Free memory in sizes of powers of two. Thread-confined."""
+    """Pool of free buffers whose sizes are powers of two. Thread-confined."""
 
     def __init__(self, *, max_free_bytes: int) -> None:
         self._free: dict[int, list[bytearray]] = {}
@@ -41,7 +41,7 @@ class BufferPool:
         self._max_free_bytes = max_free_bytes
 
     def take(self, size: int) -> FrameBuffer:
-        """Return memory of at least ``size`` bytes (exactly that many when it is small)."""
+        """Return memory of at least ``size`` bytes (exactly ``size`` if it is small)."""
         if size < _POOLED_FROM:
             return FrameBuffer(bytearray(size), None)
         rounded = 1 << (size - 1).bit_length()
@@ -52,7 +52,7 @@ class BufferPool:
         return FrameBuffer(bytearray(rounded), self)
 
     def give_back(self, data: bytearray) -> None:
-        """Keep memory for later, or let it go when enough is kept."""
+        """Keep memory for reuse, or discard it if the pool has enough."""
         if self._free_bytes + len(data) <= self._max_free_bytes:
             self._free_bytes += len(data)
             self._free.setdefault(len(data), []).append(data)

@@ -1,4 +1,4 @@
-"""The brokers of one cluster, as the data path sees them: who leads what, and connections to them."""
+"""Metadata of one cluster and connections to its brokers, for the data path."""
 
 from __future__ import annotations
 
@@ -36,42 +36,44 @@ _DENIED: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRAN
 
 
 class DeniedError(ConnectionLostError):
-    """A right is missing: asking again helps when somebody has given it."""
+    """The principal lacks a required ACL. Retryable: the call succeeds once the ACL is granted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic in the last Metadata answer."""
+    """State of a topic in the latest Metadata response."""
 
     topic_id: UUID
-    """Zero when the broker tells none."""
+    """Id of the topic; all zeros if the broker does not report it."""
     leaders: Mapping[int, int]
-    """Node id by partition; partitions without a leader are missing."""
+    """Leader's node id by partition. Partitions without a leader are missing."""
     partitions: tuple[int, ...]
-    """All partitions, also those without a leader."""
+    """All partitions, including those without a leader."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
-    """Leader epoch by partition; missing or -1 when the broker tells none (before Kafka 2.1)."""
+    """Leader epoch by partition; missing or -1 if the broker does not report it (before Kafka 2.1)."""
 
 
 class Cluster:
-    """Connections to one cluster and its metadata. Thread-confined. Calls block, for a few seconds at most."""
+    """Connections to one cluster, and its metadata. Thread-confined. Calls block for a few seconds at most."""
 
     def __init__(self, settings: ConnectionSettings, pool: BufferPool) -> None:
         self._settings = settings
         self._pool = pool
         self._addresses: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[int, int], Connection] = {}
-        """By node and lane."""
+        """Connections by node id and lane."""
         self._bootstrap: Connection | None = None
         self.topics: dict[str, TopicState] = {}
         self.round_trip_s = math.inf
-        """The least that a broker's first answer took on any connection; infinite: there was none yet."""
+        """Shortest time in seconds of a broker's first response on any connection. Infinite before the first
+        response.
+        """
 
     def refresh(self, topics: Iterable[str]) -> None:
-        """Ask for the metadata of topics; those that do not exist are missing in ``topics`` afterwards.
+        """Refresh the metadata of topics. Topics that do not exist are missing in ``topics`` afterwards.
 
         Raises:
-            ConnectionLostError: no broker answers.
+            ConnectionLostError: No broker responds.
         """
         names = list(topics)
         response = self._call_any(names)
@@ -98,11 +100,11 @@ class Cluster:
                 return connection.call(request, MetadataResponse, version=version, timeout_s=_TIMEOUT_S)
             except ConnectionLostError as error:
                 reasons.append(str(error))
-        raise ConnectionLostError(f"No broker of {','.join(self._settings.bootstrap_servers)} answers: {reasons[-1]}")
+        raise ConnectionLostError(f"No broker of {','.join(self._settings.bootstrap_servers)} responds: {reasons[-1]}")
 
     def _candidates(self, reasons: list[str]) -> Iterable[Connection]:
-        """Yield open connections first, then new ones to known nodes and to the bootstrap servers."""
-        # The bootstrap connection first: on the others an answer may wait behind a fetch that waits for data.
+        """Iterate over open connections first, then over new ones to the bootstrap servers and to known nodes."""
+        # The bootstrap connection comes first: on the others a response may queue behind a fetch that waits for data.
         opened = [self._bootstrap, *self._connections.values()]
         now = time.monotonic()
         yield from [c for c in opened if c is not None and not c.closed and now < c.login_due_at]
@@ -144,29 +146,29 @@ class Cluster:
             connection.login_due_at = float("inf") if due_s is None else time.monotonic() + due_s
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Return the node id of a partition's leader, None when there is none or it is not known."""
+        """Return the node id of a partition's leader, or None if there is none or it is unknown."""
         state = self.topics.get(topic)
         return state.leaders.get(partition) if state is not None else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """Return the epoch of a partition's leader, -1 when it is not known."""
+        """Return the epoch of a partition's leader, or -1 if it is unknown."""
         state = self.topics.get(topic)
         return state.leader_epochs.get(partition, -1) if state is not None else -1
 
     def topic_id(self, topic: str) -> UUID:
-        """Return a topic's id, zero when it is not known."""
+        """Return a topic's id, or all zeros if it is unknown."""
         state = self.topics.get(topic)
         return state.topic_id if state is not None else ZERO_UUID
 
     def connection(self, node_id: int, lane: int = 0) -> Connection:
-        """Return the connection to a node, opening it when needed.
+        """Return the connection to a node, and open it if necessary.
 
         Args:
-            node_id: which node.
-            lane: which of several connections to it; a broker answers what comes on one of them in order.
+            node_id: Node id of the broker.
+            lane: Index of the connection to the broker. A broker handles the requests of one connection in order.
 
         Raises:
-            ConnectionLostError: the node is away or not known.
+            ConnectionLostError: The node is unreachable or unknown.
         """
         found = self._connections.get((node_id, lane))
         if found is not None and not found.closed:
@@ -174,25 +176,25 @@ class Cluster:
                 self._log_in(found)
             return found
         if node_id not in self._addresses:
-            raise ConnectionLostError(f"Node {node_id} is not known")
+            raise ConnectionLostError(f"Node {node_id} is unknown")
         opened = self._connections[node_id, lane] = self._open(*self._addresses[node_id])
         return opened
 
     def connections(self) -> list[Connection]:
-        """Return the open connections to nodes."""
+        """Return the open connections to nodes, without the bootstrap connection."""
         return [connection for connection in self._connections.values() if not connection.closed]
 
     def list_offsets(
         self, partitions: Sequence[PartitionTuple], timestamp: int, *, read_committed: bool = False
     ) -> dict[PartitionTuple, int]:
-        """Return the earliest or latest offsets. Partitions without a leader that answers are missing.
+        """Return earliest or latest offsets. Partitions whose leader is unknown or does not respond are missing.
 
-        One node that is away does not fail the call: the partitions of the others need not wait for it.
+        An unreachable node does not fail the call, so that partitions of other nodes need not wait for it.
 
         Args:
-            partitions: which; their topics' metadata was asked for before.
+            partitions: Partitions of topics whose metadata has been requested before.
             timestamp: ``EARLIEST`` or ``LATEST``.
-            read_committed: the latest offset is the last stable one then.
+            read_committed: Whether the latest offset means the last stable offset.
         """
         by_leader: dict[int, dict[str, list[int]]] = {}
         for topic, partition in partitions:
@@ -217,7 +219,7 @@ class Cluster:
             try:
                 response = self.connection(leader).call(request, ListOffsetsResponse, timeout_s=_TIMEOUT_S)
             except ConnectionLostError as error:
-                logger.info("Node %d does not tell the offsets of its partitions: %s", leader, error)
+                logger.info("Node %d: cannot list the offsets of its partitions: %s", leader, error)
                 continue
             for topic_answer in response.topics:
                 for answer in topic_answer.partitions:
@@ -226,17 +228,17 @@ class Cluster:
         return found
 
     def coordinator(self, key: str, kind: CoordinatorType) -> int:
-        """Return the node that coordinates a group or the transactions of an id; ``connection`` reaches it.
+        """Return the node id of the coordinator of a group or transactional id; ``connection`` connects to it.
 
         Raises:
-            DeniedError: a right is missing.
-            ConnectionLostError: no broker knows it now.
+            DeniedError: The principal lacks a required ACL.
+            ConnectionLostError: No broker knows the coordinator at present.
         """
         what = f"the coordinator of {kind.name.lower().replace('_', ' ')} {key}"
         reasons: list[str] = []
         request = FindCoordinatorRequest(key=key, key_type=kind)
         for connection in self._candidates(reasons):
-            # Versions 1 to 3 ask for one key.
+            # Versions 1 to 3 carry one key.
             version = connection.version_of(FindCoordinatorRequest, at_least=1, at_most=3)
             try:
                 response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
@@ -247,17 +249,17 @@ class Cluster:
                 self._addresses[response.node_id] = (response.host, response.port)
                 return response.node_id
             if response.error_code in _DENIED:
-                raise DeniedError(f"No broker tells {what}: {error_name(response.error_code)}")
+                raise DeniedError(f"Cannot find {what}: {error_name(response.error_code)}")
             reasons.append(response.error_message or error_name(response.error_code))
             if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                 break
-        raise ConnectionLostError(f"No broker tells {what}: {reasons[-1]}")
+        raise ConnectionLostError(f"Cannot find {what}: {reasons[-1]}")
 
     def init_producer_id(self) -> tuple[int, int]:
-        """Return a producer id and epoch of our own, for idempotent writing.
+        """Return a new producer id and epoch for idempotent writes.
 
         Raises:
-            ConnectionLostError: no broker gives one now.
+            ConnectionLostError: No broker assigns one at present.
         """
         reasons: list[str] = []
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
@@ -270,7 +272,7 @@ class Cluster:
             if response.error_code == ErrorCode.NONE:
                 return response.producer_id, response.producer_epoch
             reasons.append(error_name(response.error_code))
-        raise ConnectionLostError(f"No broker gives a producer id: {reasons[-1]}")
+        raise ConnectionLostError(f"InitProducerId failed on all brokers: {reasons[-1]}")
 
     def close(self) -> None:
         """Close all connections."""

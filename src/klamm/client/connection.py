@@ -1,4 +1,4 @@
-"""One connection to one broker: requests go out as lists of buffers, answers come in as frames, in order."""
+"""Connection to one broker: requests are sent as lists of buffers, responses arrive as frames in order."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _UNSUPPORTED_VERSION: Final = 35
 
 
 class ConnectionLostError(ConnectionError):
-    """The connection broke, or never came to be; what was in flight on it may or may not have been done."""
+    """The connection broke or could not be opened. Requests in flight may or may not have been executed."""
 
 
 class ApiMissingError(Exception):
-    """The broker does not offer an API, or no version of it that is known here."""
+    """The broker does not offer an API, or no version of it that klamm supports."""
 
 
 @dataclass(slots=True)
@@ -49,10 +49,11 @@ class _Waiting:
 
 
 class Connection:
-    """A connection and its requests in flight. Thread-confined; the owner selects and calls ``read`` and ``write``.
+    """A connection and its requests in flight. Thread-confined: the owner selects and calls ``read`` and ``write``.
 
-    ``on_response`` is called with the decoded message and the frame's memory; records in the message are views of
-    that memory, so who keeps them retains it. The connection releases its own hold after the call.
+    ``on_response`` is called with the decoded message and the memory of its frame. Records in the message are views of
+    that memory, so a callback that keeps them must call ``retain``. The connection releases its own reference after the
+    call.
     """
 
     def __init__(self, transport: Transport, *, client_id: str, pool: BufferPool) -> None:
@@ -69,31 +70,31 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self.closed = False
         self.login_due_at = float("inf")
-        """When to log in again, by the monotonic clock."""
+        """Time of the next re-authentication, on the monotonic clock."""
 
     def fileno(self) -> int:
-        """Return the descriptor to select on."""
+        """Return the file descriptor to select on."""
         return self._transport.fileno()
 
     @property
     def in_flight(self) -> int:
-        """Requests that were not answered yet."""
+        """Number of requests without a response so far."""
         return len(self._waiting)
 
     @property
     def wants_write(self) -> bool:
-        """Tell whether bytes wait to be sent."""
+        """Return whether bytes are waiting to be sent."""
         return bool(self._out)
 
     def oldest_wait_s(self, now: float) -> float:
-        """Return for how long the oldest request waits."""
+        """Return how long the oldest request in flight has been waiting, in seconds."""
         return now - self._waiting[0].sent_at if self._waiting else 0.0
 
     def handshake(self, timeout_s: float) -> None:
-        """Ask which versions the broker offers (ApiVersions).
+        """Request the API versions of the broker (ApiVersions).
 
         Raises:
-            ConnectionLostError: no answer.
+            ConnectionLostError: The broker does not respond.
         """
         request = ApiVersionsRequest(client_software_name="klamm-mirror", client_software_version="0.1.0")
         response = self.call(request, ApiVersionsResponse, version=_API_VERSIONS_VERSION, timeout_s=timeout_s)
@@ -102,16 +103,18 @@ class Connection:
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def version_of(self, request_class: type[Message], *, at_most: int = 32767, at_least: int = 0) -> int:
-        """Return the highest version that both sides know.
+        """Return the highest version that both sides support.
 
         Raises:
-            ApiMissingError: there is none.
+            ApiMissingError: There is no common version.
         """
         low, high = self._versions.get(request_class.API_KEY, (1, 0))
         low = max(low, request_class.VERSIONS[0], at_least)
         high = min(high, request_class.VERSIONS[1], at_most)
         if low > high:
-            raise ApiMissingError(f"{request_class.__name__} is not offered in a version from {at_least} on")
+            raise ApiMissingError(
+                f"{request_class.__name__} is not offered by the broker in version {at_least} or newer"
+            )
         return high
 
     def submit(
@@ -122,7 +125,7 @@ class Connection:
         response_class: type[Response],
         on_response: Callable[[Response, FrameBuffer], None],
     ) -> None:
-        """Queue a request; nothing is copied, so the buffers must stay as they are until it is answered."""
+        """Queue a request. Nothing is copied, so the buffers must not change until the response arrives."""
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         flexible = request_class.is_flexible(version)
         header = bytearray(_SIZE.size)
@@ -137,11 +140,11 @@ class Connection:
     def call(
         self, request: Message, response_class: type[Response], *, version: int | None = None, timeout_s: float
     ) -> Response:
-        """Send a small request and wait for its answer; answers to earlier requests are handled meanwhile.
+        """Send a small request and wait for its response. Responses to earlier requests are handled meanwhile.
 
         Raises:
-            ConnectionLostError: no answer within ``timeout_s``.
-            ApiMissingError: the broker does not offer it.
+            ConnectionLostError: No response arrived within ``timeout_s``.
+            ApiMissingError: The broker does not offer the API.
         """
         answers: list[Response] = []
         chosen = self.version_of(type(request)) if version is None else version
@@ -152,32 +155,33 @@ class Connection:
         return answers[0]
 
     def wait_for(self, answered: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-        """Drive this connection alone until ``answered``.
+        """Drive only this connection until ``answered`` returns true.
 
         Raises:
-            ConnectionLostError: the connection broke, or ``timeout_s`` is over; it is closed then.
+            ConnectionLostError: The connection broke, or ``timeout_s`` has passed. The connection is closed in both
+                cases.
         """
         deadline = time.monotonic() + timeout_s
         while not answered():
             left = deadline - time.monotonic()
             if left <= 0:
                 self.close()
-                raise ConnectionLostError(f"No answer to {what} within {timeout_s:g} s")
+                raise ConnectionLostError(f"No response to {what} within {timeout_s:g} s")
             poll = select.poll()
             poll.register(self, select.POLLIN | (select.POLLOUT if self.wants_write else 0))
             try:
                 for _, events in poll.poll(left * 1000):
                     self.drive(events)
             except ConnectionLostError:
-                # A broker that refuses a login says so and closes at once.
+                # A broker that rejects a login sends the reason and closes the connection immediately.
                 if not answered():
                     raise
 
     def drive(self, events: int) -> None:
-        """Write and read as the events of a poll say.
+        """Write and read according to the events of a poll.
 
         Raises:
-            ConnectionLostError: the connection broke.
+            ConnectionLostError: The connection broke.
         """
         if events & select.POLLOUT:
             self.write()
@@ -185,10 +189,10 @@ class Connection:
             self.read()
 
     def write(self) -> None:
-        """Send what the socket takes now.
+        """Send as many bytes as the socket accepts now.
 
         Raises:
-            ConnectionLostError: the connection broke.
+            ConnectionLostError: The connection broke.
         """
         try:
             while self._out:
@@ -207,10 +211,10 @@ class Connection:
             out[0] = out[0][sent:]
 
     def read(self) -> None:
-        """Read what is there and hand out complete answers.
+        """Read the available bytes and dispatch complete responses.
 
         Raises:
-            ConnectionLostError: the connection broke, or the peer sent what is no answer.
+            ConnectionLostError: The connection broke, or the bytes are not a valid response.
         """
         try:
             reads = 0
@@ -222,7 +226,7 @@ class Connection:
             self._lose(error)
 
     def _read_once(self) -> bool:
-        """Read once; False means: nothing more is there now."""
+        """Read once. Returns False if no more bytes are available now."""
         into, wanted = (self._head, _SIZE.size) if self._frame is None else (self._frame.data, self._frame_bytes)
         count = self._transport.receive_into(memoryview(into)[self._filled : wanted])
         if count is None:
@@ -236,7 +240,7 @@ class Connection:
         if self._frame is None:
             (size,) = _SIZE.unpack(self._head)
             if not _SIZE.size <= size <= _MAX_FRAME_BYTES:
-                raise ProtocolError(f"A frame of {size} bytes is outside {_SIZE.size}..{_MAX_FRAME_BYTES}")
+                raise ProtocolError(f"Frame of {size} bytes is outside {_SIZE.size}..{_MAX_FRAME_BYTES}")
             self._frame, self._frame_bytes = self._pool.take(size), size
         else:
             frame, self._frame = self._frame, None
@@ -245,21 +249,21 @@ class Connection:
 
     def _answer(self, frame: FrameBuffer) -> None:
         if not self._waiting:
-            raise ProtocolError("An answer came to no request")
+            raise ProtocolError("Response without a request in flight")
         waiting = self._waiting.popleft()
         view = memoryview(frame.data)[: self._frame_bytes]
         (correlation_id,) = _SIZE.unpack_from(view)
         if correlation_id != waiting.correlation_id:
-            raise ProtocolError(f"Answer {correlation_id} came where {waiting.correlation_id} was due")
+            raise ProtocolError(f"Response with correlation id {correlation_id}, expected {waiting.correlation_id}")
         response_class: type[Message] = waiting.response_class
-        # The answer to ApiVersions always has the old header, so that any client can read it.
+        # The ApiVersions response always has the old header, so that any client can read it.
         flexible = response_class.is_flexible(waiting.version) and response_class.API_KEY != ApiVersionsResponse.API_KEY
         offset = _SIZE.size + 1 if flexible else _SIZE.size
         if flexible and view[_SIZE.size] != 0:
-            raise ProtocolError("The answer's header holds tags that nobody asked for")
+            raise ProtocolError("Response header has unexpected tagged fields")
         version = waiting.version
         if response_class is ApiVersionsResponse and int.from_bytes(view[offset : offset + 2]) == _UNSUPPORTED_VERSION:
-            version = 0  # so that a client of any age can read the refusal
+            version = 0  # version 0, so that a client of any version can read the error
         waiting.on_response(decode(response_class, version, view, offset), frame)
         frame.release()
 
@@ -268,7 +272,7 @@ class Connection:
         raise ConnectionLostError(str(error)) from error
 
     def close(self) -> None:
-        """Close; requests in flight get no answer."""
+        """Close the connection. Requests in flight get no response."""
         if not self.closed:
             self.closed = True
             self._transport.close()

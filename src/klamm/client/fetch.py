@@ -1,4 +1,4 @@
-"""Fetch requests of the data path, and what their answers say per partition."""
+"""Fetch requests of the data path, and the results per partition."""
 
 from __future__ import annotations
 
@@ -16,55 +16,59 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_FROM: Final = 13
 LAST_VERSION: Final = 17
-"""Newer versions add nothing that a mirror reads."""
+"""Highest version in use. Newer versions add nothing that a mirror needs."""
 
 
 class FetchLimits(NamedTuple):
-    """How much one fetch may bring, and how long it may wait."""
+    """Limits for the size and the wait of one fetch."""
 
     max_bytes: int
     partition_max_bytes: int
     min_bytes: int
     max_wait_ms: int
     rack_id: str = ""
-    """The asker's ``client.rack``: a leader names the replica of that rack to fetch from (KIP-392). Empty: none."""
+    """``client.rack`` of the consumer: the leader names a replica in that rack to fetch from (KIP-392). Empty means
+    none.
+    """
 
 
 class WantedRecords(NamedTuple):
-    """From where on records of a partition are wanted."""
+    """A partition to fetch, and the offset to fetch from."""
 
     topic: str
     topic_id: UUID
     partition: int
     fetch_offset: int
     current_leader_epoch: int = -1
-    """Of the leader as the asker knows it: a leader of another epoch refuses. -1: not checked."""
+    """Leader epoch known to the client. A leader with another epoch rejects the request. -1 disables the check."""
     last_fetched_epoch: int = -1
-    """Leader epoch of the batch before ``fetch_offset``, which the leader compares with its log. -1: not checked."""
+    """Leader epoch of the batch before ``fetch_offset``, which the leader compares with its log. -1 disables the
+    check.
+    """
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch of a log, and where its records end."""
+    """A leader epoch of a log, and the offset at which its records end."""
 
     leader_epoch: int
     end_offset: int
 
 
 class FetchedPartition(NamedTuple):
-    """What a fetch says about one partition."""
+    """Result of a fetch for one partition."""
 
     topic: str
     partition: int
     error_code: int
     end_offset: int
-    """High watermark, or last stable offset under read_committed."""
+    """High watermark, or the last stable offset under read_committed."""
     aborted: tuple[AbortedTransaction, ...] | None
-    """None under read_uncommitted."""
+    """Aborted transactions. None under read_uncommitted."""
     records: memoryview
     diverging: EpochEnd | None = None
-    """Where the leader's log parts from what was read before; None: nowhere, as far as the leader was asked."""
+    """Point where the leader's log diverges from the records fetched before. None if no divergence was detected."""
     preferred_read_replica: int = -1
-    """The node to fetch from instead, as it is nearer; -1: none."""
+    """Node id of a nearer replica to fetch from instead; -1 means none."""
 
 
 def fetch_request(
@@ -76,15 +80,15 @@ def fetch_request(
     session_epoch: int = -1,
     forgotten: Mapping[tuple[str, int], UUID] = MappingProxyType({}),
 ) -> FetchRequest:
-    """Return a Fetch request; brokers fill it in the order of ``wanted``.
+    """Return a Fetch request. Brokers fill the response in the order of ``wanted``.
 
     Args:
-        wanted: what is asked for; in a session that goes on what is new or changed.
-        limits: of the answer.
-        read_committed: whether to read up to the last stable offset only.
-        session_id: 0 without a session, and to begin one.
-        session_epoch: -1 without a session, 0 to begin one.
-        forgotten: partitions that leave the session, with their topics' ids.
+        wanted: Partitions to fetch. In an existing session, only new or changed ones.
+        limits: Limits of the response.
+        read_committed: Whether to read only up to the last stable offset.
+        session_id: Id of the fetch session; 0 without a session or to create one.
+        session_epoch: Epoch of the fetch session; -1 without a session, 0 to create one.
+        forgotten: Partitions to remove from the session, with the ids of their topics.
     """
     topics: dict[str, FetchRequest.FetchTopic] = {}
     for topic, topic_id, partition, fetch_offset, current_leader_epoch, last_fetched_epoch in wanted:
@@ -120,13 +124,13 @@ def fetch_request(
 def fetched_partitions(
     response: FetchResponse, names: Mapping[UUID, str], *, with_topic_ids: bool, read_committed: bool
 ) -> Iterator[FetchedPartition]:
-    """Yield what an answer says per partition.
+    """Iterate over the results per partition in a Fetch response.
 
     Args:
-        response: the answer.
-        names: topic names by id, as they were asked for.
-        with_topic_ids: version 13 or newer: topics are told by id.
-        read_committed: what was asked for.
+        response: The response.
+        names: Topic names by id, as requested.
+        with_topic_ids: Whether the version is 13 or newer, which identifies topics by id.
+        read_committed: Whether the request was read_committed.
     """
     for topic in response.responses:
         name = names[topic.topic_id] if with_topic_ids else topic.topic

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a broker keeps what a client asks for, and is told only what changes."""
+"""Fetch sessions (KIP-227): the broker remembers the requested partitions, and the client sends only changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from klamm.protocol.messages.fetch import FetchRequest
 
 Key = tuple[str, int]
-"""A topic and a partition."""
+"""Topic and partition."""
 
 _NO_SESSION: Final = 0
 _FIRST_EPOCH: Final = 0
@@ -22,10 +22,10 @@ _LAST_EPOCH: Final = 0x7FFFFFFF
 
 
 class FetchSessionHandler:
-    """What one broker is asked for again and again. No I/O; one request at a time.
+    """Client side of the fetch session with one broker. No I/O; one request at a time.
 
-    A broker that keeps no session, or knows none (before version 7), answers with the session id 0 and is told
-    everything each time.
+    A broker that creates no session, or does not support them (before version 7), responds with session id 0. It then
+    gets a full request each time.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class FetchSessionHandler:
         self._changed: dict[Key, WantedRecords] = {}
         self._forgotten: dict[Key, UUID] = {}
         self.names: dict[UUID, str] = {}
-        """Topic names by id, of all that was ever wanted."""
+        """Topic names by id, for all partitions ever requested."""
 
     def __len__(self) -> int:
-        """Count the partitions."""
+        """Return the number of partitions."""
         return len(self._wanted)
 
     def __iter__(self) -> Iterator[Key]:
@@ -46,16 +46,16 @@ class FetchSessionHandler:
         return iter(tuple(self._wanted))
 
     def __contains__(self, key: Key) -> bool:
-        """Tell whether a partition is wanted."""
+        """Return whether a partition is being fetched."""
         return key in self._wanted
 
     def offset(self, key: Key) -> int:
-        """Return from where on a partition is wanted; -1: it is not."""
+        """Return the next fetch offset of a partition, or -1 if it is not being fetched."""
         found = self._wanted.get(key)
         return -1 if found is None else found.fetch_offset
 
     def want(self, wanted: WantedRecords) -> None:
-        """Ask for a partition from the next request on, or from another offset."""
+        """Add a partition to the next request, or change its fetch offset."""
         key = (wanted.topic, wanted.partition)
         if self._wanted.get(key) == wanted:
             return
@@ -64,18 +64,18 @@ class FetchSessionHandler:
         self._forgotten.pop(key, None)
 
     def forget(self, key: Key) -> None:
-        """Ask for a partition no more."""
+        """Remove a partition from the session."""
         wanted = self._wanted.pop(key, None)
         self._changed.pop(key, None)
         if wanted is not None:
             self._forgotten[key] = wanted.topic_id
 
     def reset(self) -> None:
-        """Tell everything anew with the next request: the broker, or its connection, is another one."""
+        """Send a full request next time: the session is lost because the broker or its connection has changed."""
         self._session_id, self._epoch = _NO_SESSION, _FIRST_EPOCH
 
     def request(self, limits: FetchLimits, *, read_committed: bool) -> FetchRequest:
-        """Return the next request; whoever sends it calls ``answered`` with what comes back, or ``reset``."""
+        """Return the next request. After sending it, call ``answered`` with the response's session id, or ``reset``."""
         is_full = self._epoch == _FIRST_EPOCH
         wanted = self._wanted if is_full else self._changed
         request = fetch_request(
@@ -90,7 +90,7 @@ class FetchSessionHandler:
         return request
 
     def answered(self, session_id: int) -> None:
-        """Note an answer without an error of its own."""
+        """Advance the session after a response without a top-level error."""
         if session_id == _NO_SESSION:
             self.reset()
             return

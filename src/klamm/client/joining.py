@@ -1,7 +1,7 @@
-"""Small batches become one: a broker's work is by batch, and a Produce request takes one batch of each partition.
+"""Joining of small record batches. A broker's work is per batch, and a Produce request carries one batch per partition.
 
-Of each record two numbers change, and the rest is copied. What is compressed is joined only where it would have to
-wait, since it is decompressed and compressed again for that.
+In each record only the timestamp delta and the offset delta change; the rest is copied. Compressed batches are joined
+only if they would otherwise have to wait, because joining decompresses and recompresses them.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from klamm.protocol.records import RecordBatch
 
 _MOST_RECORDS: Final = 512 if is_compiled() else 128
-"""Of a batch that is joined: going through more of them costs as much as the batch does by itself."""
+"""Maximum number of records in a batch to join. Scanning more of them costs as much as sending the batch by itself."""
 _LEVELS: Final = {Codec.SNAPPY: None, Codec.LZ4: None, Codec.ZSTD: 1}
-"""Codecs that are quick enough to be gone through, and the level that joined batches are compressed with.
+"""Codecs fast enough for joining, with the compression level for the joined batch.
 
-zstd at level 1 makes less of 128 KiB and more than at its default, 3, of eight times 16 KiB.
+zstd compresses 128 KiB at level 1 to fewer bytes than eight batches of 16 KiB at its default, level 3.
 """
 _SHORT: Final = 8192
-"""Numbers below it are looked up."""
+"""Varints below this number are looked up in a table."""
 _MORE: Final = 0x80
-"""The bit of a varint's byte that says that more follow."""
+"""Continuation bit of a varint byte: another byte follows."""
 
 
 def in_groups(fetched: Iterable[FetchedBatch], *, join_up_to: int) -> Iterator[Sequence[FetchedBatch]]:
-    """Yield runs of batches that are worth joining, and all others one by one.
+    """Yield runs of batches that are worth joining, and every other batch alone.
 
     Args:
-        fetched: in the order of their offsets.
-        join_up_to: bytes of the largest batch that is made of several.
+        fetched: Batches in offset order.
+        join_up_to: Maximum size in bytes of a joined batch.
 
     Raises:
-        CorruptBatchError: from ``fetched``; what came before was yielded.
+        CorruptBatchError: Iterating over ``fetched`` raised it. All batches before the corrupt one have been yielded.
     """
     group: list[FetchedBatch] = []
     size = 0
@@ -82,7 +82,7 @@ def _is_joinable(fetched: FetchedBatch) -> bool:
 
 
 def _follows(fetched: FetchedBatch, before: FetchedBatch) -> bool:
-    """Return whether two batches may become one: without a gap, of one codec and of one leader epoch."""
+    """Return whether a batch can be joined to the one before it: no offset gap, same codec and same leader epoch."""
     return (
         fetched.batch.base_offset == before.next_offset
         and fetched.batch.codec == before.batch.codec
@@ -93,15 +93,15 @@ def _follows(fetched: FetchedBatch, before: FetchedBatch) -> bool:
 def joined(
     group: Sequence[FetchedBatch], *, join_up_to: int, at_once: int
 ) -> Iterator[tuple[Sequence[FetchedBatch], memoryview | None]]:
-    """Yield a group in parts, each with the batch that it becomes, or None where a batch stays as it is.
+    """Yield a run in parts, each with its joined batch, or None if a single batch is sent unchanged.
 
     Args:
-        group: see ``in_groups``.
-        join_up_to: bytes of the largest batch that is made of several, before it is compressed.
-        at_once: how many batches can be on their way together; compressed ones are joined where there are more.
+        group: A run from ``in_groups``.
+        join_up_to: Maximum size in bytes of a joined batch before compression.
+        at_once: Number of batches that can be in flight together. Compressed batches are joined only if there are more.
 
     Raises:
-        CorruptBatchError: the bytes of a batch without compression are not the records that its header announces.
+        CorruptBatchError: The bytes of an uncompressed batch are not the records that its header declares.
     """
     if group[0].batch.codec == Codec.NONE:
         yield group, join([each.batch for each in group]) if len(group) > 1 else None
@@ -115,7 +115,10 @@ def joined(
 def _joined_again(
     group: Sequence[FetchedBatch], join_up_to: int
 ) -> Iterator[tuple[Sequence[FetchedBatch], memoryview | None]]:
-    """Join compressed batches as far as they can be read and are small; the target says what it thinks of others."""
+    """Join compressed batches that are small and can be decompressed.
+
+    The others are sent as they are; the target judges them.
+    """
     part: list[FetchedBatch] = []
     contents: list[memoryview] = []
     size = 0
@@ -152,14 +155,15 @@ def _joined_part(
 
 
 def join(batches: Sequence[RecordBatch], contents: Sequence[memoryview] = ()) -> memoryview:
-    """Return one batch of the records of several. Its checksum is wrong until it is stamped.
+    """Return one batch with the records of several. Its checksum is invalid until the batch is stamped.
 
     Args:
-        batches: of magic 2, of one codec, without gaps in and between them, and with their producers' times.
-        contents: what they hold, decompressed; empty for batches without compression.
+        batches: Batches of magic 2 and the same codec, without offset gaps in and between them, with CreateTime
+            timestamps.
+        contents: Their decompressed records. Empty for uncompressed batches.
 
     Raises:
-        CorruptBatchError: the bytes of one are not the records that its header announces.
+        CorruptBatchError: The bytes of a batch are not the records that its header declares.
     """
     first = batches[0]
     contents = contents or [batch.buffer[BATCH_OVERHEAD:] for batch in batches]
@@ -183,10 +187,10 @@ def join(batches: Sequence[RecordBatch], contents: Sequence[memoryview] = ()) ->
 
 
 def _renumbered(batch: RecordBatch, data: bytes, first_delta: int, later_ms: int) -> list[bytes]:
-    """Return the records of a batch, in pieces, counted from another offset and another time.
+    """Return the records of a batch in pieces, relative to another base offset and base timestamp.
 
-    A record is its length, one byte of attributes, its timestamp and its offset less the batch's, and what stays as
-    it is. This runs for each record: numbers of one or two bytes are read without a call, and written from tables.
+    A record consists of its length, one byte of attributes, its timestamp delta, its offset delta, and a rest that does
+    not change. This loop runs per record: varints of one or two bytes are read inline and written from tables.
     """
     short: list[bytes] = _short_varints()
     stamps: list[bytes] = _stamps(later_ms)
@@ -215,13 +219,13 @@ def _renumbered(batch: RecordBatch, data: bytes, first_delta: int, later_ms: int
         while data[at] >= _MORE:
             at += 1
         if at >= end:
-            raise CorruptBatchError(f"{batch!r} has a record that is shorter than its numbers")
+            raise CorruptBatchError(f"{batch!r} has a record shorter than its own fields")
         head += short[delta] if delta < _SHORT else varint(delta)
         length = end - at - 1 + len(head)
         pieces.append((short[length] if length < _SHORT else varint(length)) + head)
         pieces.append(data[at + 1 : end])
     if end != len(data):
-        raise CorruptBatchError(f"{batch!r} does not end with its last record")
+        raise CorruptBatchError(f"{batch!r} has bytes after its last record")
     return pieces
 
 
@@ -232,10 +236,13 @@ def _short_varints() -> list[bytes]:
 
 @functools.lru_cache(maxsize=64)
 def _stamps(later_ms: int) -> list[bytes]:
-    """Return what ``_stamp`` gave for such batches, by the byte; empty where it was not asked yet."""
+    """Return the cache of ``_stamp`` results for a timestamp shift, indexed by the delta byte.
+
+    Empty entries are not yet known.
+    """
     return [b""] * _MORE
 
 
 def _stamp(zigzag: int, later_ms: int) -> bytes:
-    """Return attributes and timestamp of a record, from the byte that tells its time in a batch that comes later."""
+    """Return a record's attributes and shifted timestamp delta, for a one-byte delta of a batch ``later_ms`` later."""
     return b"\0" + varint(((zigzag >> 1) ^ -(zigzag & 1)) + later_ms)

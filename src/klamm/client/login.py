@@ -1,4 +1,4 @@
-"""Logging in on a data connection: SaslHandshake and SaslAuthenticate with kafka-python's mechanisms (KIP-43, 152)."""
+"""SASL authentication on a data connection: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), by kafka-python."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ if TYPE_CHECKING:
     from klamm.client.security import Security
 
 _RENEW_AT: Final = 0.85
-"""Part of a session's lifetime after which we log in again (KIP-368)."""
+"""Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
 
 
 def log_in(connection: Connection, security: Security, *, timeout_s: float) -> float | None:
-    """Log in; nothing else may be sent meanwhile.
+    """Authenticate the connection. No other request may be sent meanwhile.
 
     Returns:
-        After how many seconds to log in again; None: the login does not end.
+        Seconds until the next authentication. None means that the session does not expire.
 
     Raises:
-        ConnectionLostError: the broker refuses or is no partner for this; the connection is closed.
+        ConnectionLostError: Authentication failed, or the broker does not support the mechanism. The connection is
+            closed.
     """
     try:
         return _log_in(connection, security, timeout_s)
     except (ConnectionLostError, ApiMissingError, ValueError, KeyError) as error:
         connection.close()
-        raise ConnectionLostError(f"Login as {security.username} by {security.mechanism} failed: {error}") from error
+        raise ConnectionLostError(f"Login as {security.username} with {security.mechanism} failed: {error}") from error
 
 
 def _log_in(connection: Connection, security: Security, timeout_s: float) -> float | None:
     asked = SaslHandshakeRequest(mechanism=security.mechanism)
-    # From version 1 on tokens travel in SaslAuthenticate, whose answer says why it refuses.
+    # From SaslHandshake version 1 on, tokens are sent in SaslAuthenticate, whose response has an error message.
     version = connection.version_of(SaslHandshakeRequest, at_least=1)
     offered = connection.call(asked, SaslHandshakeResponse, version=version, timeout_s=timeout_s)
     if offered.error_code != ErrorCode.NONE:
@@ -56,5 +57,5 @@ def _log_in(connection: Connection, security: Security, timeout_s: float) -> flo
         mechanism.receive(bytes(answer.auth_bytes))
         lifetime_ms = answer.session_lifetime_ms
     if not mechanism.is_authenticated():
-        raise ConnectionLostError("the broker's last token is wrong")
+        raise ConnectionLostError("the broker's final token is invalid")
     return lifetime_ms / 1000 * _RENEW_AT if lifetime_ms > 0 else None

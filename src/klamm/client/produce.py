@@ -1,4 +1,4 @@
-"""Produce requests whose records are sent from where they lie: only the bytes between them are made."""
+"""Produce requests that send record batches without copying. Only the bytes between the batches are built."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_FROM: Final = 13
 LAST_IN_TRANSACTION: Final = 11
-"""From version 12 on a batch adds its partition to the transaction itself, by rules that do not mix with ours."""
+"""Highest version inside a transaction.
+
+From version 12 on, a Produce request adds its partitions to the transaction by itself, by transaction rules that must
+not be mixed with those of ``klamm.client.transactions``.
+"""
 _ACKS_ALL: Final = -1
 _I32: Final = struct.Struct(">i")
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 
 
 class TopicName(NamedTuple):
-    """A topic of the target: its name, and its id where the broker tells one (16 zero bytes otherwise)."""
+    """Name of a target topic, and its id if the broker reports one (16 zero bytes otherwise)."""
 
     name: str
     topic_id: bytes
 
 
 class PartitionRecords(NamedTuple):
-    """One record batch for one partition; Kafka takes one batch per partition and request."""
+    """One record batch for one partition. A Produce request carries one batch per partition."""
 
     topic: TopicName
     partition: int
@@ -40,10 +44,10 @@ def produce_body(
     """Return the body of a Produce request (acks=all) as a list of buffers.
 
     Args:
-        version: 3 to 13.
-        batches: at most one per partition; of one topic next to each other.
-        timeout_ms: how long the leader may wait for its replicas.
-        transactional_id: None outside of transactions.
+        version: Version of the request, 3 to 13.
+        batches: At most one batch per partition. Batches of one topic must be adjacent.
+        timeout_ms: Time in milliseconds that the leader may wait for its replicas.
+        transactional_id: Transactional id. None outside of transactions.
     """
     flexible = ProduceRequest.is_flexible(version)
     by_topic: dict[TopicName, list[PartitionRecords]] = {}

@@ -1,4 +1,4 @@
-"""The few records of the mirror's own topics: writing some and waiting until they are acknowledged, reading some."""
+"""Blocking reads and writes of few records, for the mirror's internal topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PARTITION_FETCH_BYTES: Final = 1024 * 1024
 
 
 class RecordsRefusedError(ConnectionLostError):
-    """A broker answered that it did not take records; ``codes`` are Kafka's error codes."""
+    """A broker rejected records. ``codes`` are Kafka's error codes."""
 
     def __init__(self, topic: str, codes: Iterable[int]) -> None:
         self.codes = frozenset(codes)
@@ -50,10 +50,11 @@ def write_batches(
     timeout_s: float,
     transactional_id: str | None = None,
 ) -> None:
-    """Write one batch for each partition; blocks.
+    """Write one batch per partition and wait for the acknowledgements.
 
     Raises:
-        ConnectionLostError: not all were acknowledged; the topic's metadata is forgotten and asked for anew next time.
+        ConnectionLostError: Not all batches were acknowledged. The topic's metadata is discarded and refreshed by the
+            next call.
     """
     if topic not in cluster.topics:
         cluster.refresh([topic])
@@ -63,7 +64,7 @@ def write_batches(
         leader = cluster.leader(topic, partition)
         if leader is None:
             cluster.topics.pop(topic, None)
-            raise ConnectionLostError(f"Partition {partition} of {topic} does not exist or has no leader now")
+            raise ConnectionLostError(f"Partition {partition} of {topic} does not exist or has no leader at present")
         by_leader.setdefault(leader, []).append(PartitionRecords(name, partition, memoryview(batch)))
     try:
         for leader, some in by_leader.items():
@@ -78,7 +79,7 @@ def write_batches(
 def _write_to(
     connection: Connection, batches: Sequence[PartitionRecords], *, timeout_s: float, transactional_id: str | None
 ) -> set[int]:
-    """Write to one node; returns the error codes of what it did not take."""
+    """Write to one node and return the error codes of the rejected batches."""
     last = _LAST_VERSION if transactional_id is None else LAST_IN_TRANSACTION
     version = connection.version_of(ProduceRequest, at_least=3, at_most=last)
     answers: list[ProduceResponse] = []
@@ -97,10 +98,10 @@ def fetch_once(
     read_committed: bool,
     timeout_s: float,
 ) -> Iterator[FetchedPartition]:
-    """Ask a node for records of partitions that it leads, outside of any session; blocks until it has answered.
+    """Fetch from the leader of partitions, outside of any fetch session, and wait for its response.
 
     Raises:
-        ConnectionLostError: it does not answer.
+        ConnectionLostError: The node does not respond.
     """
     version = connection.version_of(FetchRequest, at_most=LAST_VERSION)
     request = fetch_request(wanted, limits, read_committed=read_committed)
@@ -113,32 +114,33 @@ def fetch_once(
 def read_records(
     cluster: Cluster, topic: str, partition: int, fetch_offset: int, *, timeout_s: float, max_wait_ms: int
 ) -> tuple[list[Record], int]:
-    """Read committed records of one fetch; blocks.
+    """Read the committed records of one fetch and wait for them.
 
     Args:
-        cluster: its metadata of the topic are fresh.
-        topic: where to read.
-        partition: where to read.
-        fetch_offset: from where on.
-        timeout_s: for the answer.
-        max_wait_ms: how long the broker may wait for a first record.
+        cluster: The cluster, with fresh metadata of the topic.
+        topic: Topic to read.
+        partition: Partition to read.
+        fetch_offset: First wanted offset.
+        timeout_s: Limit for the response in seconds.
+        max_wait_ms: Time in milliseconds that the broker may wait for a first record.
 
     Returns:
-        The records of whole batches, which may begin before ``fetch_offset``, and the offset to go on with: the same
-        one when there is nothing to read, as an open transaction may hide what follows.
+        The records of whole batches, which may start before ``fetch_offset``, and the offset of the next read. The
+        offset is unchanged if there is nothing to read, for example because an open transaction hides the following
+        records.
 
     Raises:
-        ConnectionLostError: it can not be read now.
+        ConnectionLostError: The partition cannot be read at present.
     """
     leader = cluster.leader(topic, partition)
     if leader is None:
-        raise ConnectionLostError(f"Partition {partition} of {topic} has no leader now")
+        raise ConnectionLostError(f"Partition {partition} of {topic} has no leader at present")
     wanted = WantedRecords(topic, cluster.topic_id(topic), partition, fetch_offset)
     limits = FetchLimits(_FETCH_BYTES, _PARTITION_FETCH_BYTES, min_bytes=1, max_wait_ms=max_wait_ms)
     answers = fetch_once(cluster.connection(leader), [wanted], limits, read_committed=True, timeout_s=timeout_s)
     answer = next(answers, None)
     if answer is None:
-        raise ConnectionLostError(f"Partition {partition} of {topic} was not answered")
+        raise ConnectionLostError(f"Fetch response has no entry for partition {partition} of {topic}")
     if answer.error_code != ErrorCode.NONE:
         raise ConnectionLostError(f"Partition {partition} of {topic}: {error_name(answer.error_code)}")
     found: list[Record] = []

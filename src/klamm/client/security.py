@@ -1,4 +1,4 @@
-"""How a client proves who it is and who it talks to: Java's client properties, for data and admin connections."""
+"""Security settings of a client from Java's client properties, for data connections and admin connections."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """The security settings of one client. Travels to Spark's tasks: files must be there too, under the same name."""
+    """Security settings of one client. They are sent to Spark's tasks, where files must exist under the same paths."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str = ""
-    """Empty without SASL, as ``username`` and ``password``."""
+    """SASL mechanism. Without SASL this, ``username`` and ``password`` are empty."""
     username: str = ""
     password: str = field(default="", repr=False)
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The client's ``ssl.*`` properties, passwords among them."""
+    """The client's ``ssl.*`` properties, including passwords."""
 
     @property
     def uses_tls(self) -> bool:
-        """Tell whether bytes are encrypted."""
+        """Return whether the connection is encrypted."""
         return self.protocol.endswith("SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Tell whether the client logs in."""
+        """Return whether the client authenticates by SASL."""
         return self.protocol.startswith("SASL_")
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
-        """Read a client's properties.
+        """Parse a client's properties.
 
         Raises:
-            SettingsError: a protocol or mechanism that is not spoken here, a login without name or password, a store
-                that can not be opened. Never names a secret.
+            SettingsError: The protocol or mechanism is not supported, the login has no username or password, or a store
+                cannot be opened. The message never contains a secret.
         """
         protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
         if protocol not in PROTOCOLS:
@@ -61,15 +61,15 @@ class Security:
         return made
 
     def tls_context(self) -> ssl.SSLContext:
-        """Return what a TLS connection needs.
+        """Return the TLS context for connections.
 
         Raises:
-            SettingsError: a store can not be opened, or a setting can not be honoured.
+            SettingsError: A store cannot be opened, or a setting is not supported.
         """
         return client_context(self.tls)
 
     def admin_settings(self) -> dict[str, Any]:
-        """Return the settings of ``klamm.admin.AdminClient`` that mean the same."""
+        """Return the equivalent settings of ``klamm.admin.AdminClient``."""
         settings: dict[str, Any] = {"security_protocol": self.protocol}
         if self.uses_tls:
             settings["ssl_context"] = self.tls_context()
@@ -87,7 +87,7 @@ def _login(properties: Mapping[str, str]) -> dict[str, str]:
     if mechanism not in MECHANISMS:
         raise SettingsError(f"sasl.mechanism={mechanism}: expected one of {', '.join(MECHANISMS)}")
     if "sasl.jaas.config" not in properties:
-        raise SettingsError("sasl.jaas.config: expected a login module with username and password")
+        raise SettingsError("sasl.jaas.config: expected a login module with its username and password")
     options = parse_jaas(properties["sasl.jaas.config"], setting="sasl.jaas.config").options
     if "username" not in options or "password" not in options:
         raise SettingsError('sasl.jaas.config: expected a login module with username="..." and password="..."')

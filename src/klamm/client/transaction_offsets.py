@@ -1,6 +1,6 @@
-"""Offsets of a group that are committed in a transaction, and read back: what a writer remembers besides records.
+"""Group offsets that are committed atomically in a transaction, used to store a writer's progress next to its records.
 
-By the older rules of transactions, as ``transaction_coordinator`` keeps to them.
+Uses the transaction protocol before KIP-890, like ``klamm.client.transactions``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _PATIENCE_S: Final = 30.0
 _PAUSE_S: Final = 0.05
 _REQUIRE_STABLE_SINCE: Final = 7
 _LAST_FETCH: Final = 7
-"""From version 8 on several groups are asked for at once."""
+"""Highest version in use. From version 8 on, a request names several groups."""
 _LAST_ADD: Final = 3
 _LAST_COMMIT: Final = 4
-"""From version 5 on the group is added to the transaction by this request, by rules that do not mix with ours."""
+"""Highest version in use. From version 5 on, TxnOffsetCommit adds the group to the transaction by itself (KIP-890),
+which must not be mixed with AddOffsetsToTxn.
+"""
 
 _ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _LATER: Final = frozenset(
@@ -54,16 +56,16 @@ _DENIED: Final = frozenset(
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset and what was noted with it."""
+    """A committed offset with its metadata."""
 
     offset: int
     metadata: str
 
 
 class TransactionOffsets:
-    """The offsets of one group, committed by one transactional id. Thread-confined; calls block.
+    """Offsets of one group, committed by one transactional id. Thread-confined; calls block.
 
-    Every call may raise ``ConnectionLostError``, and may be repeated then; ``DeniedError`` is one.
+    Every call may raise ``ConnectionLostError`` and may then be retried. ``DeniedError`` is a subclass of it.
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str, group: str) -> None:
@@ -73,7 +75,7 @@ class TransactionOffsets:
         self._node: int | None = None
 
     def read(self) -> dict[PartitionTuple, CommittedOffset]:
-        """Return what is committed, after what is pending in open transactions was decided."""
+        """Return the committed offsets, after waiting for pending offsets of open transactions."""
         found: dict[PartitionTuple, CommittedOffset] = {}
         request = OffsetFetchRequest(group_id=self._group, topics=None, require_stable=True)
 
@@ -93,10 +95,10 @@ class TransactionOffsets:
         return found
 
     def add(self, identity: ProducerStamp) -> None:
-        """Make the group's offsets a part of the open transaction.
+        """Add the group's offsets to the open transaction (AddOffsetsToTxn).
 
         Raises:
-            TransactionLostError: the epoch is not ours any more.
+            TransactionLostError: The producer epoch is fenced.
         """
         request = AddOffsetsToTxnRequest(
             transactional_id=self._transactional_id,
@@ -115,10 +117,10 @@ class TransactionOffsets:
         self._until_answered(ask, "AddOffsetsToTxn")
 
     def commit(self, identity: ProducerStamp, where: PartitionTuple, offset: CommittedOffset) -> None:
-        """Write an offset that counts when the transaction is committed.
+        """Write an offset that takes effect when the transaction is committed (TxnOffsetCommit).
 
         Raises:
-            TransactionLostError: the epoch is not ours any more.
+            TransactionLostError: The producer epoch is fenced.
         """
         topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
@@ -146,7 +148,7 @@ class TransactionOffsets:
         return self._node
 
     def _until_answered(self, ask: Callable[[], set[int]], what: str) -> None:
-        """Ask until there is something else to say than "later"."""
+        """Repeat a request until the coordinator returns a final result, or the time limit has passed."""
         deadline = time.monotonic() + _PATIENCE_S
         while codes := self._ask_once(ask) - {int(ErrorCode.NONE)}:
             text = f"{what} of group {self._group}: {', '.join(map(error_name, sorted(codes)))}"

@@ -1,8 +1,20 @@
-"""Talking to the broker that coordinates the transactions of one transactional id.
+"""Client for the transaction coordinator of one transactional id.
 
-By the rules that every Kafka from 0.11 on knows: partitions are added by AddPartitionsToTxn, and the epoch stays from
-one transaction to the next. The newer rules (KIP-890, ``transaction.version`` 2) give each transaction an epoch of its
-own; a request of theirs among ours would be answered well and write nothing, so the versions here end before them.
+It uses the protocol that every Kafka from 0.11 on supports: AddPartitionsToTxn adds partitions, and the producer epoch
+stays the same from one transaction to the next. Under the newer rules (KIP-890, ``transaction.version`` 2), each
+transaction gets its own epoch. A request by the newer rules within an older transaction would succeed but write
+nothing, so all versions here end before those rules.
+
+Error codes of the coordinator and the reaction to them:
+
+- NONE: The call is done.
+- COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: The coordinator is looked up again and the request repeated.
+- CONCURRENT_TRANSACTIONS (the markers of the previous transaction are not written yet) and
+  COORDINATOR_LOAD_IN_PROGRESS: The request is repeated after a short pause.
+- Missing ACLs: ``DeniedError``.
+- Any other code, such as INVALID_PRODUCER_EPOCH after a newer producer has fenced this one: ``TransactionLostError``.
+
+Repeating stops after a few seconds with ``ConnectionLostError``.
 """
 
 from __future__ import annotations
@@ -43,13 +55,16 @@ _OF_A_PARTITION: Final = frozenset(
 
 
 class TransactionLostError(Exception):
-    """The open transaction will not be committed: what followed the last one is to be copied again."""
+    """The open transaction will not be committed.
+
+    The records after the last committed transaction must be copied again.
+    """
 
 
 class TransactionManager:
-    """The calls for one transactional id. Thread-confined; they block for a few seconds at most.
+    """Calls for one transactional id. Thread-confined; they block for a few seconds at most.
 
-    Every call may raise ``ConnectionLostError``: nobody answers now, and the call may be repeated.
+    Every call may raise ``ConnectionLostError`` if no coordinator responds at present, and may then be retried.
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
@@ -58,10 +73,10 @@ class TransactionManager:
         self._node: int | None = None
 
     def init(self, *, timeout_ms: int) -> ProducerStamp:
-        """Get a new epoch: whoever wrote with this id before can not any more, and what it left open is decided.
+        """Request a new producer epoch. This fences the previous producer of the id and ends its open transaction.
 
         Args:
-            timeout_ms: after which the coordinator aborts a transaction that nobody ends.
+            timeout_ms: Time in milliseconds after which the coordinator aborts an unfinished transaction.
         """
         request = InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms)
         answers: list[InitProducerIdResponse] = []
@@ -77,13 +92,13 @@ class TransactionManager:
         return ProducerStamp(answers[-1].producer_id, answers[-1].producer_epoch, is_transactional=True)
 
     def add(self, identity: ProducerStamp, partitions: Iterable[PartitionTuple]) -> dict[PartitionTuple, int]:
-        """Add partitions to the open transaction, which opens one when none is.
+        """Add partitions to the open transaction, or open one with them.
 
         Returns:
-            The error codes of those that can not be added now; when there are any, none was added.
+            Error codes of the partitions that cannot be added now. If there are any, no partition was added.
 
         Raises:
-            TransactionLostError: the epoch is not ours any more.
+            TransactionLostError: The producer epoch is fenced.
         """
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
@@ -109,10 +124,10 @@ class TransactionManager:
         return refused
 
     def commit(self, identity: ProducerStamp) -> None:
-        """Commit the open transaction. Repeated after a lost answer it does no harm.
+        """Commit the open transaction. Repeating the call after a lost response is safe.
 
         Raises:
-            TransactionLostError: the epoch is not ours any more, or there is no such transaction.
+            TransactionLostError: The producer epoch is fenced, or there is no such transaction.
         """
         request = EndTxnRequest(
             transactional_id=self._transactional_id,
@@ -129,7 +144,7 @@ class TransactionManager:
         self._until_answered(ask, "EndTxn")
 
     def _until_answered(self, ask: Callable[[int], int], what: str) -> None:
-        """Ask the coordinator until it has something else to say than "later"."""
+        """Repeat a request until the coordinator returns a final result, or the time limit has passed."""
         deadline = time.monotonic() + _PATIENCE_S
         pause_s = _FIRST_PAUSE_S
         while (code := self._ask_once(ask)) != ErrorCode.NONE:
@@ -140,7 +155,7 @@ class TransactionManager:
             elif code not in _LATER:
                 raise TransactionLostError(f"{what} for {self._transactional_id}: {error_name(code)}")
             if time.monotonic() >= deadline:
-                why = " (the markers of the transaction before are not written yet)" if code in _MARKERS_DUE else ""
+                why = " (the markers of the previous transaction are not written yet)" if code in _MARKERS_DUE else ""
                 raise ConnectionLostError(f"{what} for {self._transactional_id}: {error_name(code)}{why}")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LAST_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Byte streams to brokers: what a connection needs of a socket, whatever secures it."""
+"""Byte streams to brokers: the socket operations that a connection needs, with or without TLS."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ CONNECT_TIMEOUT_S: Final = 5.0
 _TIMEOUT: Final = "request.timeout.ms"
 _PLAINTEXT: Final = Security()
 _MAX_VIEWS: Final = 512
-"""Fewer than IOV_MAX (1024) views per system call."""
+"""Maximum number of views per system call, below IOV_MAX (1024)."""
 
 
 class Transport(Protocol):
-    """A connected stream that never blocks."""
+    """A connected, non-blocking byte stream."""
 
     def fileno(self) -> int:
-        """Return the descriptor to select on."""
+        """Return the file descriptor to select on."""
         ...
 
     def receive_into(self, view: memoryview) -> int | None:
-        """Read what is there; 0 means: the peer closed, None: nothing there now."""
+        """Read the available bytes. Returns 0 if the peer has closed the stream, None if nothing is available now."""
         ...
 
     def send_views(self, views: Sequence[memoryview]) -> int:
-        """Send from the front as much as fits now; returns the number of bytes."""
+        """Send as many bytes as possible without blocking, in order, and return their number."""
         ...
 
     def pending(self) -> bool:
-        """Tell whether bytes wait here that selecting does not show."""
+        """Return whether the transport holds bytes that selecting on the descriptor does not reveal."""
         ...
 
     def close(self) -> None:
@@ -55,25 +55,25 @@ class PlainTransport:
         self._socket = connected
 
     def fileno(self) -> int:
-        """Return the descriptor to select on."""
+        """Return the file descriptor to select on."""
         return self._socket.fileno()
 
     def receive_into(self, view: memoryview) -> int | None:
-        """Read what is there; 0 means: the peer closed, None: nothing there now."""
+        """Read the available bytes. Returns 0 if the peer has closed the stream, None if nothing is available now."""
         try:
             return self._socket.recv_into(view)
         except (BlockingIOError, InterruptedError):
             return None
 
     def send_views(self, views: Sequence[memoryview]) -> int:
-        """Send from the front as much as fits now; returns the number of bytes."""
+        """Send as many bytes as possible without blocking, in order, and return their number."""
         try:
             return self._socket.sendmsg(views[:_MAX_VIEWS])
         except (BlockingIOError, InterruptedError):
             return 0
 
     def pending(self) -> bool:
-        """Nothing waits beside the socket."""
+        """Return False: a plain socket buffers nothing outside the kernel."""
         return False
 
     def close(self) -> None:
@@ -87,24 +87,24 @@ class TlsTransport:
     __slots__ = ("_socket",)
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str) -> None:
-        """Shake hands, within the time limit of the socket.
+        """Perform the TLS handshake, within the socket's timeout.
 
         Raises:
-            OSError: the peer is not who it should be, or speaks no TLS.
+            OSError: The peer's identity is wrong, or it does not support TLS.
         """
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = context.wrap_socket(connected, server_hostname=host)
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the descriptor to select on."""
+        """Return the file descriptor to select on."""
         return self._socket.fileno()
 
     def receive_into(self, view: memoryview) -> int | None:
-        """Read what is there; 0 means: the peer closed, None: nothing there now."""
+        """Read the available bytes. Returns 0 if the peer has closed the stream, None if nothing is available now."""
         filled = 0
         try:
-            # One read gives one TLS record (16 KiB) at most.
+            # One read returns at most one TLS record (16 KiB).
             while filled < len(view):
                 count = self._socket.recv_into(view[filled:])
                 if count == 0:
@@ -115,7 +115,7 @@ class TlsTransport:
         return filled
 
     def send_views(self, views: Sequence[memoryview]) -> int:
-        """Send from the front as much as fits now; returns the number of bytes."""
+        """Send as many bytes as possible without blocking, in order, and return their number."""
         total = 0
         try:
             for view in views:
@@ -128,7 +128,7 @@ class TlsTransport:
         return total
 
     def pending(self) -> bool:
-        """Tell whether bytes were decrypted and not read yet: selecting does not show them."""
+        """Return whether decrypted bytes have not been read yet. Selecting on the descriptor does not reveal them."""
         return self._socket.pending() > 0
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class TlsTransport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How to reach the brokers of one cluster. Travels to Spark's tasks."""
+    """Connection settings for the brokers of one cluster. They are sent to Spark's tasks."""
 
     bootstrap_servers: tuple[str, ...]
     client_id: str
@@ -149,10 +149,10 @@ class ConnectionSettings:
     def of(
         cls, bootstrap_servers: tuple[str, ...], properties: Mapping[str, str], client_id: str
     ) -> ConnectionSettings:
-        """Read a client's properties.
+        """Parse a client's properties.
 
         Raises:
-            SettingsError: what the connections can not honour; names the property, its value and what is allowed.
+            SettingsError: A setting is not supported. The message has the property, its value and the allowed values.
         """
         timeout = properties.get(_TIMEOUT, "30000")
         return cls(
@@ -164,10 +164,10 @@ class ConnectionSettings:
 
 
 def connect(host: str, port: int, security: Security = _PLAINTEXT) -> Transport:
-    """Open a connection, encrypted if ``security`` says so; logging in is for later.
+    """Open a connection, with TLS if ``security`` requires it. SASL authentication happens later.
 
     Raises:
-        OSError: the broker is away, or not who it should be.
+        OSError: The broker is unreachable, or its identity is wrong.
     """
     connected = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
     try:

@@ -39,7 +39,7 @@ class Rollout:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the roll-out applies to every client."""
+        """Return whether the roll-out applies to every client."""
         return self.hundredths >= HUNDREDTHS
 
     def applies_to(self, application: ClientConfigEntity, key: str) -> bool:

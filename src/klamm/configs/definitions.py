@@ -67,7 +67,7 @@ class ConfigDefinition:
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value is a secret, which is never shown."""
+        """Return whether the value is a secret, which is never shown."""
         return self.config_type is ConfigType.PASSWORD
 
     @property

@@ -104,7 +104,7 @@ class ConnectionPool:
                 value = await work(deadline)
             except GeneratorExit:
                 raise  # the loop is closed: close() settles the future
-            except BaseException as error:  # noqa: BLE001  # belongs to whoever waits for the outcome
+            except BaseException as error:  # noqa: BLE001  # reported through the future
                 _settle(outcome, error=_translated(error))
             else:
                 _settle(outcome, value=value)
@@ -114,7 +114,7 @@ class ConnectionPool:
 
     @property
     def is_searching(self) -> bool:
-        """Whether the pool is open and no broker has responded yet."""
+        """Return whether the pool is open and no broker has responded yet."""
         return not self._closed and not self._manager.bootstrapped
 
     def _forget(self, outcome: Future[Any]) -> None:

@@ -34,7 +34,7 @@ class NamePattern:
 
     @property
     def is_linear(self) -> bool:
-        """Whether matching takes linear time in the name's length. Patterns handled by ``re`` have no such bound."""
+        """Return whether matching takes linear time in the length of the name. With ``re`` there is no such bound."""
         return self._matches is not None
 
     def matches(self, name: str) -> bool:

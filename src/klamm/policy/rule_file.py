@@ -80,7 +80,7 @@ class Rule:
 
     @property
     def is_linear(self) -> bool:
-        """Whether all patterns of the rule match in linear time."""
+        """Return whether all patterns of the rule match in linear time."""
         patterns = (self.topics, self.naming, *self.principals, *self.except_principals)
         return all(pattern is None or pattern.is_linear for pattern in patterns)
 

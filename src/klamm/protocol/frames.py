@@ -84,12 +84,12 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether no byte of an unfinished frame has arrived."""
+        """Return whether no byte of an unfinished frame has arrived."""
         return not self._size and self._frame is None and not self._kept
 
     @property
     def has_kept(self) -> bool:
-        """Whether ``receive`` stopped at ``max_frames`` and kept the remaining bytes."""
+        """Return whether ``receive`` stopped at ``max_frames`` and kept the remaining bytes."""
         return bool(self._kept)
 
     def receive(self, data: bytes | bytearray | memoryview = b"", *, max_frames: int | None = None) -> list[bytearray]:

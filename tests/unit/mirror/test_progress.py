@@ -175,7 +175,7 @@ def test_a_partition_that_waits_while_others_are_copied_is_part_of_the_line() ->
         ("Login as alice by PLAIN failed: Authentication failed", True),
         ("certificate verify failed: certificate has expired", True),
         ("the target rejected records: NOT_ENOUGH_REPLICAS", False),
-        ("No broker of b:1 answers: Connection refused", False),
+        ("No broker of b:1 responds: Connection refused", False),
     ],
 )
 def test_a_flow_is_blocked_by_a_refusal_that_only_a_person_can_end(reason: str, *, is_blocked: bool) -> None:

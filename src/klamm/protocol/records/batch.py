@@ -151,17 +151,17 @@ class RecordBatch:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction (bit 4)."""
+        """Return whether the batch is part of a transaction (bit 4)."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a control batch (bit 5): a commit or abort marker, hidden from consumers."""
+        """Return whether the batch is a control batch (bit 5): a commit or abort marker, hidden from consumers."""
         return bool(self.attributes & CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether ``base_timestamp`` holds the time from which tombstones may be removed (bit 6, KIP-534)."""
+        """Return whether ``base_timestamp`` holds the time from which tombstones may be removed (bit 6, KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON)
 
     def __repr__(self) -> str:

@@ -101,7 +101,7 @@ def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCa
     """K894-44: no alarm at each first start."""
     writer, now = Writer(), NOON
     heartbeats = Heartbeats(pair(), FakeCluster(), writer, now=lambda: now)
-    writer.refuses = "Partition 0 of heartbeats does not exist or has no leader now"
+    writer.refuses = "Partition 0 of heartbeats does not exist or has no leader at present"
     with caplog.at_level(logging.INFO):
         assert not heartbeats.beat()
         now += 9
@@ -109,7 +109,7 @@ def test_a_topic_that_was_just_created_may_not_be_known_yet(caplog: pytest.LogCa
         assert not caplog.records
         now += 1
         assert not heartbeats.beat()
-    assert "has no leader now" in caplog.text
+    assert "has no leader at present" in caplog.text
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from klamm.protocol.records import Record, decode_records, encode_batch, iter_batches
 from klamm.storage.log import LogManager, PartitionLog
-from klamm.storage.log.files import FilePool
+from klamm.storage.log.files import FilePool, fsync_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +70,13 @@ class LogHouse:
         log = self.manager.get(TOPIC_ID, 0)
         assert log is not None
         return log
+
+    def flush_log(self) -> None:
+        """Make the log durable and advance its recovery point, without the manager's threads."""
+        end_offset = self.log.end_offset
+        for path in self.log.fsync_files():
+            fsync_path(path)
+        self.log.flushed(end_offset)
 
 
 def batch(*values: str | bytes | None, key: bytes | None = b"k", at: int = NOON_MS, **producer: int) -> memoryview:

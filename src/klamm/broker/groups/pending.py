@@ -25,10 +25,6 @@ class PendingOffsets:
         for pending in stored:
             self.put(pending.producer_id, pending.commit)
 
-    def __bool__(self) -> bool:
-        """Return whether any offsets are pending."""
-        return bool(self._producers)
-
     def put(self, producer_id: int, commit: PutGroupOffset) -> None:
         """Add a pending offset. The last one of a transaction wins."""
         self._producers.setdefault(producer_id, {})[commit.group_id, commit.topic_id, commit.partition] = commit

@@ -36,8 +36,9 @@ class TransactionState(Enum):
         at rest          unused for transactional.id.expiration.ms  (removed)
 
     In PREPARE_x, InitProducerId, additions and a repeated EndTxn are rejected with CONCURRENT_TRANSACTIONS. At rest, an
-    EndTxn with the same outcome as the last transaction succeeds without a change (the client lost the response); any
-    other EndTxn is rejected with INVALID_TXN_STATE. ``rules.py`` implements these transitions.
+    EndTxn that repeats the last one succeeds without a change (the client lost the response; with TV2 it has the
+    previous epoch). Except for the abort in the table, any other EndTxn is rejected with INVALID_TXN_STATE.
+    ``rules.py`` implements these transitions.
     """
 
     EMPTY = "Empty"

@@ -18,7 +18,6 @@ from klamm.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, TimestampType, 
 from klamm.protocol.records.layout import BATCH_OVERHEAD, PREFIX
 from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.checkpoints import OFFLINE, EpochStart, write_topic_id
-from klamm.storage.log.files import fsync_path
 from klamm.storage.log.positions import Positions
 from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT
 from klamm.storage.log.ranges import LogRange
@@ -454,17 +453,6 @@ class PartitionLog:
         self.recovery_point = max(self.recovery_point, min(offset, self.end_offset))
         self.last_flush_ms = self._now_ms()
         self.unflushed_bytes = 0
-
-    def flush_now(self) -> None:
-        """Make everything durable. Blocks until the disk has it.
-
-        Raises:
-            OSError: An fsync failed.
-        """
-        end_offset = self.end_offset
-        for path in self.fsync_files():
-            fsync_path(path)
-        self.flushed(end_offset)
 
     def save_state(self) -> None:
         """Write the indexes and the producer snapshot, so that the next start is quick."""

@@ -13,7 +13,7 @@ can be repeated.
     5. ``settle``: fsync, remove ``replaces``, then the directory  repeats 4 and 5; without ``replaces`` everything is
                                                                    in place, and the directory is deleted
 
-``finish`` runs these actions at a start. It also deletes *.deleted files (``recovery``).
+``finish`` runs these actions at a start. After it, ``recovery`` deletes the *.deleted files.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def test_a_commit_outside_of_transactions_is_the_last_word() -> None:
 
     assert removals == [DropPendingOffset(producer_id=7, group_id="g", topic_id=TOPIC, partition=0)]
     assert pending.take(7) == ()
-    assert pending
+    assert pending.of_group("g") == {(OTHER, 0)}
 
 
 def test_what_belongs_to_a_topic_or_group_that_is_gone_goes_too() -> None:
@@ -51,4 +51,5 @@ def test_what_belongs_to_a_topic_or_group_that_is_gone_goes_too() -> None:
     assert pending.take(7) == (commit(1, topic_id=OTHER),)
     pending.put(7, commit(1, group_id="h"))
     pending.drop_group("h")
-    assert not pending
+    assert not pending.has_group("h")
+    assert pending.take(7) == ()

@@ -175,7 +175,7 @@ def test_a_lost_marker_is_written_again_whatever_its_producer_did_next(
 
     async def story() -> None:
         who = await world.begin("a")
-        world.house.log.flush_now()
+        world.house.flush_log()
         who = await world.finish(who, commit=commit, knows_v2=knows_v2)
         if then == "initialized":
             await world.coordinator.initialize("x", timeout_ms=1000, expected=None)

@@ -42,7 +42,7 @@ def stop(house: LogHouse, *, clean: bool) -> None:
         asyncio.run(house.manager.close())
     else:
         house.log.save_state()
-        house.log.flush_now()
+        house.flush_log()
         asyncio.run(house.manager.checkpoint())
 
 

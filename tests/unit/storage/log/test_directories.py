@@ -131,7 +131,7 @@ def test_a_directory_without_a_readable_id_is_that_of_the_topic_that_has_its_nam
 ) -> None:
     house = LogHouse(tmp_path, flush_messages="1")
     house.log.append(batch("x"))
-    house.log.flush_now()
+    house.flush_log()
     (tmp_path / "t-0" / "partition.metadata").write_bytes(b"")
 
     house.open()
@@ -167,7 +167,7 @@ def test_checkpoints_of_a_deleted_topic_do_not_hold_for_the_next_one_of_its_name
     for _ in range(10):
         house.log.append(batch("old"))
     delete_records(house.log, 5)
-    house.log.flush_now()
+    house.flush_log()
     asyncio.run(house.manager.checkpoint())
 
     house.manager.delete_topic(TOPIC_ID)
@@ -185,7 +185,7 @@ def test_checkpoints_of_a_deleted_topic_do_not_hold_for_the_next_one_of_its_name
 def test_an_older_state_of_the_checkpoints_never_replaces_a_newer_one(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("x"))
-    house.log.flush_now()
+    house.flush_log()
     older = house.manager._snapshot()
     asyncio.run(house.manager.checkpoint())
 

@@ -355,7 +355,7 @@ def test_flush_messages_asks_for_a_flush_before_the_answer(tmp_path: Path) -> No
     house = LogHouse(tmp_path, flush_messages="3")
 
     needs = [house.log.append(batch("x")).needs_flush for _ in range(3)]
-    house.log.flush_now()
+    house.flush_log()
     needs.append(house.log.append(batch("x")).needs_flush)
 
     assert needs == [False, False, True, False]

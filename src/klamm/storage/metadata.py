@@ -3,11 +3,13 @@
 Group commit, step by step:
 
 1. A service decides a change, applies it to its image in memory and calls ``submit``, without an await in between. It
-awaits the returned future before it sends its response. 2. All changes submitted in one turn of the event loop form one
-``Batch``. At the end of the turn, the batch goes to the writer thread's queue. 3. The writer takes every queued batch
-(up to ``writer.MAX_CHANGES_PER_COMMIT`` changes) and commits them in one SQLite transaction with one fsync. Batches
-that arrive meanwhile wait for the next commit. So thousands of changes per second share a few hundred fsyncs. 4. The
-writer reports the result to the event loop, which completes the futures in the order of submission.
+   awaits the returned future before it sends its response.
+2. All changes submitted in one turn of the event loop form one ``Batch``. At the end of the turn, the batch goes to the
+   writer thread's queue.
+3. The writer takes every queued batch (up to ``writer.MAX_CHANGES_PER_COMMIT`` changes) and commits them in one SQLite
+   transaction with one fsync. Batches that arrive meanwhile wait for the next commit. So thousands of changes per
+   second share a few hundred fsyncs.
+4. The writer reports the result to the event loop, which completes the futures in the order of submission.
 
 A batch is never split between two transactions: changes submitted in one turn are stored together or not at all.
 

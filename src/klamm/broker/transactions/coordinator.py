@@ -430,17 +430,17 @@ class TransactionCoordinator:
                 self._complete_in_slices(known, steps), name=f"markers of {transactional_id}"
             )
             return
-        refused = [error for error in steps if error is not None]
-        self._on_markers(known, refused[0] if refused else None)
+        failed = [error for error in steps if error is not None]
+        self._on_markers(known, failed[0] if failed else None)
 
     async def _complete_in_slices(self, known: Transaction, steps: Iterator[StorageError | None]) -> None:
         """Write markers in steps. Meanwhile requests for this transactional id fail with CONCURRENT_TRANSACTIONS."""
-        refused = None
+        failed = None
         try:
             async for error in TimeSlice().over(steps):
-                refused = refused or error
+                failed = failed or error
             if self._transactions.get(known.transactional_id) is known:
-                self._on_markers(known, refused)
+                self._on_markers(known, failed)
         finally:
             if self._completions.get(known.transactional_id) is asyncio.current_task():
                 del self._completions[known.transactional_id]

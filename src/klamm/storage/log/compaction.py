@@ -3,11 +3,12 @@
 One pass:
 
 1. ``_plan`` selects the closed segments below the last stable offset (minus ``min.compaction.lag.ms``), if their share
-of new data exceeds ``min.cleanable.dirty.ratio``, or if ``max.compaction.lag.ms`` is over. Records of open transactions
-are therefore never touched. 2. A thread reads the new segments and builds the map from key to last offset
-(``find_last_offsets``). 3. The thread rewrites all selected segments without superseded records (``rewrite``). Small
-neighbours become one segment. The new files are in a separate directory. 4. When a new segment is durable, it replaces
-the old ones (``segment_swap``, crash-safe at every step).
+   of new data exceeds ``min.cleanable.dirty.ratio``, or if ``max.compaction.lag.ms`` is over. Records of open
+   transactions are therefore never touched.
+2. A thread reads the new segments and builds the map from key to last offset (``find_last_offsets``).
+3. The thread rewrites all selected segments without superseded records (``rewrite``). Small neighbours become one
+   segment. The new files are in a separate directory.
+4. When a new segment is durable, it replaces the old ones (``segment_swap``, crash-safe at every step).
 
 Which records and batches are kept:
 

@@ -4,14 +4,16 @@ Below the recovery point everything was on disk, so the log is trusted there. Ab
 torn anything that was only in the page cache. The steps of ``open_partition``:
 
 1. A half-finished segment swap of a compaction is completed or undone (``segment_swap.finish``). Temporary files, files
-of removed segments and indexes without a segment are deleted. 2. After a failed fsync (``OFFLINE`` file), the page
-cache is dropped, so that the next steps read what is on disk. 3. For segments below the recovery point, the indexes are
-checked and completed. Later segments are read batch by batch with their checksums. At the first damaged batch the log
-is truncated durably, and all later segments are deleted. A gap between two segments above the recovery point is lost
-data as well, unless compaction may have made it. 4. If the log now ends below its log start offset, all of it is
-deleted and it continues, empty, at the log start offset: offsets are never used twice. 5. The producer snapshot is
-loaded, and the batches after it are replayed. This also rebuilds the indexes of aborted transactions. An unusable
-snapshot or index makes the replay start at the log start offset. 6. Leader epochs behind the new end are removed.
+   of removed segments and indexes without a segment are deleted.
+2. After a failed fsync (``OFFLINE`` file), the page cache is dropped, so that the next steps read what is on disk.
+3. For segments below the recovery point, the indexes are checked and completed. Later segments are read batch by batch
+   with their checksums. At the first damaged batch the log is truncated durably, and all later segments are deleted. A
+   gap between two segments above the recovery point is lost data as well, unless compaction may have made it.
+4. If the log now ends below its log start offset, all of it is deleted and it continues, empty, at the log start
+   offset: offsets are never used twice.
+5. The producer snapshot is loaded, and the batches after it are replayed. This also rebuilds the indexes of aborted
+   transactions. An unusable snapshot or index makes the replay start at the log start offset.
+6. Leader epochs behind the new end are removed.
 """
 
 from __future__ import annotations

@@ -142,16 +142,16 @@ def prepare(
     data = _decompressed(batch, config, partition, decompress_up_to) if codec else bytes(batch.buffer[BATCH_OVERHEAD:])
     delta, null_keys, is_in_order = check_records(data, batch.record_count)
     if null_keys and config.is_compacted:
-        _Records(batch, data).refuse_null_keys(partition)
+        _Records(batch, data).reject_null_keys(partition)
     max_timestamp = max(batch.base_timestamp + delta, NO_TIMESTAMP)
     is_appended_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     if batch.attributes & TIMESTAMP_TYPE:
-        max_timestamp = _taken_for_create_time(_Records(batch, data), config, now_ms)
+        max_timestamp = _checked_append_time(_Records(batch, data), config, now_ms)
     elif not is_appended_time and (
         config.message_timestamp_before_max_ms != NO_LIMIT
         or max_timestamp > now_ms + config.message_timestamp_after_max_ms
     ):
-        _Records(batch, data).refuse_timestamps(*_allowed_times(config, now_ms))
+        _Records(batch, data).reject_timestamps(*_allowed_times(config, now_ms))
     if config.compression is not None and codec != config.compression:
         return _recompressed(batch, config, data, max_timestamp, is_in_order=is_in_order)
     if codec and not is_in_order:
@@ -251,12 +251,12 @@ class _Records:
         self.batch = batch
         self._data = data
 
-    def refuse_null_keys(self, partition: str) -> None:
+    def reject_null_keys(self, partition: str) -> None:
         """Raise an error that lists the records without a key."""
         message = f"Compacted topic cannot accept message without key in topic partition {partition}."
-        self._refuse(lambda fields: not fields.has_key, lambda _: message, InvalidRecordsError)
+        self._reject(lambda fields: not fields.has_key, lambda _: message, InvalidRecordsError)
 
-    def refuse_timestamps(self, earliest: int, latest: int) -> None:
+    def reject_timestamps(self, earliest: int, latest: int) -> None:
         """Raise an error that lists the records whose timestamp is out of range, if there are any."""
         base = self.batch.base_timestamp
 
@@ -264,7 +264,7 @@ class _Records:
             timestamp = base + fields.timestamp_delta
             return timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
 
-        self._refuse(
+        self._reject(
             is_bad,
             lambda fields: (
                 f"Timestamp {base + fields.timestamp_delta} of message with offset {fields.offset_delta} is out of"
@@ -273,18 +273,18 @@ class _Records:
             InvalidTimestampsError,
         )
 
-    def refuse_all(self, message: str) -> None:
+    def reject_all(self, message: str) -> None:
         """Raise an error that lists all records."""
-        self._refuse(lambda _: True, lambda _: message, InvalidTimestampsError)
+        self._reject(lambda _: True, lambda _: message, InvalidTimestampsError)
 
-    def _refuse(
+    def _reject(
         self,
         is_bad: Callable[[RecordFields], bool],
-        say: Callable[[RecordFields], str],
+        message_of: Callable[[RecordFields], str],
         error: type[InvalidRecordsError | InvalidTimestampsError],
     ) -> None:
         walk = enumerate(iter_fields(self._data, self.batch.record_count))
-        found = (RecordError(index, say(fields)) for index, fields in walk if is_bad(fields))
+        found = (RecordError(index, message_of(fields)) for index, fields in walk if is_bad(fields))
         errors = tuple(islice(found, _MOST_RECORD_ERRORS))
         if errors:
             raise error("One or more records have been rejected", errors)
@@ -295,7 +295,7 @@ def _allowed_times(config: LogConfig, now_ms: int) -> tuple[int, int]:
     return now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
 
 
-def _taken_for_create_time(records: _Records, config: LogConfig, now_ms: int) -> int:
+def _checked_append_time(records: _Records, config: LogConfig, now_ms: int) -> int:
     """Return the timestamp of a batch whose producer has set the timestamp type LogAppendTime.
 
     All its records then have the timestamp of the header. If the topic has CreateTime, Kafka treats it as the create
@@ -306,10 +306,10 @@ def _taken_for_create_time(records: _Records, config: LogConfig, now_ms: int) ->
     """
     timestamp = records.batch.max_timestamp
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME or timestamp == NO_TIMESTAMP:
-        records.refuse_all("Producer should not set timestamp type to LogAppendTime.")
+        records.reject_all("Producer should not set timestamp type to LogAppendTime.")
     earliest, latest = _allowed_times(config, now_ms)
     if not earliest <= timestamp <= latest:
-        records.refuse_all(
+        records.reject_all(
             f"Timestamp {timestamp} is out of range. The timestamp should be within [{earliest}, {latest}]"
         )
     return timestamp

@@ -103,7 +103,7 @@ def make_service(
     static: Mapping[str, str] | None = None,
     node_ids: Sequence[int] = (1,),
     loggers: MemoryLoggers | None = None,
-    guard: AlterConfigGuard | None = None,
+    guards: Sequence[AlterConfigGuard] = (),
 ) -> ConfigService:
     return ConfigService(
         store=store or MemoryConfigStore(),
@@ -111,7 +111,7 @@ def make_service(
         started_with={node_id: {"node.id": str(node_id), "broker.id": str(node_id)} for node_id in node_ids},
         now_ms=lambda: NOON_MS,
         loggers=loggers or MemoryLoggers(),
-        guard=guard,
+        guards=guards,
     )
 
 

@@ -14,6 +14,7 @@ from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.own_settings import allowed_client_configs
+from klamm.broker.configs.policy import alter_config_guard
 from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.broker.data_directory import LOGS_DIRECTORY, open_metadata
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-    from klamm.broker.configs.decider import AlterConfigGuard
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.endpoints import Endpoint
     from klamm.broker.security.tls_renewal import TlsRenewal
@@ -151,14 +151,14 @@ class BrokerApp:
             listener.name: open_endpoint(listener, settings.static_configs, credentials)
             for listener in settings.listeners
         }
-        tls = _tls_renewal(settings, endpoints, cluster.node_ids, policies)
+        tls = _tls_renewal(settings, endpoints, cluster.node_ids)
         configs = ConfigService(
             store=store,
             static=settings.static_configs,
             started_with=as_started(settings, cluster),
             now_ms=now_ms,
             loggers=PythonLoggers(),
-            guard=tls or policies,
+            guards=[guard for guard in (alter_config_guard(policies.policies), policies, tls) if guard is not None],
         )
         if tls is not None:
             _apply_tls_configs(configs, tls)
@@ -263,14 +263,13 @@ def _tls_renewal(
     settings: BrokerSettings,
     endpoints: Mapping[str, Endpoint],
     node_ids: Sequence[int],
-    policy: AlterConfigGuard,
 ) -> TlsRenewal | None:
     encrypted = [(each, tls) for each in settings.listeners if (tls := endpoints[each.name].tls) is not None]
     if not encrypted:
         return None
     from klamm.broker.security.tls_renewal import TlsRenewal  # noqa: PLC0415  # not needed without TLS
 
-    return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs, policy=policy)
+    return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs)
 
 
 def _apply_tls_configs(configs: ConfigService, tls: TlsRenewal) -> None:

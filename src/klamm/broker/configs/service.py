@@ -94,7 +94,7 @@ class ConfigService:
         started_with: Configs that express the command line flags, by broker id; they outrank ``static``.
         now_ms: Clock, in milliseconds since the epoch.
         loggers: Loggers whose levels can be changed.
-        guard: Final check of changes; None when there is none.
+        guards: Final checks of changes, asked in this order. The first error rejects a change.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class ConfigService:
         started_with: Mapping[int, Mapping[str, str]],
         now_ms: Callable[[], int],
         loggers: LoggerLevels,
-        guard: AlterConfigGuard | None = None,
+        guards: Sequence[AlterConfigGuard] = (),
     ) -> None:
         self._store = store
         self._now_ms = now_ms
         self._loggers = loggers
         self._image = ConfigImage({node_id: {**static, **own} for node_id, own in started_with.items()})
         self._decider = ConfigDecider(self._image, loggers)
-        self._guard = guard
+        self._guards = tuple(guards)
         self._least_insync_replicas = static.get(MIN_INSYNC_REPLICAS, "1")
         self._listeners: list[Callable[[ConfigsChanged], None]] = []
         self._last_commit: asyncio.Future[None] | None = None
@@ -254,7 +254,9 @@ class ConfigService:
         validate_only: bool,
     ) -> tuple[_Errors, asyncio.Future[None] | None]:
         """Decide on some resources and apply them; return their errors and the commit to wait for."""
-        async with contextlib.nullcontext() if self._guard is None else self._guard.turn():
+        async with contextlib.AsyncExitStack() as turns:
+            for guard in self._guards:
+                await turns.enter_async_context(guard.turn())
             decide = partial(self._decide, alterations, repeated, node_id)
             outcomes = await self._judged(decide, author, validate_only=validate_only)
             errors = tuple(outcome if isinstance(outcome, KafkaApiError) else None for outcome in outcomes)
@@ -285,13 +287,12 @@ class ConfigService:
         *,
         validate_only: bool,
     ) -> list[ConfigDecision | KafkaApiError]:
-        """Decide, and ask the guard until it has checked every decision in its final form.
+        """Decide, and ask the guards until they have checked every decision in its final form.
 
         A guard may wait, and other requests may change configs meanwhile. So all decisions are made again after a wait,
-        and the guard is asked again about those that differ.
+        and the guards are asked again about those that differ.
         """
-        guard = self._guard
-        if guard is None:
+        if not self._guards:
             return decide()
         judged: dict[int, tuple[ConfigDecision, KafkaApiError | None]] = {}
         time_slice = TimeSlice()
@@ -302,12 +303,24 @@ class ConfigService:
                     continue
                 if index not in judged or judged[index][0] != decision:
                     await time_slice.give_way()
-                    refusal, has_waited = await _ask(guard, decision, author, validate_only=validate_only)
+                    refusal, has_waited = await self._ask(decision, author, validate_only=validate_only)
                     judged[index] = decision, refusal
                     is_settled &= not has_waited
                 outcomes[index] = judged[index][1] or decision
             if is_settled and pauses == time_slice.pauses:
                 return outcomes
+
+    async def _ask(
+        self, decision: ConfigDecision, author: Author, *, validate_only: bool
+    ) -> tuple[KafkaApiError | None, bool]:
+        """Return the first guard's error, None when all accept, and whether others may have been served meanwhile."""
+        has_waited = False
+        try:
+            for guard in self._guards:
+                has_waited |= await guard.check(decision, author, validate_only=validate_only)
+        except KafkaApiError as error:
+            return error, True
+        return None, has_waited
 
     def _replay(
         self, outcomes: Sequence[ConfigDecision | KafkaApiError], author: Author
@@ -412,16 +425,6 @@ async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Error
     except StorageError as failure:
         return tuple(error or failure for error in errors)
     return errors
-
-
-async def _ask(
-    guard: AlterConfigGuard, decision: ConfigDecision, author: Author, *, validate_only: bool
-) -> tuple[KafkaApiError | None, bool]:
-    """Return the error of a guard, None when it accepts, and whether other requests may have been served meanwhile."""
-    try:
-        return None, await guard.check(decision, author, validate_only=validate_only)
-    except KafkaApiError as error:
-        return error, True
 
 
 def _is_secret(name: str) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.broker.configs.own_settings import with_dynamic_values
-from klamm.broker.configs.policy import alter_config_guard
 from klamm.broker.policies.reloader import PolicyReloader
 from klamm.broker.policies.service import Policies
 from klamm.configs.definitions import POLICY_RULES_FILE
@@ -61,7 +60,6 @@ class PolicySettings:
         self._dynamic = dict(dynamic)
         self.policies: Final = policies
         self.reloader: Final = PolicyReloader(policies, self._in_force())
-        self._policy = alter_config_guard(policies)
         self._tried: tuple[Mapping[str, str], Sequence[Instance]] | None = None
 
     @classmethod
@@ -86,23 +84,20 @@ class PolicySettings:
         return cls(policies, static=static, dynamic=dynamic, node_id=node_id)
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return the context manager that is held from the decision on a change until the change is applied."""
-        return contextlib.nullcontext() if self._policy is None else self._policy.turn()
+        """Return a null context: a rules file may be loaded while other changes are decided."""
+        return contextlib.nullcontext()
 
     async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         """Reject a rules file that the policies cannot use; return whether other requests were served meanwhile.
 
         Raises:
-            KafkaApiError: The rules file is rejected, or the policy on config changes denies the change.
+            KafkaApiError: The policies cannot use the rules file.
         """
-        has_waited = False
-        if self._policy is not None:
-            has_waited = await self._policy.check(decision, author, validate_only=validate_only)
         if decision.resource_type is not ResourceType.BROKER or decision.resource_name not in self._resources:
-            return has_waited
+            return False
         before, after = self._in_force(), self._in_force(decision.resource_name, decision.result)
         if before.get(POLICY_RULES_FILE) == after.get(POLICY_RULES_FILE):
-            return has_waited
+            return False
         try:
             made = await self._prepare(after)
         except (PolicyLoadError, RuleFileError) as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.broker.author import Author
-    from klamm.broker.configs.decider import AlterConfigGuard, ConfigDecision
+    from klamm.broker.configs.decider import ConfigDecision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.security.listeners import Listener
 
@@ -43,7 +43,6 @@ class TlsRenewal:
         listeners: Listeners with TLS, each with its initial context.
         node_ids: Broker ids.
         static: Settings of the properties file.
-        policy: Further guard on config changes, None when there is none.
     """
 
     def __init__(
@@ -52,10 +51,8 @@ class TlsRenewal:
         *,
         node_ids: Sequence[int],
         static: Mapping[str, str],
-        policy: AlterConfigGuard | None,
     ) -> None:
         self._static = static
-        self._policy = policy
         self._listeners = {listener.name: listener for listener, _ in listeners}
         self._in_force = {(node, listener.name): tls for listener, tls in listeners for node in node_ids}
         self._sockets = {key: ReplaceableContext.around(tls.context) for key, tls in self._in_force.items()}
@@ -66,20 +63,18 @@ class TlsRenewal:
         return self._sockets[node_id, listener]
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return the context manager that is held from the decision on a change until the change is applied."""
-        return contextlib.nullcontext() if self._policy is None else self._policy.turn()
+        """Return a null context: TLS settings may be checked while other changes are decided."""
+        return contextlib.nullcontext()
 
     async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
         """Reject TLS settings that do not work; return whether other requests were served meanwhile.
 
         Raises:
-            KafkaApiError: The TLS settings do not work, or the policy denies the change.
+            KafkaApiError: The TLS settings do not work.
         """
-        has_waited = False
-        if self._policy is not None:
-            has_waited = await self._policy.check(decision, author, validate_only=validate_only)
         if decision.resource_type is not ResourceType.BROKER or not decision.resource_name:
-            return has_waited
+            return False
+        has_waited = False
         node_id, configs = int(decision.resource_name), {**self._static, **decision.result}
         for name in self._concerned(change.name for change in decision.changes):
             key = node_id, name

@@ -64,7 +64,7 @@ def test_a_topic_that_goes_while_the_policy_thinks_is_not_changed() -> None:
     async def run() -> None:
         store = MemoryConfigStore(topics=["t", "u"])
         guard = SlowGuard(lambda: service.drop_topic("t"))
-        service = make_service(store, guard=guard)
+        service = make_service(store, guards=(guard,))
         flush = operation("flush.ms", SET, "5")
         assert await alter(service, topic("t", flush), topic("u", flush)) == [
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -83,7 +83,7 @@ def test_a_resource_that_changes_while_the_policy_thinks_is_judged_again() -> No
             service.create_topic("t", {"segment.ms": "7"})
 
         guard = SlowGuard(recreate)
-        service = make_service(MemoryConfigStore(), guard=guard)
+        service = make_service(MemoryConfigStore(), guards=(guard,))
         assert await alter(service, topic("t", operation("flush.ms", SET, "5"))) == [ErrorCode.NONE]
         assert guard.seen == [("t", {"flush.ms": "5"}), ("t", {"segment.ms": "7", "flush.ms": "5"})]
         assert service.topic_config("t")["segment.ms"] == 7
@@ -94,7 +94,7 @@ def test_a_resource_that_changes_while_the_policy_thinks_is_judged_again() -> No
 def test_no_update_is_lost_while_the_policy_thinks() -> None:
     async def run() -> None:
         store = MemoryConfigStore()
-        service = make_service(store, guard=SlowGuard())
+        service = make_service(store, guards=(SlowGuard(),))
         listed = "leader.replication.throttled.replicas"
         outcomes = await asyncio.gather(
             *(alter(service, topic("t", operation(listed, APPEND, f"{n}:1"))) for n in range(50))
@@ -110,7 +110,7 @@ def test_a_thousand_resources_are_judged_once_each_and_become_a_few_commits() ->
         names = [f"t{n}" for n in range(1000)]
         store = MemoryConfigStore(topics=names)
         guard = SlowGuard(refuses="t7")
-        service = make_service(store, guard=guard)
+        service = make_service(store, guards=(guard,))
         outcomes = await alter(service, *(topic(name, operation("flush.ms", SET, "5")) for name in names))
         assert [index for index, code in enumerate(outcomes) if code is ErrorCode.POLICY_VIOLATION] == [7]
         assert len(guard.seen) == 1000
@@ -124,7 +124,7 @@ def test_the_turn_is_not_held_while_the_disk_is_waited_for() -> None:
     async def run() -> None:
         store = MemoryConfigStore()
         guard = SlowGuard()
-        service = make_service(store, guard=guard)
+        service = make_service(store, guards=(guard,))
         store.hold = True
         change = asyncio.create_task(alter(service, topic("t", operation("flush.ms", SET, "5"))))
         other = asyncio.create_task(
@@ -135,5 +135,19 @@ def test_the_turn_is_not_held_while_the_disk_is_waited_for() -> None:
         assert [name for name, _ in guard.seen] == ["t", "g"]
         store.release()
         assert (await change, await other) == ([ErrorCode.NONE], [ErrorCode.NONE])
+
+    asyncio.run(run())
+
+
+def test_guards_are_asked_in_order_and_the_first_error_rejects() -> None:
+    async def run() -> None:
+        store = MemoryConfigStore(topics=["t", "u"])
+        first, second = SlowGuard(refuses="t"), SlowGuard(refuses="u")
+        service = make_service(store, guards=(first, second))
+        flush = operation("flush.ms", SET, "5")
+        codes = await alter(service, topic("t", flush), topic("u", flush))
+        assert codes == [ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
+        assert {name for name, _ in first.seen} == {"t", "u"}
+        assert {name for name, _ in second.seen} == {"u"}, "a change that one guard rejects is not shown to the next"
 
     asyncio.run(run())

@@ -467,7 +467,7 @@ def test_a_policy_sees_what_is_altered_and_what_it_leads_to() -> None:
             return False
 
     store = MemoryConfigStore(topics=["t", "guarded"])
-    service = make_service(store, guard=Guard())
+    service = make_service(store, guards=(Guard(),))
     alter(service, topic("t", FLUSH))
     alter(service, topic("t", operation("flush.ms", DELETE), operation("segment.ms", SET, "7")))
     alter(service, replacement(TOPIC, "t", ("flush.ms", "6")))

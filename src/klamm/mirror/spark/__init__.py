@@ -27,7 +27,8 @@ task worker            the Python daemon                  runs ``MirrorReader.re
 
 **What travels where**
 
-- Mirror to JVM (py4j): start and stop of the session and the query, the number of free slots, the end of the query.
+- Mirror to JVM (py4j): start and stop of the session and the query. The JVM returns the state of the query, and
+  how many tasks can run at the same time.
 - JVM to planning process and tasks (Spark's own pipes): the lease number as Spark's offset, and one ``LeasePartition``
   per task. Rows of progress return this way when the lease is over; only Spark counts them.
 - Planning process and tasks to mirror (side channel, see ``channel``): lease requests and live progress. The mirror
@@ -38,7 +39,8 @@ task worker            the Python daemon                  runs ``MirrorReader.re
 
 - Orderly stop: the mirror ends the lease on the side channel. The tasks wait for produce requests in flight, write
   their source offsets and return. Then the mirror stops the query, the session and the JVM.
-- Tasks that are too slow: the mirror kills the JVM. Records in flight are copied again after the next start.
+- Tasks that are too slow: the mirror kills the JVM that it started. Records in flight are copied again after the next
+  start. A JVM that spark-submit or a notebook started keeps running; only the query is stopped.
 - The mirror dies: the kernel closes the standard input of the JVM, so the JVM ends, and with it daemon and workers. The
   broken side channel makes each task stop copying even earlier, also on other machines.
 - The JVM dies: ``SparkRun`` starts another one and resumes from the source offsets on the target.

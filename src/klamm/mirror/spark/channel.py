@@ -6,7 +6,7 @@ first line holds a random token that Spark passes to the tasks of this driver; t
 ==========================================  ========================  ==============================================
 line                                        sent by                   meaning
 ==========================================  ========================  ==============================================
-``{"token"}``                               both, first               authenticate
+``{"token"}``                               all clients, first        authenticate
 ``{"ask": "next", "after"}``                planning process          request the lease after a finished one
 ``{"ask": "groups", "lease"}``              planning process          request the groups of a lease
 ``{"task", "lease", "pid"}``                task                      a task starts to serve a group
@@ -19,7 +19,8 @@ line                                        sent by                   meaning
 ==========================================  ========================  ==============================================
 
 The connection is also the task's proof that its driver is alive. A task whose connection breaks stops copying, so that
-two tasks do not copy the same partitions once a new driver deals them to another task.
+two tasks do not copy the same partitions once a new driver deals them to another task. With exactly-once delivery, the
+new task also fences the old one by InitProducerId.
 """
 
 from __future__ import annotations

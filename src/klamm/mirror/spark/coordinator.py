@@ -5,8 +5,9 @@ Life cycle of a lease. A lease is one micro-batch of Spark; its number is Spark'
 =============  ==============================  ======================================================================
 state          entered when                    what happens
 =============  ==============================  ======================================================================
-announced      Spark asks for ``next``         The number is one above the last lease. Asking also reports that Spark
-                                               has finished the lease named in ``after``. Without work, or while the
+announced      Spark asks for ``next``         The number is one above the last lease. A restarted query that asks again
+                                               before this lease is done gets the same number. Asking also reports that
+                                               Spark has finished the lease in ``after``. Without work, or while the
                                                mirror ends, the answer after 0.2 s is ``after`` itself: Spark then
                                                starts no micro-batch and asks again.
 dealt          Spark asks for ``groups``       The current shares of all flows are dealt to at most ``slots`` groups.
@@ -55,7 +56,13 @@ _GRACE_S: Final = 60.0
 
 
 class Coordinator:
-    """Owner of the current lease and of the partitions to copy. Thread-safe: one lock guards all state."""
+    """Owner of the current lease and of the partitions to copy. Thread-safe: one lock guards all state.
+
+    Args:
+        status: Receiver of the progress of all partitions.
+        lease_s: Duration of a lease, in seconds.
+        tasks_max: ``tasks.max`` by flow name. Flows without an entry have no limit.
+    """
 
     def __init__(
         self,

@@ -149,6 +149,7 @@ class JvmOutput:
 
 
 def _is_told(line: re.Match[str]) -> bool:
+    """Return whether a line of Spark's log is logged: an error that no other line repeats."""
     return line["level"] in _TOLD_LEVELS and line["name"].rpartition(".")[2] not in _REPEATING
 
 

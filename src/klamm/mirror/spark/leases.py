@@ -54,11 +54,12 @@ class Group:
 def deal(shares: Sequence[Share], *, slots: int, tasks_max: Mapping[str, int]) -> tuple[Group, ...]:
     """Distribute the partitions of all flows over at most ``slots`` groups.
 
-    The number of groups of a flow is the smallest of: ``slots``, its number of partitions, and its limit.
+    The number of groups of a flow is the smallest of: ``slots``, its number of partitions (of shards, with exactly-once
+    delivery), and its limit.
 
     - The limit is the entry in ``tasks_max``, if there is one. Otherwise it gives each group about
       ``PARTITIONS_PER_TASK`` partitions: a fetch request covers many partitions, so groups with few partitions
-      mostly add overhead.
+      mostly add overhead. Shards have no such limit.
     - Partitions are assigned round-robin, so the partitions of one topic are spread over the groups.
     - A flow starts at the slot after the last slot of the previous flow. With more flows than slots, a group serves
       several flows.

@@ -8,9 +8,9 @@ config                                                        listed    drift
 read-only or sensitive                                        no
 the next sync changes it                                      yes       yes, with the rule of ``klamm.mirror.topics``
 same value on both sides                                      no
+default of the source, not known to the target                no
 excluded by ``config.properties.exclude``                     yes       no: meant to differ
 set on the source, not known to the target                    yes       no: it cannot be synced
-default of the source, not known to the target                no
 any other difference                                          yes       no: the target's default applies
                                                                         (``use.defaults.from=target``)
 ============================================================  ========  ===============================================

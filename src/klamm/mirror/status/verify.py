@@ -15,7 +15,7 @@ records differ                                        a problem, except the diff
 These differences are expected:
 
 - Source records from the committed source offset on are not mirrored yet. They count as lag.
-- Records at the start of one side may have expired on the other. They are ignored if that side's log does not start at
+- Records at the start of one side may have expired on the other. They are ignored if the other side's log starts after
   offset 0.
 - A restarted mirror may copy heartbeats again, so surplus heartbeats are ignored.
 """

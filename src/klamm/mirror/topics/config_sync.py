@@ -11,7 +11,7 @@ value          API used on the target
 AlterConfigs replaces all configs of a topic, so it also resets configs that were set on the target by hand.
 IncrementalAlterConfigs changes single configs; ``klamm.mirror.topics.plans`` lists the rules.
 
-Three cases depend on DescribeConfigs of the remote topic:
+With IncrementalAlterConfigs, the sync first describes the configs of the remote topic:
 
 - It succeeds: only configs that differ are sent. Configs that the target does not know are left out and logged once,
   because one unknown config makes the broker reject all changes of the topic.

@@ -2,17 +2,22 @@
 
 Each turn does the steps that are due, in this order:
 
-===============================  ============================================  =======================================
-step                             when                                          effect
-===============================  ============================================  =======================================
-check both clusters              first turn, and after each failed turn        fail fast if a cluster is unavailable
-create internal topics           once                                          source offsets, offset syncs,
-                                                                               heartbeats; carry over source offsets
-refresh topics                   first turn, then every                        select source topics, create and grow
-                                 ``refresh.topics.interval.seconds``           remote topics, publish the assignment
-sync configs                     every ``sync.topic.configs.interval.seconds`` see ``config_sync``
-sync ACLs                        every ``sync.topic.acls.interval.seconds``    see ``acl_sync``
-===============================  ============================================  =======================================
+======================  =======================================  ================================================
+step                    when                                     effect
+======================  =======================================  ================================================
+check both clusters     first turn, and after each failed turn   fail fast if a cluster is unavailable
+create internal topics  once                                     source offsets, offset syncs, heartbeats;
+                                                                 then migrate source offsets (``worker_offsets``)
+refresh topics          first turn, then every                   select source topics, create and grow
+                        ``refresh.topics.interval.seconds``      remote topics, publish the assignment
+sync configs            first turn, then every                   see ``config_sync``
+                        ``sync.topic.configs.interval.seconds``
+sync ACLs               first turn, then every                   see ``acl_sync``
+                        ``sync.topic.acls.interval.seconds``
+======================  =======================================  ================================================
+
+With ``refresh.topics.enabled=false``, topics are refreshed only once. ``sync.topic.configs.enabled`` and
+``sync.topic.acls.enabled`` switch the last two steps off.
 
 A step that fails stays due, so the next turn repeats it. The steps after it wait. The assignment last published stays
 in force meanwhile: the tasks keep copying while an admin call fails.
@@ -25,8 +30,8 @@ The outcome of a turn determines the state of the flow:
 - FAILED: a retry would not help. The loop publishes an empty assignment and ends.
 - STOPPED: the mirror ends.
 
-A topic that the target rejects does not affect the other topics. It stays out of the assignment, and each refresh tries
-it again.
+A topic that the target rejects does not affect the other topics. If its creation is rejected, it stays out of the
+assignment. If new partitions are rejected, its existing partitions are copied. Each refresh tries again.
 """
 
 from __future__ import annotations

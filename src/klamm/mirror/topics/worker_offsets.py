@@ -8,8 +8,8 @@ the flow's topic hides the one in the worker's topic.
 A flow that gets its own topic later would therefore mirror everything again. klamm instead copies the missing source
 offsets into the flow's topic before it copies any record.
 
-Some records are hidden behind an open transaction. A decision without them might miss an offset, so the copy fails then
-and the control loop retries it.
+An open transaction may hide records in either topic. A decision without them could be wrong, so the migration fails
+then, and the control loop retries it.
 """
 
 from __future__ import annotations

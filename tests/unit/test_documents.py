@@ -78,6 +78,17 @@ def test_what_python_snippets_import_exists(snippet: Snippet) -> None:
             exec(compile(ast.Module([node], []), where(snippet), "exec"), {})  # noqa: S102 - our own page
 
 
+def test_the_architecture_page_names_every_package() -> None:
+    # given
+    source = ROOT / "src" / "klamm"
+    top = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    inner = {path.parent.name for name in ("broker", "mirror") for path in (source / name).glob("*/__init__.py")}
+    # when
+    named = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
+    # then
+    assert sorted((top | inner) - named - {"__init__"}) == []
+
+
 @pytest.mark.process
 def test_the_pytest_example_of_the_readme_passes(pytester: pytest.Pytester) -> None:
     # given

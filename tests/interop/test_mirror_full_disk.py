@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.mirror.copy.copier import Copier
-from klamm.mirror.copy.partition import CopyState, PartitionId
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy_state import CopyState
 from tests.support.copiers import copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, read

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.mirror.copy.partition import CopyState, PartitionId
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.formats import OffsetSync
 from klamm.mirror.groups.offset_sync_writer import SyncSettings
 from tests.support.copiers import copy_all, copy_settings

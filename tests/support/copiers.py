@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from klamm.client.fetch import FetchLimits
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.copier import Copier
-from klamm.mirror.copy.partition import CopyState, PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
+from klamm.mirror.copy_state import CopyState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.mirror.copy.copier import PartitionProgress
+    from klamm.mirror.copy.partition import PartitionId
 
 _MIB = 1024 * 1024
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.record_ages import Ages
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S: Final = 5.0
 _MEGABYTE: Final = 1_000_000
-_STOPPED: Final = "STOPPED"
-_WAITING: Final = "WAITING"
 _MENDED_BY_PEOPLE: Final = re.compile(
     r"\b(\w+_AUTHORIZATION_FAILED|\w*AUTHENTICATION_FAILED|INVALID_REPLICATION_FACTOR|POLICY_VIOLATION|INVALID_CONFIG"
     r"|SECURITY_DISABLED)\b|Login as .* failed|certificate (verify failed|has expired|expired|unknown|required)",
@@ -71,8 +70,7 @@ class PartitionStatus:
     """Source offset before which all records are on the target. -1: not started."""
     end_offset: int
     """End offset of the source partition. -1: not known yet."""
-    state: str
-    """``CopyState`` of the partition: COPYING, WAITING or STOPPED."""
+    state: CopyState
     reason: str
     last_timestamp: int
     """Newest record timestamp copied in this run, in milliseconds since the epoch. -1: none."""
@@ -90,12 +88,12 @@ class PartitionStatus:
     @property
     def is_waiting(self) -> bool:
         """Return whether the partition waits for a cluster. False while it starts."""
-        return self.state == _WAITING and self.next_offset >= 0 and self.reason != _STARTING
+        return self.state is CopyState.WAITING and self.next_offset >= 0 and self.reason != _STARTING
 
     @property
     def is_blocked(self) -> bool:
         """Return whether the partition waits for something that only an operator can change, such as a missing ACL."""
-        return self.state == _WAITING and needs_person(self.reason)
+        return self.state is CopyState.WAITING and needs_person(self.reason)
 
     @property
     def lag(self) -> int | None:
@@ -140,7 +138,7 @@ class FlowProgress:
     @property
     def stopped(self) -> tuple[PartitionStatus, ...]:
         """STOPPED partitions, for which an operator has to act."""
-        return tuple(partition for partition in self.partitions if partition.state == _STOPPED)
+        return tuple(partition for partition in self.partitions if partition.state is CopyState.STOPPED)
 
     @property
     def what_blocks(self) -> str:
@@ -332,7 +330,7 @@ class MirrorStatus:
         if flow.wanted and key not in flow.wanted:
             return  # last report of a task that ends
         known = flow.partitions.get(key)
-        if row["state"] == _STOPPED and (known is None or known.state != _STOPPED):
+        if row["state"] == CopyState.STOPPED and (known is None or known.state is not CopyState.STOPPED):
             # Spark keeps the logs of tasks elsewhere, so the driver logs stopped partitions too.
             logger.error("%s: %s-%d stopped: %s", row["flow"], row["topic"], row["partition"], row["reason"])
         started = row["next_offset"] >= 0 or known is None
@@ -349,7 +347,7 @@ class MirrorStatus:
             remote_topic=row["remote_topic"],
             next_offset=row["next_offset"] if started or known is None else known.next_offset,
             end_offset=max(row["end_offset"], known.end_offset if known else -1),
-            state=row["state"],
+            state=CopyState(row["state"]),
             reason=row["reason"],
             last_timestamp=max(row["last_timestamp"], known.last_timestamp if known else -1),
             records=total_records,
@@ -417,7 +415,7 @@ def _ages(figures: Sequence[float] | None) -> Ages | None:
 
 
 def _is_done(partition: PartitionStatus | None) -> bool:
-    return partition is not None and (partition.lag == 0 or partition.state == _STOPPED)
+    return partition is not None and (partition.lag == 0 or partition.state is CopyState.STOPPED)
 
 
 def describe(progress: FlowProgress) -> str:

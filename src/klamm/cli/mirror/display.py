@@ -11,6 +11,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.progress import FlowState, describe
 from klamm.mirror.run import ProgressLines
 
@@ -95,7 +96,7 @@ def _shown(partitions: Sequence[PartitionStatus]) -> tuple[Mapping[str, Sequence
 
 
 def _urgency(partitions: Sequence[PartitionStatus]) -> tuple[bool, int]:
-    return any(each.state == "STOPPED" for each in partitions), sum(each.lag or 0 for each in partitions)
+    return any(each.state is CopyState.STOPPED for each in partitions), sum(each.lag or 0 for each in partitions)
 
 
 def _topic_row(topic: str, partitions: Sequence[PartitionStatus]) -> tuple[str, ...]:
@@ -103,6 +104,6 @@ def _topic_row(topic: str, partitions: Sequence[PartitionStatus]) -> tuple[str, 
     total = sum(max(0, partition.end_offset) for partition in partitions)
     lags = [partition.lag for partition in partitions]
     lag = f"{sum(known):,}" if len(known := [lag for lag in lags if lag is not None]) == len(lags) else "unknown"
-    stopped = [partition for partition in partitions if partition.state == "STOPPED"]
+    stopped = [partition for partition in partitions if partition.state is CopyState.STOPPED]
     state = f"partition {stopped[0].partition} stopped: {stopped[0].reason}" if stopped else partitions[0].state
     return (f"  {topic}", f"{copied:,}", f"{total:,}", f"{copied / total:.0%}" if total else "-", lag, state)

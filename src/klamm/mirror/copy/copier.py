@@ -40,12 +40,12 @@ from klamm.client.cluster import Cluster
 from klamm.client.connection import ApiMissingError, ConnectionLostError
 from klamm.client.transactions import TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher
-from klamm.mirror.copy.partition import CopyState, PartitionCopy, PartitionId
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.source_offset_store import PositionStore
 from klamm.mirror.copy.source_offset_writer import PositionWriter
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.groups.offset_sync_writer import SyncWriter
 from klamm.protocol.errors import ProtocolError
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from klamm.mirror.copy.batch import Outgoing
+    from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.record_ages import Ages
 

@@ -43,8 +43,9 @@ from klamm.client.fetch import (
     fetched_partitions,
 )
 from klamm.client.fetch_sessions import FetchSessionHandler, Key
-from klamm.mirror.copy.partition import CopyState, PartitionCopy
+from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.copy.refreshing import TopicRefreshes
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name
@@ -214,11 +215,6 @@ class Fetcher:
                 if self._fetch_from(key) != leader:
                     session.forget(key)
                     self._behind[key] = None
-
-    def _stop(self, copy: PartitionCopy, reason: str) -> None:
-        copy.stop(reason)
-        partition = copy.partition_id
-        logger.error("%s: %s-%d stops: %s", self._settings.flow, partition.topic, partition.partition, reason)
 
     def _wanted(self, now: float) -> dict[tuple[int, _Lane], list[WantedRecords]]:
         """Return the lagging partitions to fetch, by leader and lane. Move caught-up ones to the sessions."""
@@ -396,7 +392,7 @@ class Fetcher:
             is_far = self._target_is_far()
             copy.take(fetched.records, memory, fetched.aborted, join_up_to=self._settings.join_up_to, is_far=is_far)
         except CorruptBatchError as error:
-            self._stop(copy, f"a batch of the source is damaged: {error}")
+            stop_and_log(copy, self._settings.flow, f"a batch of the source is damaged: {error}")
 
     def _refused(self, copy: PartitionCopy, error_code: int, now: float) -> None:
         if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -417,8 +413,9 @@ class Fetcher:
             )  # fmt: skip
             copy.skip_to(first)
         elif copy.fetch_offset < first:
-            self._stop(
+            stop_and_log(
                 copy,
+                self._settings.flow,
                 f"offset {copy.fetch_offset} is no longer available: the source holds {first} to {end}. Records were "
                 f"purged before they were mirrored. {ON_LOSS_KEY}=continue resumes at {first}",
             )
@@ -458,8 +455,10 @@ class Fetcher:
             copy.rewind(go_on_at)
         else:
             at = go_on_at.next_offset
-            self._stop(
-                copy, f"{what}. {ON_LOSS_KEY}=continue resumes at {at}, after the records that {remote_topic} holds"
+            stop_and_log(
+                copy,
+                self._settings.flow,
+                f"{what}. {ON_LOSS_KEY}=continue resumes at {at}, after the records that {remote_topic} holds",
             )
 
     def sweep(self, now: float) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import deque
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
 from klamm.mirror.copy.epochs import FetchedEpochs
 from klamm.mirror.copy.refreshing import backoff_s
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.record_ages import RecentAges
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.types import MAX_SEQUENCE
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from klamm.client.buffers import FrameBuffer
     from klamm.protocol.types import AbortedTransaction
 
+logger = logging.getLogger(__name__)
+
 _NEVER: Final = float("-inf")
 _SMOOTHING: Final = 8
 _KNOWN_FOR_MS: Final = 600_000
@@ -29,30 +32,6 @@ _KNOWN_FOR_MS: Final = 600_000
 
 Brokers expire idle producers after ``producer.id.expiration.ms`` (one day by default, but it can be set lower).
 """
-
-
-class CopyState(StrEnum):
-    """State of the copying of a partition.
-
-    =========  =========  ==========================================================================================
-    From       To         On
-    =========  =========  ==========================================================================================
-    (start)    COPYING    The start offset is known.
-    COPYING    WAITING    A cluster is unavailable, the partition has no leader, or a fetch or a batch failed with a
-                          retriable error. ``reason`` says which; nothing is tried before ``retry_at``.
-    WAITING    COPYING    A fetch succeeds or the target acknowledges a batch, and no failed batch is left to resend.
-    any        STOPPED    Continuing would lose or duplicate records: source records were purged or truncated, a batch
-                          is damaged, the target rejects records for good, the topic was recreated on the source, or
-                          the remote topic holds records of unknown origin.
-    STOPPED    (start)    Only with a new copier: after a restart or in a new lease.
-    =========  =========  ==========================================================================================
-    """
-
-    COPYING = "COPYING"
-    WAITING = "WAITING"
-    """Something is unavailable. The copier retries until it is back."""
-    STOPPED = "STOPPED"
-    """Continuing would lose or duplicate records. An operator has to act."""
 
 
 class PartitionId(NamedTuple):
@@ -426,6 +405,19 @@ class PartitionCopy:
     def lag(self) -> int | None:
         """Number of offsets between ``acked_offset`` and the end of the source. None: the end is not known yet."""
         return None if self.end_offset < 0 else max(0, self.end_offset - self.acked_offset)
+
+
+def stop_and_log(copy: PartitionCopy, flow: str, reason: str) -> None:
+    """Change the state of a partition to STOPPED and log the reason as an error.
+
+    Args:
+        copy: Partition to stop.
+        flow: Name of the flow, for the log message.
+        reason: Cause, and what an operator can do about it.
+    """
+    copy.stop(reason)
+    partition = copy.partition_id
+    logger.error("%s: %s-%d stops: %s", flow, partition.topic, partition.partition, reason)
 
 
 def _observe(ages: RecentAges, outgoing: Outgoing, now_ms: float) -> None:

@@ -49,8 +49,9 @@ from klamm.client.produce import (
     produce_body,
 )
 from klamm.client.transactions import TransactionLostError
-from klamm.mirror.copy.partition import CopyState, PartitionCopy
+from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.copy.refreshing import TopicRefreshes
+from klamm.mirror.copy_state import CopyState
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
@@ -323,7 +324,7 @@ class CopyProducer:
             copy.producer_lost = True
         else:
             copy.put_back(outgoing, reason, retry_at=now)
-            self._stop(copy, reason)
+            stop_and_log(copy, self._settings.flow, reason)
         if not copy.in_flight:
             self._mend(copy)
 
@@ -337,7 +338,11 @@ class CopyProducer:
             copy.too_large = False
             if not copy.split_first():
                 offset = copy.pending[0].next_offset - 1
-                self._stop(copy, f"the record at offset {offset} is larger than the target's max.message.bytes")
+                stop_and_log(
+                    copy,
+                    self._settings.flow,
+                    f"the record at offset {offset} is larger than the target's max.message.bytes",
+                )
 
     def _retry(self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float, *, moved: bool) -> None:
         """Requeue a failed batch.
@@ -352,11 +357,6 @@ class CopyProducer:
         retry_at = copy.target_failed(reason, now, outgoing)
         if moved:
             self._refreshes.want(copy.partition_id.remote_topic, retry_at)
-
-    def _stop(self, copy: PartitionCopy, reason: str) -> None:
-        copy.stop(reason)
-        partition = copy.partition_id
-        logger.error("%s: %s-%d stops: %s", self._settings.flow, partition.topic, partition.partition, reason)
 
     def sweep(self, now: float) -> None:
         """Requeue the requests of broken connections, and close connections that have not answered for 40 s."""

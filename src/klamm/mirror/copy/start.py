@@ -21,7 +21,7 @@ from klamm.client import cluster as clusters
 from klamm.client.connection import ConnectionLostError
 from klamm.mirror import source_offsets
 from klamm.mirror.copy.fetcher import ON_LOSS_KEY
-from klamm.mirror.copy.partition import PartitionCopy
+from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.source_offsets import SourceOffset
 from klamm.protocol.primitives import ZERO_UUID
 
@@ -125,9 +125,7 @@ class Start:
         return PartitionCopy(partition_id, start_offset=offset, committed=True, leader_epoch=leader_epoch)
 
     def _stopped(self, copy: PartitionCopy, reason: str) -> PartitionCopy:
-        copy.stop(reason)
-        partition_id = copy.partition_id
-        logger.error("%s: %s-%d stops: %s", self._settings.flow, partition_id.topic, partition_id.partition, reason)
+        stop_and_log(copy, self._settings.flow, reason)
         return copy
 
     def _from_the_beginning(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:

@@ -41,8 +41,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.client.connection import ConnectionLostError
 from klamm.client.records import RecordsRefusedError
 from klamm.client.transactions import TransactionLostError, TransactionManager
-from klamm.mirror.copy.partition import CopyState
 from klamm.mirror.copy.transaction_cost import Overhead
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.own_records import OwnRecords
 from klamm.mirror.source_offsets import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name

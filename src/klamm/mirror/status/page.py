@@ -7,6 +7,7 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.progress import FlowState
 from klamm.monitoring.html import NO_ICON, page
 
@@ -25,7 +26,7 @@ REFRESH_S: Final = 2
 PATIENCE_S: Final = 5
 """Seconds without an answer after which the page reports that the mirror does not answer."""
 
-_STOPPED: Final = "STOPPED"
+_BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.COPYING)
 _STYLE: Final = """
 :root { --bar: #2563a8; --rest: #e4e8ee; --good: #1f7a4d; --wait: #9a5b00; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --bar: #6aa5e3; --rest: #2a313b; --good: #5fc08f; --wait: #e0a34a;
@@ -176,14 +177,14 @@ def _topic_lines(partitions: Sequence[PartitionStatus]) -> list[_TopicLine]:
     for partition in partitions:
         topics.setdefault(partition.remote_topic, []).append(partition)
     lines = [_topic_line(topic, of) for topic, of in topics.items()]
-    lines.sort(key=lambda line: (line.state != _STOPPED, -(line.lag or 0), line.remote_topic))
+    lines.sort(key=lambda line: (line.state is not CopyState.STOPPED, -(line.lag or 0), line.remote_topic))
     return lines
 
 
 def _topic_line(topic: str, partitions: Sequence[PartitionStatus]) -> _TopicLine:
     lags = [partition.lag for partition in partitions]
     known = [lag for lag in lags if lag is not None]
-    worst = min(partitions, key=lambda partition: (_STOPPED, "WAITING", "COPYING").index(partition.state))
+    worst = min(partitions, key=lambda partition: _BY_URGENCY.index(partition.state))
     reason = f"partition {worst.partition}: {worst.reason}" if worst.reason else ""
     return _TopicLine(
         remote_topic=topic,

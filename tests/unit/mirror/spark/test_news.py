@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from klamm.mirror.copy.copier import PartitionProgress
-from klamm.mirror.copy.partition import CopyState
+from klamm.mirror.copy_state import CopyState
 from klamm.mirror.progress import RATE_WINDOW_S
 from klamm.mirror.spark.worker import News
 

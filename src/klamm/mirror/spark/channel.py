@@ -115,6 +115,7 @@ class ChannelServer:
             threading.Thread(target=self._serve, args=(connected,), name="mirror-channel", daemon=True).start()
 
     def _serve(self, connected: socket.socket) -> None:
+        """Authenticate a connection and dispatch its lines until it ends."""
         connection = ServerConnection(connected)
         try:
             with connected.makefile("rb") as lines:

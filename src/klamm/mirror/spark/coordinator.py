@@ -189,6 +189,7 @@ class Coordinator:
             return self._lease
 
     def _plan(self, lease: int) -> dict[str, Any]:
+        """Deal the current shares to groups, start the timer of the lease, and return the plan for Spark."""
         with self._changed:
             self._lease = max(self._lease, lease)
             shares: Sequence[Share] = list(self._shares.values())

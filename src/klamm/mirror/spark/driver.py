@@ -130,6 +130,8 @@ class ControlLoops:
         ]
 
     def _control(self, flow: FlowSettings, ended: threading.Event) -> None:
+        """Run the control loop of a flow in its thread. An unexpected error fails this flow only."""
+
         def publish(assignment: Assignment) -> None:
             share = Share(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
             self.coordinator.publish(flow.name, share)

@@ -105,6 +105,7 @@ class SparkRun:
                 return
 
     def _is_over(self) -> bool:
+        """Return whether the mirror ends: stopped, all flows failed, or everything copied if that was requested."""
         if self._stopping.is_set():
             return True
         running = [flow for flow in self._loops.status.snapshot() if flow.state is not FlowState.FAILED]

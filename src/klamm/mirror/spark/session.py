@@ -147,6 +147,7 @@ def _submitted_session(properties: Mapping[str, str]) -> SparkSession:
 
 
 def _own_session(properties: Mapping[str, str], directory: Path, output: JvmOutput) -> StartedSpark:
+    """Launch a JVM and start a session in it."""
     os.environ.setdefault("JAVA_HOME", str(require_java()))
     master = properties.get(MASTER, os.environ.get("MASTER", DEFAULT_MASTER))
     here = is_local(master)

@@ -60,6 +60,8 @@ class Findings:
 
 @dataclass(slots=True)
 class _Side:
+    """Records of one side in log order, with a buffer of those that were read ahead."""
+
     records: Iterator[Fingerprint]
     ahead: deque[Fingerprint] = field(default_factory=deque)
 

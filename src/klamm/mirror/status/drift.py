@@ -99,6 +99,7 @@ def _difference(
     planned: Mapping[str, str],
     config_filter: ConfigPropertyFilter,
 ) -> ConfigDifference:
+    """Return the difference of one config."""
     return ConfigDifference(
         topic=remote_topic,
         name=entry.name,

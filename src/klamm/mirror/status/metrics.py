@@ -56,6 +56,7 @@ def metrics_page(
 
 
 def _source_connector(page: Page, flows: Sequence[FlowProgress]) -> None:
+    """Add the metrics per partition, named as those of MirrorSourceConnector."""
     # There may be ten thousand partitions in thirteen families, so labels are formatted once, not for each sample.
     partitions = [partition for flow in flows for partition in flow.partitions]
     written = [text for flow in flows for text in _written_labels(flow)]
@@ -112,6 +113,7 @@ def _ages(
 
 
 def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
+    """Add the metrics per flow."""
     page.family(
         "klamm_mirror_flow_state",
         "gauge",
@@ -143,6 +145,7 @@ def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
 
 
 def _groups(page: Page, groups: Mapping[str, FlowGroups]) -> None:
+    """Add the metrics of consumer groups, named as those of MirrorCheckpointConnector."""
     for suffix, which, at in _FIGURES:
         page.family(
             f"{CHECKPOINT_CONNECTOR}checkpoint_latency_ms{suffix}",

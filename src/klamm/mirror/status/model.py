@@ -192,6 +192,7 @@ def as_document(sight: FlowSight, now_ms: int) -> dict[str, Any]:
 
 
 def _topic(topic: MirroredTopic, now_ms: int) -> dict[str, Any]:
+    """Return a topic as JSON values."""
     return {
         "topic": topic.topic,
         "remote_topic": topic.remote_topic,

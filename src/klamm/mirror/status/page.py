@@ -87,6 +87,8 @@ setTimeout(go, %d);
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicLine:
+    """Row of the topics table: the sums over all partitions of a remote topic."""
+
     remote_topic: str
     copied: int
     total: int
@@ -120,6 +122,7 @@ def render(
 
 
 def _flow(flow: FlowProgress, differences: Sequence[ConfigDifference] | None, groups: FlowGroups | None) -> list[str]:
+    """Return the section of one flow."""
     name = escape(flow.flow.replace("->", " \u2192 "))
     reason = f": {escape(flow.reason)}" if flow.reason else ""
     lag = "lag unknown" if flow.lag is None else f"lag {flow.lag:,}"
@@ -182,6 +185,7 @@ def _topic_lines(partitions: Sequence[PartitionStatus]) -> list[_TopicLine]:
 
 
 def _topic_line(topic: str, partitions: Sequence[PartitionStatus]) -> _TopicLine:
+    """Return the row of a topic. It shows state and reason of the partition in the worst state."""
     lags = [partition.lag for partition in partitions]
     known = [lag for lag in lags if lag is not None]
     worst = min(partitions, key=lambda partition: _BY_URGENCY.index(partition.state))
@@ -232,6 +236,7 @@ def _refused(flow: FlowProgress) -> list[str]:
 
 
 def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> list[str]:
+    """Return the section with config differences. Drift comes first."""
     if differences is None:
         return ['<p class="soft">The configs of both sides have not been compared yet.</p>']
     if not differences:
@@ -250,6 +255,7 @@ def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> l
 
 
 def _groups(flow: str, groups: FlowGroups) -> list[str]:
+    """Return the section with consumer groups. Groups with a problem come first, skipped groups last."""
     parts = ["<h3>Consumer groups</h3>"]
     if groups.problem:
         parts.append(f'<p class="WAITING">{escape(groups.problem)}</p>')

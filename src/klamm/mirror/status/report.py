@@ -118,6 +118,7 @@ def _topics(flow: FlowSettings, found: Found, remote_topics: Mapping[str, str]) 
 
 
 def _topic(flow: FlowSettings, found: Found, topic: str, remote: str, numbers: Sequence[int]) -> MirroredTopic:
+    """Return the status of a topic from the offsets that were found."""
     partitions = []
     for number in numbers:
         position = found.positions.get((topic, number))
@@ -150,6 +151,7 @@ def _groups(found: Found) -> tuple[CheckpointedGroup, ...] | None:
 
 
 def _group(found: Found, group: str, checkpoints: list[tuple[Checkpoint, int]]) -> CheckpointedGroup:
+    """Return the status of a group from its checkpoints."""
     ends = [found.target_ends.get((one.topic, one.partition)) for one, _ in checkpoints]
     return CheckpointedGroup(
         group=group,

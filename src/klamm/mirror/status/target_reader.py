@@ -140,8 +140,9 @@ class _Looking:
         self._found = Found(topics={name: topic.partition_count for name, topic in topics.items()})
 
     def found(self) -> Found:
+        """Read all parts and return what was found."""
         flow, found = self._flow, self._found
-        self._part("positions", self._positions)
+        self._part("source offsets", self._positions)
         self._part("heartbeats", self._heartbeats)
         self._part("groups", self._checkpoints)
         self._part("offset syncs", self._syncs)
@@ -173,9 +174,9 @@ class _Looking:
     def _positions(self) -> None:
         # The flow's own topic has precedence over the worker's topic, so it is read last.
         topics = [topic for topic in (self._flow.worker_positions_topic, self._flow.positions_topic) if topic]
-        tails = [tail for topic in topics if (tail := self._tail("positions", topic)) is not None]
+        tails = [tail for topic in topics if (tail := self._tail("source offsets", topic)) is not None]
         if not tails:
-            self._found.unknown.append(f"positions: {topics[-1]} does not exist or cannot be described")
+            self._found.unknown.append(f"source offsets: {topics[-1]} does not exist or cannot be described")
         for tail in tails:
             self._keep_positions(tail)
 
@@ -278,6 +279,7 @@ class _Asking:
             self._answer = error
 
     def _ask(self) -> Source:
+        """Return log end offsets and selected topics of the source."""
         flow = self._wanted.flow
         cluster = _connect(flow, "source")
         try:

@@ -165,6 +165,8 @@ def _options(connection: ConnectionSettings, topics: Sequence[str], *, read_comm
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
+    """Readers and bounds of both clusters, with the committed source offsets."""
+
     flow: FlowSettings
     source: TopicReader
     target: TopicReader
@@ -174,6 +176,7 @@ class _Sides:
     def verdicts(
         self, bounds: Mapping[tuple[str, int], tuple[int, int]], *, read_records: bool
     ) -> Iterator[PartitionVerdict]:
+        """Yield the verdict of each source partition; see the module for the conditions."""
         for (topic, partition), (first, end) in bounds.items():
             remote = (self.flow.remote_topic(topic), partition)
             last = self.mirrored.get((topic, partition), -1)
@@ -205,6 +208,8 @@ def _unmirrored(on_target: int, on_source: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
+    """Factory of the result for one partition."""
+
     topic: str
     remote: tuple[str, int]
     mirrored: int

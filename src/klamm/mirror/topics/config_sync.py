@@ -180,6 +180,7 @@ class ConfigSync:
         return out
 
     def _apply(self, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
+        """Send the operations and log each change."""
         outcomes = self._target.incremental_alter_topic_configs(planned)
         for name, refused in outcomes.items():
             self._tell(name, refused)
@@ -201,6 +202,7 @@ class ConfigSync:
                 )
 
     def _fall_back(self, error: AdminIncompatibleError) -> None:
+        """Use AlterConfigs from now on, or fail the flow if IncrementalAlterConfigs is required."""
         alias = self._settings.target.alias
         if self._settings.use_incremental_alter_configs is IncrementalAlterConfigs.REQUIRED:
             message = (

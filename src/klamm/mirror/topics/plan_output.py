@@ -256,6 +256,7 @@ def _configs(
     target: MirrorAdmin,
     checks: _Checks,
 ) -> list[str]:
+    """Return lines for config changes, and validate them if single configs are written."""
     if not described:
         return []
     if not sync.writes_single_configs(next(iter(described))):

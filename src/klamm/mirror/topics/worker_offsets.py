@@ -120,6 +120,7 @@ def _target(flow: FlowSettings) -> Iterator[Cluster]:
 
 
 def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
+    """Copy the source offsets, topic ids and shard plan that only the worker's topic has."""
     cluster.refresh([workers_topic, flow.positions_topic])
     if workers_topic not in cluster.topics:
         return

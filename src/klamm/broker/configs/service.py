@@ -73,16 +73,18 @@ class ConfigService:
 
     A change passes these steps:
 
-    =========  ========================================================
-    ================================================ Step       What happens
-    Other requests meanwhile =========  ========================================================
-    ================================================ decide     ``ConfigDecider`` checks the change against the current
-    not served values. guard      Policy, TLS and policy settings check the decision. If    served if a guard waits
-    others were served, decide and ask again, until a decision is unchanged. apply      The image is replaced and
-    listeners are notified.         not served commit     The rows are handed to the metadata store, and the
-    served; they see the new values. Descriptions response is sent when they are durable.                   and changes
-    without effect wait for the commit =========  ========================================================
-    ================================================
+    ======  ====================================================  ==================================================
+    Step    What happens                                          Other requests meanwhile
+    ======  ====================================================  ==================================================
+    decide  ``ConfigDecider`` checks the change against the       not served
+            current values.
+    guard   Policy, policy settings and TLS check the decision.   served if a guard waits
+            If others were served, decide and ask again, until
+            no decision differs from the checked one.
+    apply   The image is replaced and listeners are notified.     not served
+    commit  The rows are handed to the metadata store. The        served; they see the new values. Descriptions and
+            response is sent when they are durable.               changes without effect wait for the commit.
+    ======  ====================================================  ==================================================
 
     There is no ``await`` between the last decision and the hand-over to the store, so no update is lost. When the
     commit fails, ``load`` restores the stored values and notifies the listeners of the differences. A request with more

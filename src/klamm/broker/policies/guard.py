@@ -2,14 +2,15 @@
 
 How a call runs:
 
-===================  ==============================================
-==================================================== Policy               Where it runs
-Other requests meanwhile ===================  ==============================================
-==================================================== only computes        on the event loop (``_ask_here``)
-not served. A call of 10 ms or more moves the policy to its thread until it is reloaded. all others, was      in its
-thread; the event loop blocks for up     not served, unless the call takes longer than 1 ms quick last time      to
-``PATIENCE_S`` all others           in its thread                                   served ===================
-==============================================  ====================================================
+===================  =================================================  ==============================================
+Policy               Where it runs                                      Other requests meanwhile
+===================  =================================================  ==============================================
+only computes        on the event loop (``_ask_here``)                  not served. A call of 10 ms or more moves the
+                                                                        policy to its thread until it is reloaded.
+others, last call    in its thread; the event loop blocks for up to     served only if the call takes longer than that
+took less than 1 ms  ``PATIENCE_S`` (1 ms)
+all others           in its thread                                      served
+===================  =================================================  ==============================================
 
 What happens when a call exceeds ``policy.timeout.ms``:
 

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.broker.alterations import alter_resources
 from klamm.broker.configs.decider import ResourceAlteration
-from klamm.broker.part_limits import MOST_CONFIGS, too_many
 from klamm.broker.route import MOST_ELEMENTS_OF_CONFIGS, Route
-from klamm.broker.security.checks import config_denials
 from klamm.configs.operations import AlterOperation
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.security.acls import AclOperation
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
@@ -31,26 +28,14 @@ API: Final = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_versio
 
 async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
     """Return one entry per resource. An error does not affect other resources."""
-    denied = await config_denials(context, AclOperation.ALTER_CONFIGS, request.resources)
-    denied = [
-        error if error is not None else too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
-        for resource, error in zip(request.resources, denied, strict=True)
-    ]
-    allowed = [resource for resource, error in zip(request.resources, denied, strict=True) if error is None]
-    altered = iter(
-        await context.services.configs.alter(
-            [_alteration(resource) async for resource in context.time_slice.over(allowed)],
-            node_id=context.node_id,
-            author=context.author,
+    return IncrementalAlterConfigsResponse(
+        responses=await alter_resources(
+            request.resources,
+            context,
+            to_alteration=_alteration,
+            to_entry=IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
             validate_only=request.validate_only,
         )
-    )
-    outcomes = [next(altered) if error is None else error for error in denied]
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            _answer(resource, outcome)
-            async for resource, outcome in context.time_slice.over(zip(request.resources, outcomes, strict=True))
-        ]
     )
 
 
@@ -62,17 +47,6 @@ def _alteration(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -
             AlterOperation(name=config.name, config_operation=config.config_operation, value=config.value)
             for config in resource.configs
         ),
-    )
-
-
-def _answer(
-    resource: IncrementalAlterConfigsRequest.AlterConfigsResource, outcome: KafkaApiError | None
-) -> IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
-    return IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-        error_code=ErrorCode.NONE if outcome is None else outcome.error_code,
-        error_message=None if outcome is None else outcome.error_message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
     )
 
 

@@ -1,0 +1,71 @@
+"""Common part of AlterConfigs and IncrementalAlterConfigs: checks, changes and response entries, one per resource."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from klamm.broker.part_limits import MOST_CONFIGS, too_many
+from klamm.broker.security.checks import NamedResource, config_denials
+from klamm.protocol.errors import ErrorCode
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from klamm.broker.configs.decider import ResourceAlteration
+    from klamm.broker.context import RequestContext
+
+
+class AlteredResource(NamedResource, Protocol):
+    """Resource of a request that alters configs."""
+
+    @property
+    def configs(self) -> Sequence[object]:
+        """Configs or operations of the resource."""
+
+
+Resource = TypeVar("Resource", bound=AlteredResource)
+Entry = TypeVar("Entry")
+
+
+async def alter_resources(
+    resources: Sequence[Resource],
+    context: RequestContext,
+    *,
+    to_alteration: Callable[[Resource], ResourceAlteration],
+    to_entry: Callable[..., Entry],
+    validate_only: bool,
+) -> list[Entry]:
+    """Alter the configs of resources; return one response entry for each. An error does not affect other resources.
+
+    Args:
+        resources: Resources of the request.
+        context: Context of the request.
+        to_alteration: Function that converts a resource of the request.
+        to_entry: Class of the response's entries.
+        validate_only: Whether to decide without applying.
+    """
+    denied = await config_denials(context, AclOperation.ALTER_CONFIGS, resources)
+    denied = [
+        error if error is not None else too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
+        for resource, error in zip(resources, denied, strict=True)
+    ]
+    allowed = [resource for resource, error in zip(resources, denied, strict=True) if error is None]
+    altered = iter(
+        await context.services.configs.alter(
+            [to_alteration(resource) async for resource in context.time_slice.over(allowed)],
+            node_id=context.node_id,
+            author=context.author,
+            validate_only=validate_only,
+        )
+    )
+    outcomes = [next(altered) if error is None else error for error in denied]
+    return [
+        to_entry(
+            error_code=ErrorCode.NONE if outcome is None else outcome.error_code,
+            error_message=None if outcome is None else outcome.error_message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        async for resource, outcome in context.time_slice.over(zip(resources, outcomes, strict=True))
+    ]

@@ -52,7 +52,7 @@ def _error_class(code: ErrorCode) -> type[KafkaApiError]:
             return known
     words = "".join(word.capitalize() for word in code.name.split("_"))
     name = words if words.endswith(("Error", "Exception")) else f"{words}Error"
-    fields: dict[str, Any] = {"error_code": code, "__doc__": f"The broker answered {code.name}."}
+    fields: dict[str, Any] = {"error_code": code, "__doc__": f"The broker returned {code.name}."}
     return type(name, (KafkaApiError,), fields)
 
 

@@ -179,7 +179,7 @@ def test_an_address_that_leads_other_machines_to_themselves_is_warned_of() -> No
 
 
 def test_a_cluster_has_a_broker() -> None:
-    with pytest.raises(ValueError, match="brokers=0: at least one is needed"):
+    with pytest.raises(ValueError, match="brokers=0: must be at least 1"):
         klamm.Broker(brokers=0)
 
 

@@ -129,7 +129,7 @@ class TopicReader:
         for where, to in end.items():
             begin = start.get(where, first[where])
             if begin > to:
-                self._lost(f"{where[0]}-{where[1]} ends at {to}, before {begin}: was the topic made anew?")
+                self._lost(f"{where[0]}-{where[1]} ends at {to}, before {begin}: was the topic created again?")
                 begin = first[where]
             elif begin < first[where] and begin < to:
                 self._lost(f"{where[0]}-{where[1]} begins at {first[where]}: the records from {begin} on are gone")

@@ -85,7 +85,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionWindow:
-    """How many clients registered a software version within one window of time."""
+    """Number of clients that registered a software version within one window of time."""
 
     start_ms: int
     """Summary of the registration topic."""

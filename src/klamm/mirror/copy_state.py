@@ -18,8 +18,10 @@ class CopyState(StrEnum):
     any        STOPPED    Continuing would lose or duplicate records: source records were purged or truncated, a batch
                           is damaged, the target rejects records for good, the topic was recreated on the source, or
                           the remote topic holds records of unknown origin.
-    STOPPED    (start)    Only with a new copier: after a restart or in a new lease.
+    STOPPED    (start)    Only with a new copier, for example after a restart of the mirror.
     =========  =========  ==========================================================================================
+
+    Partitions that could not be started yet are reported as WAITING, with ``next_offset`` -1.
     """
 
     COPYING = "COPYING"

@@ -50,8 +50,8 @@ class PatternList:
         for expression in expressions:
             if _OPEN_BRACE.search(_ESCAPED_OR_CLASS.sub("", expression)) is not None:
                 raise SettingsError(
-                    f"{expected}: {expression} has a brace that does not end: the list is split at its commas, so "
-                    "instead of x{1,3} write xx?x?, and \\\\{ for the letter"
+                    f"{expected}: {expression} has an unclosed brace: the list is split at its commas, so "
+                    "instead of x{1,3} write xx?x?, and \\\\{ for a literal brace"
                 )
         return cls(patterns=patterns)
 

@@ -32,14 +32,14 @@ class _Reader:
         try:
             (value,) = layout.unpack_from(self._data, self._at)
         except struct.error as error:
-            raise FormatError(f"{len(self._data)} bytes are too few") from error
+            raise FormatError(f"The record ends after {len(self._data)} bytes") from error
         self._at += layout.size
         return int(value)
 
     def text(self) -> str:
         size = self.number(_INT16)
         if size < 0 or self._at + size > len(self._data):
-            raise FormatError(f"A string of {size} bytes does not fit")
+            raise FormatError(f"A string of {size} bytes exceeds the record")
         raw = self._data[self._at : self._at + size]
         self._at += size
         try:
@@ -49,7 +49,7 @@ class _Reader:
 
     def version(self) -> None:
         if (version := self.number(_INT16)) != _VERSION:
-            raise FormatError(f"Version {version} is not known")
+            raise FormatError(f"Version {version} is unknown")
 
 
 def _text(value: str) -> bytes:

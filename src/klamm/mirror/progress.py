@@ -37,16 +37,16 @@ _STARTING: Final = "starting"
 class FlowState(StrEnum):
     """State of a flow.
 
-    ========  ========
-    ==================================================================================================== From      To
-    On ========  ========
-    ==================================================================================================== STARTING
-    RUNNING   The first round of the control loop succeeded. any       WAITING   A cluster does not answer, or rejects
-    requests of the control loop. Also reported while all partitions of a running flow wait. WAITING   RUNNING   A round
-    succeeds again. any       FAILED    The flow cannot continue until an operator changes something
-    (``FlowFailedError``). other     STOPPED   The mirror was asked to end, or everything is copied
-    (``--until-caught-up``). FAILED is final. ========  ========
-    ====================================================================================================
+    ========  ========  ==============================================================================================
+    From      To        On
+    ========  ========  ==============================================================================================
+    STARTING  RUNNING   The first round of the control loop succeeded.
+    any       WAITING   A cluster does not answer, or rejects requests of the control loop. Also reported while all
+                        partitions of a running flow wait.
+    WAITING   RUNNING   A round succeeds again.
+    any       FAILED    The flow cannot continue until an operator changes something (``FlowFailedError``). Final.
+    other     STOPPED   The mirror was asked to end, or everything is copied (``--until-caught-up``).
+    ========  ========  ==============================================================================================
     """
 
     STARTING = "STARTING"

@@ -12,15 +12,18 @@ One iteration (``Copier._turn``) runs these steps in this order:
 
 Errors and their effect:
 
-=====================================================  =================================================================
-Error                                                  Effect =====================================================
-================================================================= one partition fails (no leader, retriable error code)
-That partition waits with a backoff of 0.2 to 1 s. Others continue. ConnectionLostError of one broker
-Its partitions wait and their metadata are refreshed. ConnectionLostError, ApiMissingError or                All
-partitions wait; steps 1 to 3 are skipped for 0.1 to 5 s. ProtocolError of a whole iteration TransactionLostError
-Everything since the last commit is discarded. The copier connects again, fences the shard and resumes at the committed
-offsets. =====================================================
-=================================================================
+====================================  ================================================================================
+Error                                 Effect
+====================================  ================================================================================
+one partition fails (no leader, or a  That partition waits with a backoff of 0.2 to 1 s. The others continue.
+retriable error code)
+ConnectionLostError of one broker     The partitions fetched from it or produced to it wait, and their metadata are
+                                      refreshed.
+ConnectionLostError, ApiMissingError  All partitions wait, and steps 1 to 3 are skipped for 0.1 to 5 s.
+or ProtocolError of an iteration
+TransactionLostError                  Everything since the last commit is discarded. The copier connects again, fences
+                                      the shard and resumes at the committed source offsets.
+====================================  ================================================================================
 
 To end, the copier stops fetching and waits up to 20 s until nothing is in flight and no transaction is open. Then it
 commits the source offsets a last time.

@@ -15,14 +15,14 @@ BEHIND_EVEN, _ODD   Partitions that lag, by parity of the partition number, with
 
 A partition is in exactly one place: in ``_behind`` or in the session of one leader. A new partition starts in
 ``_behind``. It joins the session once it is caught up and the session has no request in flight. It returns to
-``_behind`` when new records arrive faster than it is drained, its leader changes, its session is lost or it fails.
+``_behind`` when a response leaves it behind the end, when its queue is full, when it waits after an error, when it is
+to be fetched from another node, or when the session ends. A STOPPED partition is removed.
 
-Answers that need a decision:
+These answers mean that the source lost records. They stop the partition unless ``klamm.on.source.loss=continue``:
 
-- OFFSET_OUT_OF_RANGE: below the log start, records were purged before they were mirrored; above the end, the source
-  lost records that were already mirrored.
-- A diverging epoch (KIP-595): the source lost records in an unclean leader election.
-- Both stop the partition, unless ``klamm.on.source.loss=continue``.
+- OFFSET_OUT_OF_RANGE below the log start: records were purged before they were mirrored. Resumes at the log start.
+- OFFSET_OUT_OF_RANGE above the log end: the source lost records that were mirrored. Resumes at the log start.
+- A diverging epoch (KIP-595): as above, after an unclean leader election. Resumes where the logs diverge.
 """
 
 from __future__ import annotations

@@ -45,20 +45,21 @@ class PartitionId(NamedTuple):
 class PartitionCopy:
     """Copy of one partition. Confined to the copier's thread.
 
-    Offsets of the source, in this order: ``committed_offset`` <= ``acked_offset`` <= ``fetch_offset`` (<=
-    ``end_offset``).
+    Source offsets, in increasing order: ``committed_offset``, ``acked_offset``, ``fetch_offset``, ``end_offset``.
 
     A batch passes through these places:
 
-    1. ``take`` appends it to ``pending`` and advances ``fetch_offset``. 2. ``next_batch`` stamps it with producer id,
-    epoch and sequence and moves it to ``in_flight`` (at most five; one while the target may not know the producer). 3.
-    ``acknowledge`` removes it and advances ``acked_offset``; ``put_back`` returns it to the front of ``pending``.
+    - ``take`` appends it to ``pending`` and advances ``fetch_offset``.
+    - ``next_batch`` stamps it with producer id, epoch and sequence and moves it to ``in_flight``: at most five batches,
+      and one while the target may not know the producer.
+    - ``acknowledge`` removes it and advances ``acked_offset``. ``put_back`` returns it to the front of ``pending``
+      instead.
 
-    Retries keep order and sequence numbers. After one batch fails, ``retrying`` blocks all sends until every batch in
-    flight is answered. Failed batches return to the front of ``pending`` in their old order (``_put_back_count`` of
-    them) and keep their stamp, so that a broker that did append one recognizes the duplicate. A batch behind a failed
-    one may be acknowledged first; its offset is kept in ``_ahead_offset`` and becomes ``acked_offset`` when the gap is
-    closed.
+    Retries keep the order and the sequence numbers. After one batch fails, ``retrying`` blocks all sends until every
+    batch in flight is answered. The failed batches return to the front of ``pending`` in their old order
+    (``_put_back_count`` is their number) and keep their stamp, so that a broker that did append one recognizes the
+    duplicate. A batch behind a failed one may be acknowledged first. Its offset is kept in ``_ahead_offset``, and
+    becomes ``acked_offset`` when the batches before it are acknowledged too.
     """
 
     __slots__ = (

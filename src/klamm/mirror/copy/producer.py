@@ -8,7 +8,8 @@ Partition                               Lane
 ======================================  ==============================================================================
 average batch of 64 KiB or more         partition number modulo 2
 smaller batches                         0: one request for many of them costs less than two requests
-first batch in a transaction            0, whatever its size (see below)
+no batch acknowledged in the open       0, whatever the batch size (see below)
+transaction yet
 any batch is in flight                  unchanged: changing lanes could reorder the batches
 ======================================  ==============================================================================
 
@@ -30,6 +31,7 @@ any error behind a failed batch             As above: the error is a consequence
 producer state lost or fenced               At least once: resent with a new producer id once nothing is in flight.
                                             Exactly once: ``TransactionLostError``.
 any other error                             The partition stops.
+any error of a STOPPED partition            The batch is dropped.
 ==========================================  ==========================================================================
 """
 

@@ -23,7 +23,7 @@ def settings(text: str) -> MirrorSettings:
 @pytest.mark.parametrize("key", ["topics", "topics.exclude", "groups", "config.properties.exclude"])
 def test_a_number_of_times_that_the_list_splits_is_refused(key: str) -> None:
     """Java refuses it as well; Python takes a lonely brace for the letter, and nothing would be mirrored."""
-    with pytest.raises(SettingsError, match=rf"^{key}=ab\{{1,3\}},c: .*: ab\{{1 has a brace that does not end"):
+    with pytest.raises(SettingsError, match=rf"^{key}=ab\{{1,3\}},c: .*: ab\{{1 has an unclosed brace"):
         settings(BASE + FLOW + f"{key} = ab{{1,3}}, c\n")
 
 

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 WORKER_LINE: Final = "klamm-worker %(levelname)s %(name)s: %(message)s"
 """Layout of the log lines that a task writes to stderr. With a local Spark, the driver logs them as its own lines."""
 _CONNECT_TIMEOUT_S: Final = 10.0
+_LOGIN_TIMEOUT_S: Final = 10.0
+"""Time in seconds that a peer has for its first line, so that a stranger cannot hold a thread for good."""
+_MAX_LOGIN_LINE: Final = 1024
+"""Largest first line in bytes. It holds the token only."""
 _MAX_LINE: Final = 64 * 1024 * 1024
 
 
@@ -118,13 +122,14 @@ class ChannelServer:
         """Authenticate a connection and dispatch its lines until it ends."""
         connection = ServerConnection(connected)
         try:
+            connected.settimeout(_LOGIN_TIMEOUT_S)
             with connected.makefile("rb") as lines:
-                first = json.loads(lines.readline(_MAX_LINE) or b"{}")
-                if not hmac.compare_digest(str(first.get("token", "")), self.token):
+                if not self._is_token(lines.readline(_MAX_LOGIN_LINE)):
                     return
+                connected.settimeout(None)
                 with self._lock:
                     self._connections.add(connection)
-                for line in lines:
+                while line := lines.readline(_MAX_LINE):
                     self._dispatcher.on_line(connection, json.loads(line))
         except (OSError, ValueError):
             pass  # the peer has disconnected, or it does not speak this protocol
@@ -135,6 +140,12 @@ class ChannelServer:
             if known:
                 self._dispatcher.on_close(connection)
             connection.close()
+
+    def _is_token(self, line: bytes) -> bool:
+        """Return whether the first line of a connection carries the token. Any peer may send any line."""
+        first = json.loads(line or b"{}")
+        token = first.get("token") if isinstance(first, dict) else None
+        return isinstance(token, str) and hmac.compare_digest(token.encode(), self.token.encode())
 
     def broadcast(self, message: Mapping[str, Any]) -> None:
         """Send a line to every connected task."""

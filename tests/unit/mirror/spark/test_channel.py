@@ -1,0 +1,104 @@
+"""The side channel between driver and tasks: peers without the token, and hostile first lines."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.mirror.spark import channel
+from klamm.mirror.spark.channel import ChannelClient, ChannelServer
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Lines:
+    """Dispatcher that records the lines it gets."""
+
+    def __init__(self) -> None:
+        self.received: list[Any] = []
+        self.closed = 0
+
+    def on_line(self, _: object, message: Any) -> None:
+        self.received.append(message)
+
+    def on_close(self, _: object) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def server(lines: Lines) -> Iterator[ChannelServer]:
+    server = ChannelServer(lines)
+    server.listen()
+    yield server
+    server.close()
+
+
+def answer_to(server: ChannelServer, first: bytes) -> bytes:
+    """Return what the server sends to a peer that begins with a line; empty when it hangs up."""
+    with socket.create_connection(server.address, timeout=5) as stranger:
+        stranger.sendall(first)
+        return stranger.recv(1)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"[]\n",
+        b"1\n",
+        b"null\n",
+        b"no json\n",
+        b"\xff\xfe\n",
+        b'{"token": 5}\n',
+        b'{"token": null}\n',
+        '{"token": "\u00e9"}\n'.encode(),
+        b'{"token": "wrong"}\n',
+        b'{"token": "' + b"x" * 100_000,
+    ],
+)
+def test_a_peer_without_the_token_is_hung_up_on(server: ChannelServer, lines: Lines, first: bytes) -> None:
+    # when
+    try:
+        answer = answer_to(server, first)
+    except ConnectionResetError:  # the rest of a long line was never read
+        answer = b""
+    # then
+    assert answer == b""
+    assert lines.received == []
+    client = ChannelClient(server.address, server.token)
+    client.send({"hello": 1})
+    wait_until(lambda: lines.received == [{"hello": 1}], timeout_s=5, what="the line of a task")
+    client.close()
+
+
+def test_a_peer_that_sends_nothing_is_hung_up_on_after_a_time(
+    server: ChannelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_LOGIN_TIMEOUT_S", 0.1)
+    before = threading.active_count()
+    assert answer_to(server, b'{"tok') == b""
+    wait_until(lambda: threading.active_count() <= before, timeout_s=5, what="the end of its thread")
+
+
+def test_a_task_may_be_silent_for_longer_than_the_login_takes(
+    server: ChannelServer, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_LOGIN_TIMEOUT_S", 0.1)
+    client = ChannelClient(server.address, server.token)
+    assert client.receive(timeout_s=0.3) is None
+    client.send({"late": True})
+    wait_until(lambda: lines.received == [{"late": True}], timeout_s=5, what="the late line")
+    server.broadcast({"x": json.dumps(1)})
+    client.close()
+    wait_until(lambda: lines.closed == 1, timeout_s=5, what="the end of the connection")

@@ -34,7 +34,7 @@ def log_in(connection: Connection, security: Security, *, timeout_s: float) -> f
     except (ConnectionLostError, ApiMissingError, ValueError, KeyError) as error:
         connection.close()
         # klamm.mirror.progress recognizes "Login as ... failed" as an error that only an operator can fix.
-        raise ConnectionLostError(f"Login as {security.username} with {security.mechanism} failed: {error}") from error
+        raise ConnectionLostError(f"Login as {security.username} by {security.mechanism} failed: {error}") from error
 
 
 def _log_in(connection: Connection, security: Security, timeout_s: float) -> float | None:

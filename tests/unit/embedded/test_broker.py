@@ -194,7 +194,7 @@ def test_a_broker_that_does_not_start_leaves_no_directory(tmp_path: Path, monkey
 
 
 def test_a_broker_that_was_not_started_has_no_address() -> None:
-    with pytest.raises(RuntimeError, match="not started"):
+    with pytest.raises(RuntimeError, match="has not been started"):
         _ = klamm.Broker().bootstrap_servers
 
 

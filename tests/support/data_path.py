@@ -94,6 +94,7 @@ class DataPath:
         self.broker_configs = {"fetch.max.bytes": 57_671_680}
         self.services = SimpleNamespace(
             configs=SimpleNamespace(int_value=self.broker_configs.__getitem__),
+            now_ms=self.clock,
             cluster=ClusterInfo(cluster_id="c", nodes=nodes),
             topics=self.topics,
             logs=self.logs,

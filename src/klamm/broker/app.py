@@ -174,6 +174,7 @@ class BrokerApp:
         quotas = QuotaService(store, now_ms=now_ms)
         services = Services(
             apis=tuple(ROUTES[key].api for key in sorted(ROUTES)),
+            now_ms=now_ms,
             cluster=cluster,
             topics=topics,
             configs=configs,

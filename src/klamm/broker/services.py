@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from klamm.broker.client_configs.service import ClientConfigService
     from klamm.broker.cluster import ClusterInfo
@@ -31,6 +31,8 @@ class Services:
 
     apis: Sequence[Api]
     """Served APIs by ascending key, for ApiVersions."""
+    now_ms: Callable[[], int]
+    """Wall clock, in milliseconds since the epoch."""
     cluster: ClusterInfo
     topics: TopicCatalog
     configs: ConfigService

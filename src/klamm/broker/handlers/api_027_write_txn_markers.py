@@ -9,7 +9,6 @@ does not offer either.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.attempt import attempt
@@ -70,7 +69,7 @@ async def _write(
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
             coordinator_epoch=marker.coordinator_epoch,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=context.services.now_ms(),
         )
         if log.needs_flush:
             # The coordinator stores its own decisions; an administrator's decision is in the log only.

@@ -6,7 +6,6 @@ transaction (v1+, KIP-994) and a pattern of the id (v2). Ids without DESCRIBE ar
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.placement import coordinator_for
@@ -29,13 +28,13 @@ _STATES: Final = frozenset(state.value for state in TransactionState)
 
 async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
     """List the transactional ids that pass all filters."""
-    pattern = request.transactional_id_pattern
+    pattern, now_ms = request.transactional_id_pattern, context.services.now_ms()
     try:
         matches = full_matcher(pattern) if pattern else _any
         found = [
             item
             for item in context.services.transactions.all()
-            if _passes(item, request) and matches(item.transactional_id) and _is_ours(item, context)
+            if _passes(item, request, now_ms) and matches(item.transactional_id) and _is_ours(item, context)
         ]
     except PatternError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
@@ -58,7 +57,7 @@ def _any(_: str) -> bool:
     return True
 
 
-def _passes(item: Transaction, request: ListTransactionsRequest) -> bool:
+def _passes(item: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
     states, producer_ids = request.state_filters, request.producer_id_filters
     if states and item.state.value not in states:
         return False
@@ -66,7 +65,7 @@ def _passes(item: Transaction, request: ListTransactionsRequest) -> bool:
         return False
     if request.duration_filter < 0:
         return True
-    return item.started_ms >= 0 and time.time_ns() // 1_000_000 - item.started_ms > request.duration_filter
+    return item.started_ms >= 0 and now_ms - item.started_ms > request.duration_filter
 
 
 def _is_ours(item: Transaction, context: RequestContext) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.client_configs.roster import ClientRoster
@@ -57,7 +56,7 @@ class Server:
         traffic: Traffic | None = None,
     ) -> None:
         self._traffic = Traffic() if traffic is None else traffic
-        self.roster = ClientRoster(now_ms=lambda: time.time_ns() // 1_000_000)
+        self.roster = ClientRoster(now_ms=services.now_ms)
         """Clients that are connected, and those that were."""
         self._limits = limits
         self._throttles = Throttles(services.quotas, services.configs)

@@ -10,6 +10,7 @@ import pytest
 
 from klamm.broker.handlers.api_027_write_txn_markers import ROUTE
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from klamm.protocol.records import iter_batches
 from tests.support.data_path import DataPath
 from tests.support.transactions import write
 
@@ -58,3 +59,14 @@ def test_a_marker_that_cannot_be_made_durable_is_an_error(tmp_path: Path, monkey
     write(broker.log(), 7, "open", sequence=0)
 
     assert abort(broker, 7) == KAFKA_STORAGE_ERROR
+
+
+def test_a_marker_has_the_time_of_the_injected_clock(tmp_path: Path) -> None:
+    broker = DataPath(tmp_path)
+    write(broker.log(), 7, "open", sequence=0)
+
+    assert abort(broker, 7) == 0
+
+    *_, marker = iter_batches(bytes(broker.log().read(0, 1 << 20)))
+    assert marker.is_control
+    assert marker.max_timestamp == broker.clock.now_ms

@@ -55,6 +55,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from klamm.broker.context import RequestContext
@@ -103,43 +104,38 @@ _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
 """Buffer for small reads. One for all connections: a transport requests it, fills it and reports that in one step."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedByConnections:
+    """Objects that all connections of a server share."""
+
+    services: Services
+    routes: Mapping[int, Route]
+    limits: ConnectionLimits
+    roster: ClientRoster
+    throttles: Throttles
+    traffic: Traffic
+    budget: UnreadBudget
+    turns: Turns
+    max_frame_bytes: int
+    """``socket.request.max.bytes``."""
+    connections: set[ClientConnection] = field(default_factory=set)
+    """Open connections. Each one adds and removes itself."""
+
+
 class ClientConnection(asyncio.BufferedProtocol):
     """Broker side of one client connection; see the module's tables for its states. Used on the event loop only."""
 
-    def __init__(
-        self,
-        *,
-        session: Session,
-        endpoint: Endpoint,
-        services: Services,
-        routes: Mapping[int, Route],
-        connections: set[ClientConnection],
-        limits: ConnectionLimits,
-        roster: ClientRoster,
-        max_frame_bytes: int,
-        traffic: Traffic,
-        throttles: Throttles,
-        budget: UnreadBudget,
-        turns: Turns,
-    ) -> None:
+    def __init__(self, session: Session, endpoint: Endpoint, shared: SharedByConnections) -> None:
         self.session = session
-        self._budget = budget
-        self._turns = turns
-        self._throttles = throttles
+        self._endpoint = endpoint
+        self._shared = shared
         self._muted_s = 0.0
         self._is_muted = False
-        self._traffic = traffic
-        self._roster = roster
-        self._endpoint = endpoint
-        self._limits = limits
         self._is_admitted = False
         self._was_active = True
         self._active_at = 0.0
-        self._max_frame_bytes = max_frame_bytes
         login = session.login
-        self._services = services
-        self._routes = routes
-        self._connections = connections
+        max_frame_bytes = shared.max_frame_bytes
         self._reader = FrameReader(
             max_frame_bytes=max_frame_bytes if login is None else min(max_frame_bytes, login.settings.max_token_bytes)
         )
@@ -225,27 +221,27 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Start serving, unless a connection limit or the client certificate forbids it."""
         transport = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from asyncio.Transport
         self._transport = transport
-        self._outbox = Outbox(transport, self._budget, self)
+        self._outbox = Outbox(transport, self._shared.budget, self)
         peer = transport.get_extra_info("peername")
         if peer:
             self.session.client_host, self.session.client_port = peer[0], peer[1]
         if not self._may_stay(transport):
             transport.abort()
             return
-        self._connections.add(self)
-        welcome = self._throttles.welcome(self.session)
+        self._shared.connections.add(self)
+        welcome = self._shared.throttles.welcome(self.session)
         self._muted_s = welcome.delay_s
         serving = self._turn_away() if welcome.is_refused else self._serve()
         self._task = asyncio.get_running_loop().create_task(serving)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister the connection and cancel the request in progress."""
-        self._connections.discard(self)
-        self._budget.remove(self)
-        self._roster.left(self.session)
+        self._shared.connections.discard(self)
+        self._shared.budget.remove(self)
+        self._shared.roster.left(self.session)
         if self._is_admitted:
             self._is_admitted = False
-            self._limits.release(self.session.client_host, self.session.listener)
+            self._shared.limits.release(self.session.client_host, self.session.listener)
         if self._task is not None:
             self._task.cancel()
 
@@ -288,7 +284,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._frames.extend(frames)
             size = sum(map(len, frames))
             self._frames_bytes += size
-            self._traffic.received_bytes += size
+            self._shared.traffic.received_bytes += size
             if self._arrived is not None and not self._arrived.done():
                 self._arrived.set_result(None)
         if self._reader.has_kept or not self._room() or self._frames_bytes > MAX_WAITING_BYTES:
@@ -304,9 +300,9 @@ class ClientConnection(asyncio.BufferedProtocol):
                 while not self._frames:
                     self._arrived = asyncio.get_running_loop().create_future()
                     await self._arrived
-                turn_ends = self._turns.ends_at()
+                turn_ends = self._shared.turns.ends_at()
             elif time.perf_counter() >= turn_ends:
-                turn_ends = await self._turns.next()
+                turn_ends = await self._shared.turns.next()
             if self._outbox is not None and not self._outbox.is_ready:
                 await self._outbox.ready()
             frame = self._frames.popleft()
@@ -373,23 +369,23 @@ class ClientConnection(asyncio.BufferedProtocol):
         if login is not None:
             login.check(header.api_key)
         if login is None or login.is_open:
-            self._roster.seen(self.session, header.client_id, header.api_key)
-        route = self._routes.get(header.api_key)
+            self._shared.roster.seen(self.session, header.client_id, header.api_key)
+        route = self._shared.routes.get(header.api_key)
         if route is None:
             raise ProtocolError(f"API key {header.api_key} is not served")
         if not route.api.serves(header.api_version):
             await self._answer_unserved_version(route, header)
             return
-        stopwatch = self._throttles.stopwatch(header.api_key, self.session, header.client_id)
+        stopwatch = self._shared.throttles.stopwatch(header.api_key, self.session, header.client_id)
         request = await timed(read_request(route, header, memoryview(frame), stopwatch), stopwatch)
         context = RequestContext(
-            services=self._services,
+            services=self._shared.services,
             session=self.session,
             api_version=header.api_version,
             client_id=header.client_id,
         )
         response = await timed(route.handle(request, context), stopwatch)
-        self._muted_s = self._throttles.after(
+        self._muted_s = self._shared.throttles.after(
             header.api_key,
             self.session,
             header.client_id,
@@ -403,7 +399,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             body = await timed(written(response, header.api_version, context, stopwatch), stopwatch)
             await self._send(header, response, body)
         if stopwatch is not None:
-            self._throttles.after_writing(stopwatch)
+            self._shared.throttles.after_writing(stopwatch)
         if login is not None and login.state is LoginState.FAILED:
             raise ProtocolError("Login failed")
 
@@ -428,12 +424,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             await asyncio.sleep(login.settings.failure_delay_s)
         elif login.is_open and login.principal is not None:
             self.session.principal = login.principal
-            self._reader.max_frame_bytes = self._max_frame_bytes
+            self._reader.max_frame_bytes = self._shared.max_frame_bytes
             self._max_waiting_frames = MAX_WAITING_FRAMES
 
     def _may_stay(self, transport: asyncio.Transport) -> bool:
         """Return whether to serve the client: apply connection limits, map its certificate to a principal."""
-        if not self._limits.admit(self.session.client_host, self.session.listener):
+        if not self._shared.limits.admit(self.session.client_host, self.session.listener):
             logger.warning(
                 "Connection of %s closed: too many connections (max.connections, max.connections.per.ip)",
                 self._peer(),
@@ -483,7 +479,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         # yet.
         flexible = header.api_key != ApiKey.API_VERSIONS and response.is_flexible(header.api_version)
         size = sum(map(len, body))
-        self._traffic.sent_bytes += size
+        self._shared.traffic.sent_bytes += size
         head = response_header(header.correlation_id, size, flexible=flexible)
         self._is_sending = True
         try:

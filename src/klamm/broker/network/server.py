@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.client_configs.roster import ClientRoster
-from klamm.broker.network.connection import ClientConnection
+from klamm.broker.network.connection import ClientConnection, SharedByConnections
 from klamm.broker.network.outbox import UnreadBudget
 from klamm.broker.network.traffic import Traffic
 from klamm.broker.network.turns import Turns
@@ -55,26 +55,31 @@ class Server:
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         traffic: Traffic | None = None,
     ) -> None:
-        self._traffic = Traffic() if traffic is None else traffic
-        self.roster = ClientRoster(now_ms=services.now_ms)
-        """Clients that are connected, and those that were."""
-        self._limits = limits
-        self._throttles = Throttles(services.quotas, services.configs)
+        self._shared = SharedByConnections(
+            services=services,
+            routes=routes,
+            limits=limits,
+            roster=ClientRoster(now_ms=services.now_ms),
+            throttles=Throttles(services.quotas, services.configs),
+            traffic=Traffic() if traffic is None else traffic,
+            budget=UnreadBudget(),
+            turns=Turns(),
+            max_frame_bytes=max_frame_bytes,
+        )
         self._max_idle_ms = max_idle_ms
-        self._budget = UnreadBudget()
-        self._turns = Turns()
         self._sweeper: asyncio.Task[None] | None = None
-        self._services = services
-        self._routes = routes
-        self._max_frame_bytes = max_frame_bytes
-        self._connections: set[ClientConnection] = set()
         self._servers: list[asyncio.Server] = []
         self._ids = itertools.count(1)
 
     @property
+    def roster(self) -> ClientRoster:
+        """Clients that are connected, and those that were."""
+        return self._shared.roster
+
+    @property
     def connection_count(self) -> int:
         """Number of open connections."""
-        return len(self._connections)
+        return len(self._shared.connections)
 
     async def listen(
         self, endpoint: Endpoint, sockets: Mapping[int, socket.socket], tls: ssl.SSLContext | None = None
@@ -92,25 +97,10 @@ class Server:
         for node_id, sock in sockets.items():
 
             def connection(node_id: int = node_id) -> ClientConnection:
-                return ClientConnection(
-                    session=Session(
-                        connection_id=next(self._ids),
-                        node_id=node_id,
-                        listener=endpoint.name,
-                        login=endpoint.new_login(),
-                    ),
-                    endpoint=endpoint,
-                    services=self._services,
-                    routes=self._routes,
-                    connections=self._connections,
-                    limits=self._limits,
-                    roster=self.roster,
-                    max_frame_bytes=self._max_frame_bytes,
-                    traffic=self._traffic,
-                    throttles=self._throttles,
-                    budget=self._budget,
-                    turns=self._turns,
+                session = Session(
+                    connection_id=next(self._ids), node_id=node_id, listener=endpoint.name, login=endpoint.new_login()
                 )
+                return ClientConnection(session, endpoint, self._shared)
 
             server = await loop.create_server(
                 connection,
@@ -130,7 +120,7 @@ class Server:
             await asyncio.sleep(min(max(pause_s, _SHORTEST_SWEEP_S), _LONGEST_SWEEP_S))
             if idle_s > 0:
                 now = loop.time()
-                for connection in list(self._connections):
+                for connection in list(self._shared.connections):
                     connection.close_if_idle(now, idle_s)
 
     async def close(self, *, grace_s: float) -> None:
@@ -141,8 +131,8 @@ class Server:
             server.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_s
-        while self._connections:
-            for connection in list(self._connections):
+        while self._shared.connections:
+            for connection in list(self._shared.connections):
                 if connection.is_idle:
                     connection.close()
                 if connection.is_stalled(loop.time()):
@@ -150,5 +140,5 @@ class Server:
             if loop.time() >= deadline:
                 break
             await asyncio.sleep(0.005)
-        for connection in list(self._connections):
+        for connection in list(self._shared.connections):
             connection.abort()

@@ -30,6 +30,7 @@ from klamm.protocol.records.layout import (
     TRANSACTIONAL,
 )
 from klamm.protocol.records.record import TimestampType
+from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +138,7 @@ class RecordBatch:
         """Sequence number of the last record, or -1 without a producer id. Numbers wrap from 2^31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     @property
     def codec(self) -> int:

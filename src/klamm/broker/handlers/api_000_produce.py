@@ -153,7 +153,7 @@ async def _append_topic(
 ) -> ProduceResponse.TopicProduceResponse:
     try:
         if request.acks not in _ACKS:
-            raise InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
+            raise InvalidRequiredAcksError(f"acks={request.acks}: expected -1, 0 or 1")
         if request.transactional_id is not None and admission is None:
             raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
         topic = _topic(data, context)

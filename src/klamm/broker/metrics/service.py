@@ -70,23 +70,23 @@ class Metrics:
         page = Page()
         asked = {name: histogram for name, histogram in self._requests.items() if histogram.count}
         page.family(
-            "klamm_requests_total", "counter", "Requests answered.", [({"api": a}, h.count) for a, h in asked.items()]
+            "klamm_requests_total", "counter", "Completed requests.", [({"api": a}, h.count) for a, h in asked.items()]
         )
         page.family(
             "klamm_request_errors_total",
             "counter",
-            "Answers with an error code, each code once per request.",
+            "Responses with an error code; each code counts once per response.",
             [({"api": api, "error": error}, count) for (api, error), count in sorted(self._errors.items())],
         )
         page.histogram(
             "klamm_request_duration_seconds",
-            "From the decoded request to its answer, with all waiting for data and for the disk.",
+            "Time from the decoded request to its response, including waits for data and for the disk.",
             [({"api": api}, histogram) for api, histogram in asked.items()],
         )
         page.family(
             "klamm_config_changes_total",
             "counter",
-            "Configs set or removed.",
+            "Configs that were set or removed.",
             [({"resource_type": kind}, count) for kind, count in sorted(self._config_changes.items())],
         )
         page.family("klamm_connections", "gauge", "Open client connections.", [({}, self._connections())])
@@ -138,7 +138,7 @@ def _state(page: Page, services: Services) -> None:
     page.family(
         "klamm_policy_decisions_total",
         "counter",
-        "Decisions of policies.",
+        "Policy decisions.",
         [(decided._asdict(), count) for decided, count in sorted(services.policies.decisions.items())],
     )
 

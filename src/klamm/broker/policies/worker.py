@@ -109,7 +109,7 @@ class PolicyWorker:
         self._work, self._last_work = None, last_work
         self._go.release()
         if interrupt and self._thread.ident is not None:
-            import ctypes  # noqa: PLC0415  # who never needs it does not wait for it
+            import ctypes  # noqa: PLC0415  # rarely needed, so not loaded at start
 
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
 

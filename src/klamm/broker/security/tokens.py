@@ -51,7 +51,7 @@ def token_logins(
     handler, keys_at = setting(_HANDLER) or UNSECURED, setting(_KEYS)
     if handler == UNSECURED:
         if keys_at is not None:
-            raise SettingsError(f"{_KEYS} needs {_HANDLER}={SIGNED[0]}: without it tokens are taken unsigned")
+            raise SettingsError(f"{_KEYS} needs {_HANDLER}={SIGNED[0]}: without it unsigned tokens are accepted")
         rules = _unsecured_rules(options)
         check: Callable[[str], Token] = lambda text: check_unsecured(text, rules, time.time())  # noqa: E731
     elif handler in SIGNED:

@@ -46,7 +46,7 @@ def opened(configs: dict[str, str]) -> Endpoint:
             OAUTH | {f"{PREFIX}sasl.jaas.config": "com.example.Module required;"},
             "com.example.Module is not known, only",
         ),
-        (OAUTH | {KEYS: "file:///keys"}, "without it tokens are taken unsigned"),
+        (OAUTH | {KEYS: "file:///keys"}, "without it unsigned tokens are accepted"),
         (OAUTH | {HANDLER: "com.example.Own"}, "other Java classes are not run"),
         (OAUTH | {HANDLER: SIGNED}, r"jwks\.endpoint\.url=: expected file:///PATH"),
         (OAUTH | {HANDLER: SIGNED, KEYS: "https://issuer/keys"}, "keys are not fetched over a network"),

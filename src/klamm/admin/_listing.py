@@ -115,7 +115,7 @@ async def list_config_resources(
 
 
 async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupListing, ...]:
-    """Return the groups of every broker. If a broker fails, look up the brokers again and ask those that remain.
+    """Return the groups of every broker. If a broker fails, refresh the brokers and ask all that remain.
 
     Raises:
         KafkaApiError: A broker rejects the request.

@@ -250,7 +250,7 @@ async def list_offsets(
 def _leaders(
     response: MetadataResponse, wanted: Collection[TopicPartition], result: ListOffsetsResult
 ) -> dict[TopicPartition, int]:
-    """Look up the leaders. Partitions that do not exist fail; those without a leader are retried with leader -1."""
+    """Return the leader of each partition, -1 if it has none at present. Partitions that do not exist fail."""
     leaders: dict[TopicPartition, int] = {}
     for topic in response.topics:
         for partition in topic.partitions:

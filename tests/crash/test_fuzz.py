@@ -20,6 +20,7 @@ from klamm.broker.routing import ROUTES
 from klamm.protocol.codec import encode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -68,6 +69,10 @@ def broker() -> Iterator[KlammBroker]:
             topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="fuzz-base-a", partitions=[partition])
             committed = client.ask(OffsetCommitRequest(group_id="fuzz-group", topics=[topic]), OffsetCommitResponse, 8)
             assert committed.topics[0].partitions[0].error_code == 0
+            for key_type in (0, 1):  # the first of each kind makes Kafka's internal topics appear
+                client.ask(
+                    FindCoordinatorRequest(coordinator_keys=["x"], key_type=key_type), FindCoordinatorResponse, 4
+                )
         yield running
 
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.security.listeners import Address, Listener, parse_listeners
 from klamm.configs.brokers import AUTHORIZER_CONFIGS, check_broker_settings
-from klamm.configs.definitions import METRICS_LISTEN, broker_configs, find_broker_config, parse_broker_settings
+from klamm.configs.definitions import (
+    METRICS_LISTEN,
+    base_name,
+    broker_configs,
+    find_broker_config,
+    has_listener_prefix,
+    parse_broker_settings,
+)
 from klamm.policy.kinds import KINDS
 from klamm.properties import SettingsError, did_you_mean, read_properties
 from klamm.protocol.errors import InvalidConfigError
@@ -178,7 +185,14 @@ def _check(configs: Mapping[str, str]) -> None:
 
 def unknown_names(configs: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names that neither Kafka nor klamm defines, sorted. The broker ignores them, as Kafka does."""
-    return tuple(sorted(n for n in configs if find_broker_config(n) is None and n not in AUTHORIZER_CONFIGS))
+    return tuple(sorted(name for name in configs if not _is_known(name)))
+
+
+def _is_known(name: str) -> bool:
+    if find_broker_config(name) is not None or name in AUTHORIZER_CONFIGS:
+        return True
+    # A listener's SASL mechanism may override any config: listener.name.<listener>.<mechanism>.<config>.
+    return has_listener_prefix(name) and base_name(name).partition(".")[2] in broker_configs()
 
 
 def warn_of_unknown(name: str) -> str:

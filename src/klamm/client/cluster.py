@@ -18,6 +18,7 @@ from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
+from klamm.protocol.types import CoordinatorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from klamm.client.buffers import BufferPool
     from klamm.client.transport import ConnectionSettings
-    from klamm.protocol.types import CoordinatorType, PartitionTuple
+    from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ class Cluster:
             DeniedError: The principal lacks a required ACL.
             ConnectionLostError: No broker knows the coordinator at present.
         """
-        what = f"the coordinator of {kind.name.lower().replace('_', ' ')} {key}"
+        what = f"the coordinator of {'group' if kind is CoordinatorType.GROUP else 'transactional id'} {key}"
         reasons: list[str] = []
         request = FindCoordinatorRequest(key=key, key_type=kind)
         for connection in self._candidates(reasons):

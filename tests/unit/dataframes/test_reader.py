@@ -102,7 +102,7 @@ def test_records_that_are_gone_are_an_error_unless_they_may_be_lost(servers: str
     # then
     with pytest.raises(ReadingError, match="begins at 10: the records from 3 on are gone"):
         strict.checked({("t", 0): 3}, {("t", 0): 20})
-    with pytest.raises(ReadingError, match="was the topic made anew"):
+    with pytest.raises(ReadingError, match="was the topic created again"):
         strict.checked({("t", 0): 70}, {("t", 0): 20})
     with pytest.raises(ReadingError, match="offset 3 is not there any more, it begins at 10"):
         offsets_of(strict, 3, 20)

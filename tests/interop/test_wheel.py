@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 BY_RECORD = (
     "tests/unit/protocol/records",
-    "tests/unit/wire",
-    "tests/unit/mirror/copying",
+    "tests/unit/client",
+    "tests/unit/mirror/copy",
     "tests/unit/storage",
     "tests/unit/dataframes",
 )
@@ -57,7 +57,7 @@ def test_the_version_tells_it(installed: Path) -> None:
 
 def test_a_spark_worker_may_have_it_as_source_too(installed: Path) -> None:
     """What is shipped by ``--py-files`` is a zip, from which Python loads no compiled module."""
-    assert (installed / "klamm" / "wire" / "joining.py").is_file()
+    assert (installed / "klamm" / "client" / "joining.py").is_file()
 
 
 def test_what_is_compiled_passes_the_tests_of_its_source(installed: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import klamm
 from klamm.protocol.errors import ErrorCode
@@ -15,27 +16,29 @@ from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDel
 from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tests.support.internal_topics import GROUP, InternalTopicsAsker
+from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
 
-TOPIC: Final = "empty-group-id"
+_NOT_YET: Final = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"})
 
 
 def codes(address: str) -> dict[str, str]:
     with WireClient(address) as client:
         InternalTopicsAsker(client, client).use(GROUP)
-        client.create_topic(TOPIC)
+        topic_name = f"empty-group-id-{uuid4().hex}"
+        client.create_topic(topic_name)
         deleted = OffsetDeleteRequest.OffsetDeleteRequestTopic(
-            name=TOPIC, partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)]
+            name=topic_name, partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)]
         )
         committed = OffsetCommitRequest.OffsetCommitRequestTopic(
-            name=TOPIC,
+            name=topic_name,
             partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)],
         )
         pending = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
-            name=TOPIC,
+            name=topic_name,
             partitions=[
                 TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
                     partition_index=0, committed_offset=1, committed_metadata=None
@@ -74,7 +77,15 @@ def codes(address: str) -> dict[str, str]:
 
 
 def test_the_empty_group_id_is_answered_as_by_kafka(real_kafka: KafkaCluster) -> None:
-    theirs = codes(real_kafka.bootstrap_servers)
+    found: list[dict[str, str]] = []
+
+    def is_settled() -> bool:
+        """Kafka loads each partition of __consumer_offsets by itself, that of the empty group id among them."""
+        found.append(codes(real_kafka.bootstrap_servers))
+        return not _NOT_YET & set(found[-1].values())
+
+    wait_until(is_settled, timeout_s=30, what="the coordinator of the empty group id")
+    theirs = found[-1]
     with klamm.Broker() as broker:
         assert codes(broker.bootstrap_servers) == theirs
     assert theirs["OffsetDelete"] == theirs["TxnOffsetCommit"] == "INVALID_GROUP_ID"

@@ -146,14 +146,17 @@ class LogSegment:
         self.size = position
 
     def trust_up_to(self, offset: int) -> int:
-        """Discard index entries of batches behind ``offset``, and return the position from which to continue reading.
+        """Discard index entries of batches that are not wholly below ``offset``, and return where to continue reading.
 
         The position is that of the last indexed batch, so ``account`` of it and of the following batches completes
         timestamps and indexes. Indexes that do not match the log are discarded completely.
+
+        The entry of the batch at ``offset`` is discarded, too. After a power cut the index may contain this batch and
+        the log may not. A caller that continued there would miss the sound batches before it.
         """
-        relative = offset - self.base_offset
-        self.offset_index.keep_keys_up_to(relative)
-        self.time_index.keep_values_up_to(relative)
+        last_trusted = offset - self.base_offset - 1
+        self.offset_index.keep_keys_up_to(last_trusted)
+        self.time_index.keep_values_up_to(last_trusted)
         if not self._do_indexes_agree():
             logger.warning("The indexes of %s do not match it and are rebuilt", self.file.path)
             self.offset_index.keep(0)

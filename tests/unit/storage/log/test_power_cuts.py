@@ -129,3 +129,25 @@ def test_an_end_that_was_cut_does_not_come_back(tmp_path: Path, seed: int) -> No
     left.write(cut)
     # then
     assert [record.value for record in read_all(LogHouse(cut).log)] in ([b"a", b"g"], [b"a"])
+
+
+def test_the_batch_at_the_recovery_point_is_checked_although_it_is_in_the_index(tmp_path: Path) -> None:
+    """The index may reach the disk before the batch. The log must end behind the batches that were flushed."""
+    house = LogHouse(tmp_path, index_interval_bytes="1")
+    for value in "ab":
+        house.log.append(batch(value))
+    asyncio.run(flush_and_checkpoint(house))
+    for value in "cd":
+        house.log.append(batch(value))
+    segment = house.log.segments[-1]
+    segment.seal()
+    position = segment.position_of(2)
+    assert position in {segment.offset_index.entry(index).value for index in range(len(segment.offset_index))}
+    # when
+    with segment.file.path.open("r+b") as file:
+        file.seek(position + 61)
+        file.write(bytes(8))
+    house.open()
+    # then
+    assert (house.log.end_offset, house.log.recovery_point) == (2, 2)
+    assert [record.value for record in read_all(house.log)] == [b"a", b"b"]

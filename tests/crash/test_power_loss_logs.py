@@ -13,37 +13,31 @@ from uuid import UUID
 import pytest
 
 from tests.support.cut_logs import CONFIGS, Ledger, Load, as_found, what_is_wrong_after
-from tests.support.power_cut import PowerCutDisk, write_image
+from tests.support.recorded_disk import RecordedDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.support.cut_logs import Cut
 
 logger = logging.getLogger(__name__)
 
 _IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
 _SEEDS: Final = range(1, 5 if _IS_SOAK else 3)
 _GENERATIONS: Final = 3 if _IS_SOAK else 2
-"""Each one goes on with what a power cut of the one before has left, so that recoveries are cut as well."""
+"""Each generation continues after a power cut of the one before, so recoveries are cut as well."""
 _STEPS: Final = 40 if _IS_SOAK else 30
 _CUTS_CHECKED: Final = 100_000 if _IS_SOAK else 40
-"""Of each generation, chosen at random; the soak checks all."""
+"""Number of cuts per generation, at random moments. The soak checks all moments."""
 
 
-def run_load(directory: Path, ledger: Ledger, seed: int, *, loses_synced_data: bool = False) -> list[Cut]:
-    """Run a load with a power cut at each moment; return what each would leave."""
-    chance = random.Random(seed)
-    disk = PowerCutDisk(directory, chance)
+def run_load(
+    directory: Path, ledger: Ledger, chance: random.Random, *, loses_synced_data: bool = False
+) -> RecordedDisk:
+    """Run a load and return its disk, which can be cut at each moment."""
+    disk = RecordedDisk(directory)
     disk.loses_synced_data = loses_synced_data
-
-    async def run() -> list[Cut]:
-        load = Load(directory, disk, ledger, chance)
-        await load.run(_STEPS)
-        return load.cuts
-
     with disk.recording():
-        return asyncio.run(run())
+        asyncio.run(Load(directory, disk, ledger, chance).run(_STEPS))
+    return disk
 
 
 def new_ledger(seed: int) -> Ledger:
@@ -54,22 +48,23 @@ def new_ledger(seed: int) -> Ledger:
 def test_what_is_durable_survives_power_cuts_at_any_moment(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "klamm")  # what recoveries say is of no interest here
+    caplog.set_level(logging.CRITICAL, "klamm")  # recoveries log every cut
     chance = random.Random(seed)
     ledger, directory = new_ledger(seed), tmp_path / "0"
     directory.mkdir()
     checked: Counter[str] = Counter()
     for generation in range(_GENERATIONS):
         # when
-        cuts = run_load(directory, ledger, seed * 100 + generation)
+        disk = run_load(directory, ledger, chance)
         # then
-        for cut in chance.sample(cuts, min(_CUTS_CHECKED, len(cuts))):
-            assert what_is_wrong_after(cut, ledger, tmp_path / "after") is None, (generation, cut.moment)
-            checked[cut.moment] += 1
-        last = chance.choice(cuts)
+        moments = range(1, len(disk.journal) + 1)  # the first entry is a note of the topics
+        for cut in disk.cuts(sorted(chance.sample(moments, min(_CUTS_CHECKED, len(moments)))), chance):
+            wrong = what_is_wrong_after(cut, ledger, tmp_path / "after")
+            assert wrong is None, (generation, cut.moment, cut.operation)
+            checked[cut.operation] += 1
+        (last,) = disk.cuts([chance.choice(moments)], chance)
         directory = tmp_path / f"{generation + 1}"
-        write_image(last.image, tmp_path / "after")
-        write_image(last.image, directory)
+        last.write(directory)
         ledger = as_found(last, tmp_path / "after", 101 + generation)
     logger.info("seed %d: %d power cuts survived: %s", seed, checked.total(), dict(checked))
     assert checked.total() >= _GENERATIONS * 40
@@ -84,6 +79,8 @@ def test_the_checker_notices_a_disk_that_loses_what_was_synced(
     ledger = new_ledger(9)
     (tmp_path / "logs").mkdir()
 
-    cuts = run_load(tmp_path / "logs", ledger, 9, loses_synced_data=True)
+    disk = run_load(tmp_path / "logs", ledger, random.Random(9), loses_synced_data=True)
 
-    assert any(what_is_wrong_after(cut, ledger, tmp_path / "after") for cut in cuts[-40:])
+    end = len(disk.journal) + 1
+    cuts = disk.cuts(range(end - 40, end), random.Random(9))
+    assert any(what_is_wrong_after(cut, ledger, tmp_path / "after") for cut in cuts)

@@ -1,4 +1,7 @@
-"""Segment files read byte by byte, by the format alone: what a checker says must not rest on the code it checks."""
+"""An independent decoder of record batches and segment files.
+
+It uses no code of klamm, so that a checker of klamm's files does not rest on the code it checks.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _COMPRESSED: Final = 0x07
-_COMMIT: Final = 1
+ABORT: Final = 0
+"""Type in the key of a control record that ends an aborted transaction."""
+COMMIT: Final = 1
 
 
 class RawBatch(NamedTuple):
@@ -27,18 +32,35 @@ class RawBatch(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    records: tuple[tuple[bytes, bytes], ...]
-    """Keys and values."""
+    records: dict[int, tuple[bytes, bytes]]
+    """Keys and values by offset. A key or value that is null is empty here."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is the end of a transaction."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction, or its end."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def control_type(self) -> int:
+        """``ABORT`` or ``COMMIT``, for control batches only."""
+        ((key, _),) = self.records.values()
+        control_type: int = struct.unpack(">hh", key)[1]
+        return control_type
 
 
 class Committed(NamedTuple):
-    """What a partition holds for readers of committed records."""
+    """The records of a partition as a reader with ``read_committed`` gets them."""
 
     values: list[str]
     open_producers: dict[int, int]
-    """Producers whose transaction has no marker, with its first offset."""
+    """First offset of each transaction without a marker, by producer id."""
     all_values: list[str]
-    """Records of every fate."""
+    """Committed, aborted and open records."""
     end_offset: int
 
 
@@ -46,43 +68,61 @@ def read_batches(partition: Path) -> Iterator[RawBatch]:
     """Yield the batches of all segments of a partition's directory, in order.
 
     Raises:
-        AssertionError: A checksum is wrong, offsets go back, or a file ends within a batch.
+        AssertionError: A batch is damaged, offsets go back, or a file ends within a batch.
     """
     next_offset = 0
     for path in sorted(partition.glob("*.log")):
-        data, position = path.read_bytes(), 0
         assert int(path.stem) >= next_offset, f"{path} begins below offset {next_offset}"
-        while position < len(data):
-            assert len(data) - position >= _HEADER.size, f"{path} ends within a header"
-            fields = _HEADER.unpack_from(data, position)
-            base_offset, length, _, magic, crc, attributes, delta, _, _, producer_id, epoch, sequence, count = fields
-            whole = data[position : position + 12 + length]
-            assert magic == 2, f"{path} holds magic {magic}"
-            assert len(whole) == 12 + length, f"{path} ends within a batch"
-            assert crc32c(whole[21:]) == crc & 0xFFFFFFFF, f"{path}: wrong checksum at offset {base_offset}"
-            assert base_offset >= next_offset, f"{path}: offset {base_offset} after {next_offset - 1}"
-            assert not attributes & _COMPRESSED
-            next_offset = base_offset + delta + 1
-            records = tuple(_records(whole[_HEADER.size :], count))
-            yield RawBatch(base_offset, next_offset - 1, attributes, producer_id, epoch, sequence, records)
-            position += len(whole)
+        for batch in decode(path.read_bytes(), str(path)):
+            assert batch.base_offset >= next_offset, f"{path}: offset {batch.base_offset} after {next_offset - 1}"
+            next_offset = batch.last_offset + 1
+            yield batch
 
 
-def _records(data: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
+def decode(data: bytes, name: str) -> Iterator[RawBatch]:
+    """Yield batches without compression and headers.
+
+    Args:
+        data: Whole batches.
+        name: Their origin, for messages.
+
+    Raises:
+        AssertionError: A checksum or a length is wrong, or the data end within a batch.
+    """
     position = 0
+    while position < len(data):
+        assert len(data) - position >= _HEADER.size, f"{name} ends within a header"
+        fields = _HEADER.unpack_from(data, position)
+        base_offset, length, _, magic, crc, attributes, delta, _, _, producer_id, epoch, sequence, count = fields
+        whole = data[position : position + 12 + length]
+        assert magic == 2, f"{name} holds magic {magic}"
+        assert len(whole) == 12 + length, f"{name} ends within a batch"
+        assert crc32c(whole[21:]) == crc, f"{name}: wrong checksum at offset {base_offset}"
+        assert not attributes & _COMPRESSED
+        records = dict(_records(whole, count, base_offset))
+        assert len(records) == count, f"{name}: an offset comes twice in the batch at offset {base_offset}"
+        yield RawBatch(base_offset, base_offset + delta, attributes, producer_id, epoch, sequence, records)
+        position += len(whole)
+
+
+def _records(data: bytes, count: int, base_offset: int) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    position = _HEADER.size
     for _ in range(count):
         length, position = _varint(data, position)
         end = position + length
         position += 1  # attributes
-        for _ in range(2):  # deltas of time and offset
-            _, position = _varint(data, position)
+        _, position = _varint(data, position)  # timestamp
+        delta, position = _varint(data, position)
         parts = []
         for _ in range(2):
             size, position = _varint(data, position)
             parts.append(data[position : position + max(size, 0)])
             position += max(size, 0)
-        yield parts[0], parts[1]
-        position = end
+        headers, position = _varint(data, position)
+        assert headers == 0, "no record has headers"
+        assert position == end, f"the record at offset {base_offset + delta} has another length"
+        yield base_offset + delta, (parts[0], parts[1])
+    assert position == len(data), f"the batch at offset {base_offset} has another length"
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -97,22 +137,21 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def read_committed_raw(partition: Path) -> Committed:
-    """Return what is committed, in the order of the offsets."""
+    """Return the records of a partition's directory, in the order of their offsets."""
     committed: list[tuple[int, str]] = []
     of_open: dict[int, list[tuple[int, str]]] = {}
     all_values: list[str] = []
     end_offset = 0
     for batch in read_batches(partition):
         end_offset = batch.last_offset + 1
-        if batch.attributes & _CONTROL:
-            _, kind = struct.unpack(">hh", batch.records[0][0])
+        if batch.is_control:
             ended = of_open.pop(batch.producer_id, [])
-            if kind == _COMMIT:
+            if batch.control_type == COMMIT:
                 committed += ended
             continue
-        values = [(batch.base_offset + index, value.decode()) for index, (_, value) in enumerate(batch.records)]
+        values = [(offset, value.decode()) for offset, (_, value) in batch.records.items()]
         all_values += [value for _, value in values]
-        if batch.attributes & _TRANSACTIONAL:
+        if batch.is_transactional:
             of_open.setdefault(batch.producer_id, []).extend(values)
         else:
             committed += values

@@ -367,6 +367,10 @@ class PartitionCopy:
         else:
             self.fetch_offset = self.acked_offset
 
+    def doubt_producer(self) -> None:
+        """Send one batch at a time until the next acknowledgement: a recreated topic does not know the producer."""
+        self._proven_at_ms = _NEVER
+
     def renew_producer(self) -> None:
         """Discard the producer id, because the target lost its state. Call it only with nothing in flight."""
         self.producer = None

@@ -112,6 +112,14 @@ _MOVED: Final = frozenset(
     }
 )
 """Error codes that mean stale metadata (Kafka's ``InvalidMetadataException``)."""
+_TOPIC_GONE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Error codes after which the remote topic may be another one: it was deleted and created again."""
 _PRODUCER_LOST: Final = frozenset(
     {
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -311,6 +319,8 @@ class CopyProducer:
         first = not copy.retrying
         detail = f": {answer.error_message}" if answer.error_message else ""
         reason = f"the target rejected records: {error_name(code)}{detail}"
+        if code in _TOPIC_GONE:
+            copy.doubt_producer()
         if copy.state is CopyState.STOPPED:
             copy.in_flight.remove(outgoing)
             outgoing.release()

@@ -90,12 +90,19 @@ class Target:
             for on_response in waiting:
                 on_response(_taken(partitions), None)
 
+    def reject_all(self, error_code: ErrorCode, *partitions: int) -> None:
+        """Reject the batches of some partitions in every request."""
+        for connection in self.lanes.values():
+            waiting, connection.answers = connection.answers, []
+            for on_response in waiting:
+                on_response(_taken(partitions, error_code), None)
 
-def _taken(partitions: Iterable[int]) -> ProduceResponse:
+
+def _taken(partitions: Iterable[int], error_code: ErrorCode = ErrorCode.NONE) -> ProduceResponse:
     answer = ProduceResponse.PartitionProduceResponse
     topic = ProduceResponse.TopicProduceResponse(
         name="A.t",
-        partition_responses=[answer(index=at, error_code=int(ErrorCode.NONE), base_offset=0) for at in partitions],
+        partition_responses=[answer(index=at, error_code=int(error_code), base_offset=0) for at in partitions],
     )
     return ProduceResponse(responses=[topic])
 
@@ -184,6 +191,27 @@ def test_a_partition_changes_its_connection_only_when_nothing_is_in_flight(sendi
     sending.target.answer_all(1)
     sending.queue(1, size=KIB)
     assert sending.send() == {0: 1}
+
+
+@pytest.mark.parametrize(
+    "error_code", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID]
+)
+def test_to_a_remote_topic_that_may_be_new_batches_go_one_by_one(sending: Sending, error_code: ErrorCode) -> None:
+    """A new topic knows no producer and accepts any sequence: a later batch could be appended before the first one."""
+    # given
+    copy = sending.copies["t", 0]
+    sending.queue(0, size=KIB)
+    sending.send()
+    sending.target.answer_all(0)
+    sending.queue(0, 0, 0, size=KIB)
+    assert sending.send() == {0: 3}
+    # when
+    sending.target.reject_all(error_code, 0)
+    copy.retry_at = 0.0
+    # then
+    assert sending.send() == {0: 1}
+    sending.target.answer_all(0)
+    assert sending.send() == {0: 2}
 
 
 def test_what_the_last_batches_were_like_decides(sending: Sending) -> None:

@@ -222,11 +222,18 @@ def produce(
 ) -> None:
     """Produce records to partitions, with their own timestamps, and wait until all are acknowledged.
 
-    With idempotence: a producer without it doubles or reorders records when a broker answers late, and what a test
-    expects of the copies would not be what their source holds.
+    One request at a time, and no retry of one that a busy broker answers late: so no record is doubled or reordered,
+    as long as the broker lives. A test that kills brokers meanwhile sets ``enable.idempotence``. It is not the default,
+    because librdkafka then waits half a second for each producer id.
     """
     failed: list[KafkaError] = []
-    always = {"bootstrap.servers": address, "linger.ms": 5, "enable.idempotence": True}
+    always = {
+        "bootstrap.servers": address,
+        "linger.ms": 5,
+        "max.in.flight.requests.per.connection": 1,
+        "request.timeout.ms": 60_000,
+        "socket.timeout.ms": 60_000,
+    }
     producer = Producer({**always, **(settings or {})})
     for partition, record in records:
         producer.produce(

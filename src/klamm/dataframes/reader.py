@@ -273,7 +273,7 @@ class _Fetch:
         where = (self._wanted.topic, self._wanted.partition)
         first = self._cluster.list_offsets([where], EARLIEST).get(where)
         if first is None:
-            self._wait("its leader does not tell where it begins")
+            self._wait("its leader does not report where it begins")
             return
         what = f"{self._name}: offset {self.offset} is not there any more, it begins at {first}"
         if self._options.fail_on_data_loss:

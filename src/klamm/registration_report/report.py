@@ -38,57 +38,57 @@ class SupportRow:
     last_registered_ms: int
     """Milliseconds since the epoch."""
     unknown: int = 0
-    """Number of clients that follow a config when it is set, by the newest version that each client registered."""
+    """Number of those ``clients_total`` that never registered, so that their support is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Clients that the config concerns: ``acks`` concerns producers, ``session.timeout.ms`` concerns consumers."""
+    """Number of clients that follow a config when it is set, by the newest version that each client registered."""
 
     config: str
     following: int
     clients: int
-    """User of the clients; None means all users."""
+    """Clients that the config concerns: ``acks`` concerns producers, ``session.timeout.ms`` concerns consumers."""
     user: str | None = None
-    """Clients that never registered, so that their support is unknown. They are among those that do not follow."""
+    """User of the clients; None means all users."""
     unknown: int = 0
-    """Of those that do not follow: clients that never registered, so nothing is known of what they support."""
+    """Clients that never registered, so that their support is unknown. They are among those that do not follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoringClient:
-    """Software of the newest registered version."""
+    """A ``<user, client-id>`` that would ignore a config if it were set."""
 
     config: str
     user: str
     client_id: str
     software: str
-    """Registered configs; None if the client never registered, so that its support is unknown."""
+    """Software of the newest registered version."""
     version: str
     supported_configs: tuple[str, ...] | None = ()
-    """A ``<user, client-id>`` that a broker has seen and that did not register with this software."""
+    """Registered configs; None if the client never registered, so that its support is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A ``<user, client-id>`` that a broker has seen, and that did not register with this software."""
+    """A ``<user, client-id>`` that a broker has seen and that did not register with this software."""
 
     user: str
     client_id: str
     software: str
     version: str
     seen_ms: int
-    """Values of ``ClientKind``, sorted. Empty if unknown, so that every config may concern the client."""
+    """Milliseconds since the epoch."""
     kinds: tuple[str, ...] = ()
-    """Number of clients that registered a software version within one time window."""
+    """Values of ``ClientKind``, sorted. Empty if unknown, so that every config may concern the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionWindow:
-    """Number of clients that registered a software version within one window of time."""
+    """Number of clients that registered a software version within one time window."""
 
     start_ms: int
-    """Summary of the registration topic."""
+    """Milliseconds since the epoch."""
     software: str
     version: str
     clients: int
@@ -96,39 +96,39 @@ class VersionWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
+    """Summary of the registration topic."""
+
+    rows: tuple[SupportRow, ...]
     """One row per software version and config that concerns any of its clients, also if none of them supports it.
 
     Ordered by software, version, config.
     """
-
-    rows: tuple[SupportRow, ...]
-    """Number of ``<user, client-id>`` pairs with a registration that was not withdrawn, or that a broker has seen."""
     clients: int
-    """Number of records read."""
+    """Number of ``<user, client-id>`` pairs with a registration that was not withdrawn, or that a broker has seen."""
     records: int
-    """Number of records that are not registrations. They do not count anywhere else."""
+    """Number of records read."""
     unreadable: int = 0
-    """One row per config, configs with the most following clients first."""
+    """Number of records that are not registrations. They do not count anywhere else."""
     reach: tuple[Reach, ...] = ()
-    """One row per user and config, at most ``MAX_USERS`` users, those with the most clients first."""
+    """One row per config, configs with the most following clients first."""
     users: tuple[Reach, ...] = ()
-    """Total number of users."""
+    """One row per user and config, at most ``MAX_USERS`` users, those with the most clients first."""
     users_total: int = 0
-    """Clients that would ignore a config, at most ``MAX_IGNORING``, ordered by config, user, client id."""
+    """Total number of users."""
     ignoring: tuple[IgnoringClient, ...] = ()
-    """Total number of ignoring clients."""
+    """Clients that would ignore a config, at most ``MAX_IGNORING``, ordered by config, user, client id."""
     ignoring_total: int = 0
-    """Versions over time, ordered by time, software, version."""
+    """Total number of ignoring clients."""
     windows: tuple[VersionWindow, ...] = ()
-    """Total number of software versions, of which ``rows`` contains at most ``MAX_VERSIONS``."""
+    """Versions over time, ordered by time, software, version."""
     versions_total: int = 0
-    """Number of ``clients`` that never registered. Only their software is known."""
+    """Total number of software versions, of which ``rows`` contains at most ``MAX_VERSIONS``."""
     never_registered: int = 0
-    """Return the report of a document that ``dataclasses.asdict`` produced, also after a round trip through JSON."""
+    """Number of ``clients`` that never registered. Only their software is known."""
 
 
 def report_of(document: Mapping[str, Any]) -> Report:
-    """Scope of a report."""
+    """Return the report of a document that ``dataclasses.asdict`` produced, also after a round trip through JSON."""
 
     def all_of(kind: type[Any], name: str) -> tuple[Any, ...]:
         return tuple(kind(**{key: _tuple(value) for key, value in one.items()}) for one in document[name])
@@ -149,17 +149,17 @@ def _tuple(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """User whose clients are reported; None means all users."""
+    """Scope of a report."""
 
     user: str | None = None
-    """Config to report; None means every config that any client supports."""
+    """User whose clients are reported; None means all users."""
     config: str | None = None
-    """Width of the time windows, as Spark writes durations."""
+    """Config to report; None means every config that any client supports."""
     window: str = DEFAULT_WINDOW
-    """Return the heading of the report."""
+    """Width of the time windows, as Spark writes durations."""
 
     def title(self, cluster: str) -> str:
-        """Settings of a repeated report."""
+        """Return the heading of the report."""
         parts = [f"Client configs of {cluster}"]
         if self.user is not None:
             parts.append(f"user {self.user}")
@@ -170,18 +170,18 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """Seconds between checks for new registrations."""
+    """Settings of a repeated report."""
 
     every_s: float = 10.0
-    """Directory of the state, from which the next run resumes. None keeps no state, so each run reads everything."""
+    """Seconds between checks for new registrations."""
     checkpoint: Path | None = None
-    """Maximum lateness of a record that still counts in its window, as Spark writes durations."""
+    """Directory of the state, from which the next run resumes. None keeps no state, so each run reads everything."""
     late: str = "1 day"
-    """Replace a file atomically, so that readers see either the old or the new content."""
+    """Maximum lateness of a record that still counts in its window, as Spark writes durations."""
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it sees the old one or the new one, never half of it."""
+    """Replace a file atomically, so that readers see either the old or the new content."""
     scratch = path.with_name(f".{path.name}.new")
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)

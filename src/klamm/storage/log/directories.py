@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
 STRAY_RETENTION_MS: Final = 7 * 86_400_000
-"""How long a stray directory is kept: its records may be all that remains of a topic whose metadata was lost."""
+"""Time for which a stray directory is kept. Its records may be all that remains of a topic with lost metadata."""
 _MAX_NAME_BYTES: Final = 255
 _PARTITION: Final = re.compile(r".+-[0-9]+")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 
 from klamm.mirror.spark import session
@@ -18,6 +19,9 @@ def test_a_master_that_spark_does_not_know_is_told_in_a_line(tmp_path: Path, mon
     def refuse(*_: object) -> None:
         raise PySparkRuntimeError("The JVM ended.\n  at org.apache.spark.SparkContext\n", messageParameters={})
 
+    # Another test may have left a JVM in this process. start_session would use it and not launch one.
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(session, "_own_session", refuse)
     with pytest.raises(SettingsError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
         session.start_session({"spark.master": "foo", "spark.app.name": "x"}, tmp_path)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "spark": ("pyspark", "pyarrow", "pandas", "rich"),
-        "security": ("cryptography",),
+        "security": ("cryptography", "jwt"),
         "confluent": ("confluent_kafka",),
         "aiokafka": ("aiokafka",),
     }

@@ -71,15 +71,16 @@ def _logical_lines(text: str) -> Iterator[str]:
     continued = False
     for raw in re.split(r"\r\n|\n|\r", text):
         line = raw.lstrip(_BLANK)
-        if not continued and (not line or line[0] in "#!"):
+        if not held and (not line or line[0] in "#!"):
+            continued = False
             continue
         backslashes = len(line) - len(line.rstrip("\\"))
         continued = backslashes % 2 == 1
         held += line[:-1] if continued else line
-        if not continued:
+        if not continued and held:
             yield held
             held = ""
-    if held:
+    if held or continued:
         yield held
 
 
@@ -108,7 +109,9 @@ def _unescape(text: str) -> str:
         else:
             out.append(_ESCAPES.get(text[at + 1], text[at + 1]))
             at += 2
-    return "".join(out)
+    # Escapes are UTF-16 code units. A pair of surrogates is one character. A lone one becomes U+FFFD, because no
+    # encoder accepts it.
+    return "".join(out).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
 
 
 def _unicode(digits: str) -> str:

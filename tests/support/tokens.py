@@ -35,11 +35,11 @@ def unsecured(claims: Mapping[str, Any], **header: Any) -> str:
 
 
 class Issuer:
-    """Signs by RS256, or ES256."""
+    """Issuer that signs tokens with RS256 or ES256. A header that is None is left out."""
 
-    def __init__(self, key_id: str, algorithm: str = "RS256") -> None:
+    def __init__(self, key_id: str, algorithm: str = "RS256", *, bits: int = 2048) -> None:
         self.key_id, self.algorithm = key_id, algorithm
-        self._rsa = rsa.generate_private_key(65537, 2048)
+        self._rsa = rsa.generate_private_key(65537, bits)
         self._ec = ec.generate_private_key(ec.SECP256R1())
 
     def public_key(self) -> dict[str, str]:
@@ -59,7 +59,8 @@ class Issuer:
         }
 
     def sign(self, claims: Mapping[str, Any], **header: Any) -> str:
-        signed = f"{part({'alg': self.algorithm, 'kid': self.key_id, **header})}.{part(claims)}"
+        header = {"alg": self.algorithm, "kid": self.key_id, **header}
+        signed = f"{part({name: value for name, value in header.items() if value is not None})}.{part(claims)}"
         if self.algorithm == "RS256":
             signature = self._rsa.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         else:

@@ -39,7 +39,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(MissingExtraError) as caught:
         require_extra("security", feature="a PKCS12 store")
     assert str(caught.value) == (
-        "a PKCS12 store needs cryptography, which klamm does not install by default. "
+        "a PKCS12 store needs cryptography and jwt, which klamm does not install by default. "
         "Install it with: pip install 'klamm[security]'"
     )
 

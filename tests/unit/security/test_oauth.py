@@ -134,6 +134,13 @@ def test_a_signed_token_must_be_for_us_and_for_now(token: str, rules: ClaimRules
         check_signed(token, KEYS, rules, NOW)
 
 
+def test_an_rsa_key_of_1024_bits_verifies_no_token() -> None:
+    """Kafka's library (jose4j) requires 2048 bits, too."""
+    weak = Issuer("weak", bits=1024)
+    with pytest.raises(TokenError, match="none of the issuer's 1 keys"):
+        check_signed(weak.sign(claims("alice")), parse_keys(key_set(weak)), STRICT, NOW)
+
+
 def test_an_audience_and_an_issuer_that_are_expected_are_good() -> None:
     rules = ClaimRules(checks_audience=True, audiences={"us", "them"}, issuer="i", principal_claim="azp")
     token = EC.sign(claims("x", azp="alice", aud=["others", "us"], iss="i"), kid=None)

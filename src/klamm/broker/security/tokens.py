@@ -15,7 +15,8 @@ from klamm.security.oauth import ClaimRules, OAuthBearerExchange, Token, check_u
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from klamm.security.jwks import IssuerKey
+    from jwt import PyJWK
+
 
 logger: Final = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class _SignedTokens:
         self._path = path
         self._rules = rules
         self._read_at: tuple[int, int] | None = None
-        self._keys: tuple[IssuerKey, ...] = ()
+        self._keys: tuple[PyJWK, ...] = ()
         self._refresh()
 
     def check(self, text: str) -> Token:
@@ -83,7 +84,7 @@ class _SignedTokens:
         Raises:
             TokenError: The token is not valid.
         """
-        from klamm.security.jwks import check_signed  # noqa: PLC0415  # cryptography is there already
+        from klamm.security.jwks import check_signed  # noqa: PLC0415  # PyJWT is installed, or _refresh had failed
 
         try:
             self._refresh()

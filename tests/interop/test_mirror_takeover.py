@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 import klamm
 from klamm.cli import main as cli
 from klamm.client.buffers import BufferPool
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection

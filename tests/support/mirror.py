@@ -24,7 +24,7 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.protocol.errors import KafkaApiError

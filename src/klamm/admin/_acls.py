@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.connections.errors import api_error, raise_for_code
-from klamm.connections.pool import CONTROLLER
+from klamm.client.errors import api_error, raise_for_code
+from klamm.client.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from klamm.admin.results import PerKeyResult
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
     from klamm.security.acls import AclFilter
 
 _FIRST_WITH_PATTERNS = 1

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from klamm.admin.results import PerKeyResult
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
 
 Key = TypeVar("Key")
 

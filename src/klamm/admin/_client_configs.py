@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.admin._topics import supported_features
+from klamm.client.errors import api_error, raise_for_code
 from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
-from klamm.connections.errors import api_error, raise_for_code
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import PerKeyResult
+    from klamm.client.pool import ConnectionPool, Deadline
     from klamm.client_configs.filters import EntityFilter
-    from klamm.connections.pool import ConnectionPool, Deadline
 
 
 @dataclass(frozen=True, slots=True)

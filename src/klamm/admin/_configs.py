@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSynonym
-from klamm.connections.errors import api_error
+from klamm.client.errors import api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
 
 Alterations: TypeAlias = "Mapping[ConfigResource, Collection[AlterConfigOp]]"
 Replacements: TypeAlias = "Mapping[ConfigResource, Collection[ConfigEntry]]"

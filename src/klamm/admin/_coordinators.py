@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.connections.errors import BrokerUnavailableError, api_error
-from klamm.connections.pool import Deadline
+from klamm.client.errors import ConnectionLostError, api_error
+from klamm.client.pool import Deadline
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from klamm.connections.pool import ConnectionPool
+    from klamm.client.pool import ConnectionPool
 
 MOVED: Final = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -63,7 +63,7 @@ async def ask_coordinators(
             attempt = Deadline(min(deadline.left_ms(), _ATTEMPT_MS))
             try:
                 again += await ask(node_id, groups, attempt)
-            except (TimeoutError, BrokerUnavailableError):
+            except (TimeoutError, ConnectionLostError):
                 again += groups
         waiting = again
         if waiting:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult, settle
-from klamm.connections.errors import api_error, raise_for_code
-from klamm.connections.pool import CONTROLLER
+from klamm.client.errors import api_error, raise_for_code
+from klamm.client.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -37,8 +37,8 @@ from klamm.security.scram import ScramMechanism, salt_password
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.connections.outcome import Outcome
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.outcome import Outcome
+    from klamm.client.pool import ConnectionPool, Deadline
 
 _SALT_BYTES: Final = 24
 _Results: TypeAlias = "list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult]"

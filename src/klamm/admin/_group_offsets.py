@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin._coordinators import MOVED, ask_coordinators
 from klamm.admin.results import settle
 from klamm.admin.types import OffsetAndMetadata, by_topic
-from klamm.connections.errors import api_error
+from klamm.client.errors import api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.results import ListGroupOffsetsResult, PerKeyResult
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
 
 _LAST_WITH_TOPIC_NAMES: Final = 9
 """Last version with topic names. From version 10 on, OffsetFetch and OffsetCommit identify topics by id (KIP-848)."""

@@ -33,7 +33,7 @@ from klamm.admin._calls import AdminCalls
 from klamm.admin._coordinators import MOVED, ask_coordinators
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult, settle
 from klamm.admin.types import GroupDescription, GroupMember
-from klamm.connections.errors import api_error
+from klamm.client.errors import api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.admin.types import OffsetAndMetadata
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
 
 _DEAD: Final = "Dead"
 _CONSUMER_PROTOCOL_TYPE: Final = "consumer"

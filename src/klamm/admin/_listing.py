@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import _topics
 from klamm.admin.types import GroupListing, PartitionDescription, TopicDescription
-from klamm.connections.errors import BrokerUnavailableError, api_error, raise_for_code
+from klamm.client.errors import ConnectionLostError, api_error, raise_for_code
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from klamm.admin.results import DescribeTopicsResult
     from klamm.admin.types import Node
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
 
 DEFAULT_PARTITION_LIMIT = 2_000
 _PAUSE_S: Final = 0.1
@@ -125,7 +125,7 @@ async def list_groups(pool: ConnectionPool, deadline: Deadline) -> tuple[GroupLi
         cluster = await _topics.describe_cluster(pool, deadline)
         try:
             return await _groups_of(pool, deadline, cluster.nodes)
-        except BrokerUnavailableError as error:
+        except ConnectionLostError as error:
             if deadline.passed():
                 raise TimeoutError(f"ListGroups: no response within {deadline.limit_ms} ms: {error}") from error
             await pool.pause(min(_PAUSE_S, deadline.left_s()))

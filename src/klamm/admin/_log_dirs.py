@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
-from klamm.connections.errors import api_error
+from klamm.client.errors import api_error
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from klamm.protocol.types import TopicPartition
@@ -16,7 +16,7 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
 
 _UNKNOWN = -1
 

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult, settle
+from klamm.client.errors import raise_for_code
 from klamm.configs.quotas import ENTITY_TYPES, MATCH_DEFAULT, MATCH_EXACT, MATCH_SPECIFIED
-from klamm.connections.errors import raise_for_code
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from klamm.connections.outcome import Outcome
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.outcome import Outcome
+    from klamm.client.pool import ConnectionPool, Deadline
 
 
 @dataclass(frozen=True, slots=True)

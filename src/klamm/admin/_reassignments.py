@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult, settle
 from klamm.admin.types import by_topic
-from klamm.connections.errors import raise_for_code
-from klamm.connections.pool import CONTROLLER
+from klamm.client.errors import raise_for_code
+from klamm.client.pool import CONTROLLER
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -27,8 +27,8 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.connections.outcome import Outcome
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.outcome import Outcome
+    from klamm.client.pool import ConnectionPool, Deadline
 
 _FIRST_WITH_ELECTION_TYPE: Final = 1
 

@@ -17,8 +17,8 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
-from klamm.connections.errors import BrokerUnavailableError, api_error, raise_for_code
-from klamm.connections.pool import CONTROLLER
+from klamm.client.errors import ConnectionLostError, api_error, raise_for_code
+from klamm.client.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         DescribeTopicsResult,
         ListOffsetsResult,
     )
-    from klamm.connections.pool import ConnectionPool, Deadline
+    from klamm.client.pool import ConnectionPool, Deadline
 
 FIRST_METADATA_WITHOUT_AUTO_CREATION = 4
 CONSUMER_REPLICA_ID = -1
@@ -237,7 +237,7 @@ async def list_offsets(
         answered: set[TopicPartition] = set(waiting) - set(leaders)
         for leader, asked in by_leader.items():
             # A failed leader may have a successor by now, which the next Metadata response reports.
-            with contextlib.suppress(BrokerUnavailableError):
+            with contextlib.suppress(ConnectionLostError):
                 answered |= await _offsets_of_leader(
                     pool, deadline, leader, asked, read_committed=read_committed, result=result
                 )

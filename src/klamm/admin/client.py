@@ -26,7 +26,7 @@ from klamm.admin.results import (
     PerKeyResult,
 )
 from klamm.admin.types import AlterConfigsOptions, ConfigResource
-from klamm.connections.pool import ConnectionPool
+from klamm.client.pool import ConnectionPool
 from klamm.protocol.types import ResourceType
 from klamm.security.acls import ANY_ACL
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
         NewTopic,
         TopicListing,
     )
+    from klamm.client.outcome import Outcome
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.filters import EntityFilter
-    from klamm.connections.outcome import Outcome
     from klamm.protocol.types import TopicPartition
     from klamm.security.acls import Acl, AclFilter
 

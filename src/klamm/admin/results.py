@@ -16,8 +16,8 @@ from klamm.admin.types import (
     OffsetAndMetadata,
     TopicDescription,
 )
-from klamm.connections.errors import api_error
-from klamm.connections.outcome import Outcome
+from klamm.client.errors import api_error
+from klamm.client.outcome import Outcome
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.types import TopicPartition
 

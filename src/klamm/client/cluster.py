@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.connection import Connection, ConnectionLostError
+from klamm.client.connection import Connection
+from klamm.client.errors import ConnectionLostError, DeniedError, SaslAuthenticationFailedError
 from klamm.client.login import log_in
 from klamm.client.transport import connect
 from klamm.properties import split_address
@@ -34,10 +35,6 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 _TIMEOUT_S: Final = 10.0
 _DENIED: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
-
-
-class DeniedError(ConnectionLostError):
-    """The principal lacks a required ACL. Retryable: the call succeeds once the ACL is granted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +91,16 @@ class Cluster:
         request = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
         )
-        reasons: list[str] = []
-        for connection in self._candidates(reasons):
+        failures: list[ConnectionLostError] = []
+        for connection in self._candidates(failures):
             try:
                 version = connection.version_of(MetadataRequest, at_least=4)
                 return connection.call(request, MetadataResponse, version=version, timeout_s=_TIMEOUT_S)
             except ConnectionLostError as error:
-                reasons.append(str(error))
-        raise ConnectionLostError(f"No broker of {','.join(self._settings.bootstrap_servers)} responds: {reasons[-1]}")
+                failures.append(error)
+        raise _combined(f"No broker of {','.join(self._settings.bootstrap_servers)} responds", failures)
 
-    def _candidates(self, reasons: list[str]) -> Iterable[Connection]:
+    def _candidates(self, failures: list[ConnectionLostError]) -> Iterable[Connection]:
         """Iterate over open connections first, then over new ones to the bootstrap servers and to known nodes."""
         # The bootstrap connection comes first: on the others a response may queue behind a fetch that waits for data.
         opened = [self._bootstrap, *self._connections.values()]
@@ -116,7 +113,7 @@ class Cluster:
                 self._close_bootstrap()
                 self._bootstrap = self._open(host, port)
             except ConnectionLostError as error:
-                reasons.append(str(error))
+                failures.append(error)
             else:
                 yield self._bootstrap
 
@@ -136,6 +133,8 @@ class Cluster:
             connection.handshake(_TIMEOUT_S)
             self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked_at)
             self._log_in(connection)
+        except SaslAuthenticationFailedError as error:
+            raise SaslAuthenticationFailedError(f"{host}:{port}: {error}") from error
         except (ConnectionLostError, ProtocolError) as error:
             connection.close()
             raise ConnectionLostError(f"{host}:{port}: {error}") from error
@@ -236,25 +235,25 @@ class Cluster:
             ConnectionLostError: No broker knows the coordinator at present.
         """
         what = f"the coordinator of {'group' if kind is CoordinatorType.GROUP else 'transactional id'} {key}"
-        reasons: list[str] = []
+        failures: list[ConnectionLostError] = []
         request = FindCoordinatorRequest(key=key, key_type=kind)
-        for connection in self._candidates(reasons):
+        for connection in self._candidates(failures):
             # Versions 1 to 3 carry one key.
             version = connection.version_of(FindCoordinatorRequest, at_least=1, at_most=3)
             try:
                 response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
             except ConnectionLostError as error:
-                reasons.append(str(error))
+                failures.append(error)
                 continue
             if response.error_code == ErrorCode.NONE:
                 self._addresses[response.node_id] = (response.host, response.port)
                 return response.node_id
             if response.error_code in _DENIED:
                 raise DeniedError(f"Cannot find {what}: {error_name(response.error_code)}")
-            reasons.append(response.error_message or error_name(response.error_code))
+            failures.append(ConnectionLostError(response.error_message or error_name(response.error_code)))
             if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                 break
-        raise ConnectionLostError(f"Cannot find {what}: {reasons[-1]}")
+        raise _combined(f"Cannot find {what}", failures)
 
     def init_producer_id(self) -> tuple[int, int]:
         """Return a new producer id and epoch for idempotent writes.
@@ -262,18 +261,18 @@ class Cluster:
         Raises:
             ConnectionLostError: No broker assigns one at present.
         """
-        reasons: list[str] = []
+        failures: list[ConnectionLostError] = []
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
-        for connection in self._candidates(reasons):
+        for connection in self._candidates(failures):
             try:
                 response = connection.call(request, InitProducerIdResponse, timeout_s=_TIMEOUT_S)
             except ConnectionLostError as error:
-                reasons.append(str(error))
+                failures.append(error)
                 continue
             if response.error_code == ErrorCode.NONE:
                 return response.producer_id, response.producer_epoch
-            reasons.append(error_name(response.error_code))
-        raise ConnectionLostError(f"InitProducerId failed on all brokers: {reasons[-1]}")
+            failures.append(ConnectionLostError(error_name(response.error_code)))
+        raise _combined("InitProducerId failed on all brokers", failures)
 
     def close(self) -> None:
         """Close all connections."""
@@ -281,3 +280,12 @@ class Cluster:
             if connection is not None:
                 connection.close()
         self._connections.clear()
+
+
+def _combined(what: str, failures: Sequence[ConnectionLostError]) -> ConnectionLostError:
+    """Return the error of a call that failed on every broker: a rejected login if there was one, else the last."""
+    cause = next((error for error in failures if isinstance(error, SaslAuthenticationFailedError)), failures[-1])
+    is_login = isinstance(cause, SaslAuthenticationFailedError)
+    error = (SaslAuthenticationFailedError if is_login else ConnectionLostError)(f"{what}: {cause}")
+    error.__cause__ = cause
+    return error

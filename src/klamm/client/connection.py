@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from klamm.client.errors import ConnectionLostError
+from klamm.client.versions import negotiate
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -29,14 +31,6 @@ _MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 _READS_PER_TURN: Final = 16
 _API_VERSIONS_VERSION: Final = 3
 _UNSUPPORTED_VERSION: Final = 35
-
-
-class ConnectionLostError(ConnectionError):
-    """The connection broke or could not be opened. Requests in flight may or may not have been executed."""
-
-
-class ApiMissingError(Exception):
-    """The broker does not offer an API, or no version of it that klamm supports."""
 
 
 @dataclass(slots=True)
@@ -106,16 +100,9 @@ class Connection:
         """Return the highest version that both sides support.
 
         Raises:
-            ApiMissingError: There is no common version.
+            UnsupportedVersionError: There is no common version.
         """
-        low, high = self._versions.get(request_class.API_KEY, (1, 0))
-        low = max(low, request_class.VERSIONS[0], at_least)
-        high = min(high, request_class.VERSIONS[1], at_most)
-        if low > high:
-            raise ApiMissingError(
-                f"{request_class.__name__} is not offered by the broker in version {at_least} or newer"
-            )
-        return high
+        return negotiate(request_class, self._versions, min_version=at_least, max_version=at_most)
 
     def submit(
         self,
@@ -144,7 +131,7 @@ class Connection:
 
         Raises:
             ConnectionLostError: No response arrived within ``timeout_s``.
-            ApiMissingError: The broker does not offer the API.
+            UnsupportedVersionError: The broker does not offer the API.
         """
         answers: list[Response] = []
         chosen = self.version_of(type(request)) if version is None else version

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kafka.net.sasl import get_sasl_mechanism
-
-from klamm.client.connection import ApiMissingError, ConnectionLostError
-from klamm.protocol.errors import ErrorCode
+from klamm.client.errors import SaslAuthenticationFailedError
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -26,24 +24,38 @@ def log_in(connection: Connection, security: Security, *, timeout_s: float) -> f
         Seconds until the next authentication. None means that the session does not expire.
 
     Raises:
-        ConnectionLostError: Authentication failed, or the broker does not support the mechanism. The connection is
-            closed.
+        SaslAuthenticationFailedError: The broker rejects the login or does not support the mechanism. The connection
+            is closed.
+        ConnectionLostError: The connection broke.
     """
     try:
         return _log_in(connection, security, timeout_s)
-    except (ConnectionLostError, ApiMissingError, ValueError, KeyError) as error:
+    except SaslAuthenticationFailedError:
         connection.close()
-        # klamm.mirror.progress recognizes "Login as ... failed" as an error that only an operator can fix.
-        raise ConnectionLostError(f"Login as {security.username} by {security.mechanism} failed: {error}") from error
+        raise
+    except (UnsupportedVersionError, ValueError, KeyError) as error:
+        connection.close()
+        raise _rejected(security, str(error)) from error
+
+
+def _rejected(
+    security: Security, reason: str, code: ErrorCode = ErrorCode.SASL_AUTHENTICATION_FAILED
+) -> SaslAuthenticationFailedError:
+    """Return the error of a login. It names the code, by which the mirror recognizes that an operator is needed."""
+    who = f"Login as {security.username} by {security.mechanism}"
+    return SaslAuthenticationFailedError(f"{code.name}: {who} failed: {reason}")
 
 
 def _log_in(connection: Connection, security: Security, timeout_s: float) -> float | None:
+    from kafka.net.sasl import get_sasl_mechanism  # noqa: PLC0415  # only logins pay for importing kafka-python
+
     asked = SaslHandshakeRequest(mechanism=security.mechanism)
     # From SaslHandshake version 1 on, tokens are sent in SaslAuthenticate, whose response has an error message.
     version = connection.version_of(SaslHandshakeRequest, at_least=1)
     offered = connection.call(asked, SaslHandshakeResponse, version=version, timeout_s=timeout_s)
     if offered.error_code != ErrorCode.NONE:
-        raise ConnectionLostError(f"the broker offers {', '.join(offered.mechanisms) or 'no mechanism'}")
+        reason = f"the broker offers {', '.join(offered.mechanisms) or 'no mechanism'}"
+        raise _rejected(security, reason, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
     mechanism = get_sasl_mechanism(security.mechanism)(
         sasl_mechanism=security.mechanism,
         sasl_plain_username=security.username,
@@ -54,9 +66,9 @@ def _log_in(connection: Connection, security: Security, timeout_s: float) -> flo
         token = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
         answer = connection.call(token, SaslAuthenticateResponse, timeout_s=timeout_s)
         if answer.error_code != ErrorCode.NONE:
-            raise ConnectionLostError(answer.error_message or f"error code {answer.error_code}")
+            raise _rejected(security, answer.error_message or error_name(answer.error_code))
         mechanism.receive(bytes(answer.auth_bytes))
         lifetime_ms = answer.session_lifetime_ms
     if not mechanism.is_authenticated():
-        raise ConnectionLostError("the broker's final token is invalid")
+        raise _rejected(security, "the broker's final token is invalid")
     return lifetime_ms / 1000 * _RENEW_AT if lifetime_ms > 0 else None

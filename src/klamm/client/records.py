@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.batches import Treatment, walk
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.fetch import (
     LAST_VERSION,
     TOPIC_IDS_FROM,

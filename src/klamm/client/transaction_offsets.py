@@ -8,9 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client.cluster import DeniedError
-from klamm.client.connection import ConnectionLostError
-from klamm.client.transactions import TransactionLostError
+from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse

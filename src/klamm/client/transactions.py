@@ -23,8 +23,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.batches import ProducerStamp
-from klamm.client.cluster import DeniedError
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -52,13 +51,6 @@ _DENIED: Final = frozenset({ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Err
 _OF_A_PARTITION: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED}
 )
-
-
-class TransactionLostError(Exception):
-    """The open transaction will not be committed.
-
-    The records after the last committed transaction must be copied again.
-    """
 
 
 class TransactionManager:

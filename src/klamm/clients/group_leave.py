@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.connections.errors import raise_for_code
-from klamm.connections.pool import ConnectionPool
+from klamm.client.errors import raise_for_code
+from klamm.client.pool import ConnectionPool
 from klamm.protocol.errors import KafkaApiError, ProtocolError
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
-    from klamm.connections.pool import Deadline
+    from klamm.client.pool import Deadline
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.transaction_offsets import CommittedOffset, TransactionOffsets
 from klamm.client.transactions import TransactionManager
 from klamm.dataframes.errors import WritingError

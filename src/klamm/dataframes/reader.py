@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.client.batches import Treatment, walk
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.fetch import (
     LAST_VERSION,
     TOPIC_IDS_FROM,
@@ -23,7 +23,7 @@ from klamm.client.fetch import (
 from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.options import EARLIEST, LATEST
 from klamm.protocol.codec import encode
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.primitives import ZERO_UUID
 
@@ -180,7 +180,7 @@ class _Fetch:
         while self._asked is None:
             try:
                 self._asked = self._submit()
-            except (ConnectionLostError, ApiMissingError) as error:
+            except (ConnectionLostError, UnsupportedVersionError) as error:
                 self._wait(str(error))
 
     def _submit(self) -> tuple[Connection, list[tuple[FetchedPartition | None, FrameBuffer]]]:
@@ -235,7 +235,7 @@ class _Fetch:
                 self._moved_at = time.monotonic()
             if batches and self.offset < self._wanted.end:
                 # The next send notices a connection that breaks here, and replaces it.
-                with contextlib.suppress(ConnectionLostError, ApiMissingError):
+                with contextlib.suppress(ConnectionLostError, UnsupportedVersionError):
                     self._asked = self._submit()
             kept = [batch for batch in batches if batch is not None]
             if kept:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
-from klamm.client.cluster import Cluster, DeniedError
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.cluster import Cluster
+from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.records import RecordsRefusedError, write_batches
-from klamm.client.transactions import TransactionLostError
 from klamm.dataframes.errors import WritingError
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.records import encode_batch
 from klamm.protocol.types import MAX_SEQUENCE
 
@@ -112,7 +111,7 @@ class TargetCluster:
         while True:
             try:
                 return work()
-            except (DeniedError, TransactionLostError, ApiMissingError) as error:
+            except (DeniedError, TransactionLostError, UnsupportedVersionError) as error:
                 raise WritingError(str(error)) from error
             except RecordsRefusedError as error:
                 if error.codes - _PASSING:

@@ -24,7 +24,7 @@ from klamm.admin import (
 )
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.security import Security
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.model import (
@@ -136,7 +136,7 @@ class KafkaAdmin:
         cluster = Cluster(self._connection, BufferPool(max_free_bytes=0))
         try:
             cluster.refresh(())
-        except (ApiMissingError, ConnectionLostError, ProtocolError) as error:
+        except (UnsupportedVersionError, ConnectionLostError, ProtocolError) as error:
             verb = "refuses this client" if needs_person(str(error)) else "does not answer"
             raise ClusterAwayError(f"{self._cluster} {verb}: {error}") from error
         finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client import cluster as clusters
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.records import read_records
 from klamm.mirror.own_records import write_records
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror.model import AdminIncompatibleError, AdminRefusedError, ClusterAwayError
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 CLUSTER_ERRORS: Final = (
     AdminIncompatibleError,
     AdminRefusedError,
-    ApiMissingError,
+    UnsupportedVersionError,
     ClusterAwayError,
     ConnectionLostError,
     ProtocolError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.client import cluster as clusters
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.records import RecordsRefusedError, read_records, write_batches
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import encode_batch

@@ -13,7 +13,7 @@ import pytest
 
 from klamm.cli import connecting
 from klamm.cli.connecting import client_settings, connect, explain, guarded
-from klamm.connections.errors import api_error
+from klamm.client.errors import api_error
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
 from tests.support.processes import free_port

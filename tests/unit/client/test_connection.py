@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.client.buffers import BufferPool
-from klamm.client.connection import ApiMissingError, Connection, ConnectionLostError
+from klamm.client.connection import Connection
+from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import PlainTransport
 from klamm.protocol.codec import encode
+from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -107,9 +109,9 @@ def test_an_old_broker_is_asked_again_in_the_first_version(connect: Connect) -> 
 def test_an_api_that_is_not_offered_is_an_error_of_its_own(connect: Connect) -> None:
     connection, _ = connect()
     connection.handshake(WAIT_S)
-    with pytest.raises(ApiMissingError, match="IncrementalAlterConfigsRequest is not offered"):
+    with pytest.raises(UnsupportedVersionError, match="does not offer IncrementalAlterConfigsRequest"):
         connection.version_of(IncrementalAlterConfigsRequest)
-    with pytest.raises(ApiMissingError, match="in version 10 or newer"):
+    with pytest.raises(UnsupportedVersionError, match="in version 10 or newer"):
         connection.version_of(MetadataRequest, at_least=10)
 
 

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 import klamm
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.protocol.records import Record

@@ -10,7 +10,7 @@ import pytest
 
 import klamm
 from klamm.client.cluster import LATEST
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.records import RecordsRefusedError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import own_records

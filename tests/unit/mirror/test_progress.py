@@ -172,7 +172,7 @@ def test_a_partition_that_waits_while_others_are_copied_is_part_of_the_line() ->
     [
         ("the target rejected records: TOPIC_AUTHORIZATION_FAILED", True),
         ("INVALID_REPLICATION_FACTOR: mm2-offsets.A.internal could not be created", True),
-        ("Login as alice by PLAIN failed: Authentication failed", True),
+        ("SASL_AUTHENTICATION_FAILED: Login as alice by PLAIN failed: Authentication failed", True),
         ("certificate verify failed: certificate has expired", True),
         ("the target rejected records: NOT_ENOUGH_REPLICAS", False),
         ("No broker of b:1 responds: Connection refused", False),

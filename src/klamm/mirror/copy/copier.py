@@ -19,7 +19,7 @@ one partition fails (no leader, or a  That partition waits with a backoff of 0.2
 retriable error code)
 ConnectionLostError of one broker     The partitions fetched from it or produced to it wait, and their metadata are
                                       refreshed.
-ConnectionLostError, ApiMissingError  All partitions wait, and steps 1 to 3 are skipped for 0.1 to 5 s.
+ConnectionLostError, UnsupportedVersionError  All partitions wait, and steps 1 to 3 are skipped for 0.1 to 5 s.
 or ProtocolError of an iteration
 TransactionLostError                  Everything since the last commit is discarded. The copier connects again, fences
                                       the shard and resumes at the committed source offsets.
@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.connection import ApiMissingError, ConnectionLostError
-from klamm.client.transactions import TransactionLostError
+from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.source_offset_store import PositionStore
@@ -50,7 +49,7 @@ from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.copy_state import CopyState
 from klamm.mirror.groups.offset_sync_writer import SyncWriter
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -223,7 +222,7 @@ class Copier:
             syncs_are_full = self._syncs is not None and self._syncs.is_full
             if (now >= self._positions_due or syncs_are_full) and not self._positions.is_busy:
                 self._begin_positions()
-        except (ConnectionLostError, ApiMissingError, ProtocolError) as error:
+        except (ConnectionLostError, UnsupportedVersionError, ProtocolError) as error:
             self._back_off(now, str(error))
         except TransactionLostError as error:
             if isinstance(error, HeldUpError):

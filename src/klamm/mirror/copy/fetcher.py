@@ -32,7 +32,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.client import cluster as clusters
-from klamm.client.connection import Connection, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.fetch import (
     LAST_VERSION,
     TOPIC_IDS_FROM,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from klamm.client.buffers import FrameBuffer
     from klamm.client.cluster import Cluster
+    from klamm.client.connection import Connection
     from klamm.mirror.copy.settings import CopySettings
 
 logger = logging.getLogger(__name__)

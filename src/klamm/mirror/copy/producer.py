@@ -42,7 +42,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from klamm.client.batches import ProducerStamp
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.client.produce import (
     LAST_IN_TRANSACTION,
     TOPIC_IDS_FROM,
@@ -50,7 +50,6 @@ from klamm.client.produce import (
     TopicName,
     produce_body,
 )
-from klamm.client.transactions import TransactionLostError
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.copy.refreshing import TopicRefreshes
 from klamm.mirror.copy_state import CopyState

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.client import cluster as clusters
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.mirror import source_offsets
 from klamm.mirror.own_records import read_newest, write_records

@@ -6,9 +6,9 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror.reasons import LoggedReasons
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REFUSALS: Final = (ConnectionLostError, ApiMissingError, ProtocolError)
+_REFUSALS: Final = (ConnectionLostError, UnsupportedVersionError, ProtocolError)
 
 
 class _Outcome(NamedTuple):

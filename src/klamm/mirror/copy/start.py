@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from klamm.client import cluster as clusters
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror import source_offsets
 from klamm.mirror.copy.fetcher import ON_LOSS_KEY
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log

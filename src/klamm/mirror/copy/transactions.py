@@ -38,9 +38,9 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.client.records import RecordsRefusedError
-from klamm.client.transactions import TransactionLostError, TransactionManager
+from klamm.client.transactions import TransactionManager
 from klamm.mirror.copy.transaction_cost import Overhead
 from klamm.mirror.copy_state import CopyState
 from klamm.mirror.own_records import OwnRecords

@@ -132,7 +132,7 @@ class SyncWriter:
         """Write the records that ``take`` returned. Blocks.
 
         Raises:
-            ConnectionLostError, ApiMissingError, ProtocolError: They cannot be written now.
+            ConnectionLostError, UnsupportedVersionError, ProtocolError: They cannot be written now.
         """
         write_records(self._cluster, self._settings.topic, {0: records}, timeout_s=_TIMEOUT_S)
 

@@ -15,9 +15,10 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror.control_records import TopicGoneError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
+from klamm.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +86,7 @@ class OtherMirrors:
                 self._at = self._reader.end_offsets([(HEARTBEATS_TOPIC, 0)]).get((HEARTBEATS_TOPIC, 0))
                 return
             records, self._at = self._reader.read(HEARTBEATS_TOPIC, self._at)
-        except (ConnectionLostError, TopicGoneError, ApiMissingError) as error:
+        except (ConnectionLostError, TopicGoneError, UnsupportedVersionError) as error:
             logger.debug("%s: cannot look for other mirrors: %s", self._flow, error)
             self._at = None
             return

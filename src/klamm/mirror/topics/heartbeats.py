@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.admin import KafkaAdmin
 from klamm.mirror.control_records import ControlConnection
@@ -16,7 +16,7 @@ from klamm.mirror.model import AdminRefusedError, ClusterAwayError
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.reasons import LoggedReasons
 from klamm.mirror.topics.duplicate_mirrors import OtherMirrors
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Heartbeats:
             if self._now() >= self._is_known_at:
                 self._tell(str(error))
             return False
-        except (ClusterAwayError, AdminRefusedError, ApiMissingError, ProtocolError) as error:
+        except (ClusterAwayError, AdminRefusedError, UnsupportedVersionError, ProtocolError) as error:
             self._tell(str(error))
             return False
         if self._logged.clear():

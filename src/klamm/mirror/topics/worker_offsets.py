@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import source_offsets
 from klamm.mirror.model import ClusterAwayError
 from klamm.mirror.own_records import read_newest, write_records
 from klamm.mirror.source_offsets import SourcePartition
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,7 +115,7 @@ def _target(flow: FlowSettings) -> Iterator[Cluster]:
     with contextlib.closing(Cluster(settings, BufferPool(max_free_bytes=_POOL_BYTES))) as cluster:
         try:
             yield cluster
-        except (ApiMissingError, ConnectionLostError, ProtocolError) as error:
+        except (UnsupportedVersionError, ConnectionLostError, ProtocolError) as error:
             raise ClusterAwayError(str(error)) from error
 
 

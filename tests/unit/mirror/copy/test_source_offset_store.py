@@ -10,7 +10,7 @@ import pytest
 
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import TopicState
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.partitioner import partition_for_key
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import own_records, source_offsets

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from klamm.client.connection import ApiMissingError, ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror.copy.source_offset_writer import PositionWriter
 from klamm.mirror.source_offsets import SourceOffset
+from klamm.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,7 +106,7 @@ def test_syncs_are_sent_without_positions(writer: PositionWriter, store: Store, 
     assert (syncs.sent, syncs.settled, store.written) == (["a", "b"], [None], [])
 
 
-@pytest.mark.parametrize("error", [ConnectionLostError("nobody answers"), ApiMissingError("no Produce")])
+@pytest.mark.parametrize("error", [ConnectionLostError("nobody answers"), UnsupportedVersionError("no Produce")])
 def test_what_fails_is_told_and_leaves_the_other(
     writer: PositionWriter, store: Store, syncs: Syncs, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:

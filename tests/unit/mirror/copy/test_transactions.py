@@ -12,9 +12,8 @@ import pytest
 from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import TopicState
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError, TransactionLostError
 from klamm.client.records import RecordsRefusedError
-from klamm.client.transactions import TransactionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror import own_records
 from klamm.mirror.copy import transactions as module

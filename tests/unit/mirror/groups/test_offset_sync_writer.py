@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.client.buffers import BufferPool
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.copy.batch import Outgoing
 from klamm.mirror.copy.partition import PartitionId

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import klamm
-from klamm.client.connection import ConnectionLostError
+from klamm.client.errors import ConnectionLostError
 from klamm.mirror.formats import Heartbeat
 from klamm.mirror.model import AdminRefusedError
 from klamm.mirror.run import run

@@ -14,10 +14,10 @@ import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from klamm.connections.bridge import BridgedRequest, BridgedResponse
-from klamm.connections.errors import RETRIABLE_CODES, BrokerUnavailableError, api_error
-from klamm.connections.outcome import Outcome
-from klamm.connections.versions import negotiate
+from klamm.client.bridge import BridgedRequest, BridgedResponse
+from klamm.client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
+from klamm.client.outcome import Outcome
+from klamm.client.versions import negotiate
 from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class ConnectionPool:
         with self._lock:
             unfinished = list(self._open)
         for outcome in unfinished:
-            _settle(outcome, error=BrokerUnavailableError("The connection pool was closed before the response arrived"))
+            _settle(outcome, error=ConnectionLostError("The connection pool was closed before the response arrived"))
 
     # --- awaitable by coroutines on the pool's thread ---
 
@@ -166,7 +166,7 @@ class ConnectionPool:
         Raises:
             UnsupportedVersionError: The broker does not offer the API in a usable version.
             TimeoutError: The deadline has passed.
-            BrokerUnavailableError: The cluster has no broker ``node_id``, or ``looked_up`` is set and the node failed.
+            ConnectionLostError: The cluster has no broker ``node_id``, or ``looked_up`` is set and the node failed.
             KafkaApiError: Authentication failed.
             ProtocolError: The response could not be decoded.
         """
@@ -194,14 +194,14 @@ class ConnectionPool:
         while not deadline.passed():
             try:
                 return await attempt()
-            except BrokerUnavailableError:
+            except ConnectionLostError:
                 raise
             except (kafka_errors.KafkaError, OSError) as error:
                 self._controller_id = None
                 if not _worth_retrying(error):
                     raise
                 if looked_up:
-                    raise BrokerUnavailableError(str(error)) from error
+                    raise ConnectionLostError(str(error)) from error
                 last = error
             await self.pause(min(self._retry_backoff_s, deadline.left_s()))
         limit = f"within {deadline.limit_ms} ms"
@@ -250,7 +250,7 @@ class ConnectionPool:
             if self._manager.cluster.broker_metadata(node_id) is None:
                 message = f"The cluster has no broker {node_id}"
                 # A broker may become controller soon, so a later attempt may succeed.
-                raise kafka_errors.NodeNotReadyError(message) if is_controller else BrokerUnavailableError(message)
+                raise kafka_errors.NodeNotReadyError(message) if is_controller else ConnectionLostError(message)
         return node_id
 
     async def _any_node(self) -> int | str:
@@ -376,6 +376,6 @@ def _translated(error: BaseException) -> BaseException:
     elif isinstance(error, kafka_errors.BrokerResponseError):
         translated = api_error(error.errno, str(error))
     else:
-        translated = BrokerUnavailableError(str(error))
+        translated = ConnectionLostError(str(error))
     translated.__cause__ = error
     return translated

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.connections.errors import BrokerUnavailableError
-from klamm.connections.pool import CONTROLLER, ConnectionPool
+from klamm.client.errors import ConnectionLostError
+from klamm.client.pool import CONTROLLER, ConnectionPool
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -17,7 +17,7 @@ from tests.support.stub_broker import CLOSE, StubBroker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.connections.pool import Deadline
+    from klamm.client.pool import Deadline
     from tests.support.stub_broker import Answer, Request
 
 CREATE_TOPICS = 19
@@ -133,7 +133,7 @@ def test_a_node_that_the_caller_has_looked_up_fails_at_once(cluster: Cluster) ->
     with connected(cluster.brokers[2]) as pool:
         create_topics(pool, node_id=0, looked_up=True)
         cluster.lose(0)
-        with pytest.raises(BrokerUnavailableError):
+        with pytest.raises(ConnectionLostError):
             create_topics(pool, node_id=0, looked_up=True)
 
 

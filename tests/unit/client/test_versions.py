@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.connections.versions import negotiate
+from klamm.client.versions import negotiate
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.messages.metadata import MetadataRequest
 

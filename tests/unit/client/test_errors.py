@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.connections.errors import api_error, raise_for_code
+from klamm.client.errors import api_error, raise_for_code
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError
 
 

@@ -1,0 +1,94 @@
+"""Errors of requests to a cluster.
+
+============================  =========================================================================================
+``ConnectionLostError``       The connection broke or could not be opened. Subclasses: ``DeniedError``,
+                              ``SaslAuthenticationFailedError``, ``UnreadableResponseError``.
+``KafkaApiError``             The broker returned an error code.
+``UnsupportedVersionError``   A ``KafkaApiError``: the broker lacks an API, or a version of it that klamm supports.
+``ProtocolError``             The broker's bytes violate the protocol.
+``TimeoutError``              A call had no result within its time limit.
+``TransactionLostError``      The coordinator ended a transaction.
+============================  =========================================================================================
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class ConnectionLostError(ConnectionError):
+    """The connection broke or could not be opened. Requests in flight may or may not have been executed."""
+
+
+class UnreadableResponseError(ConnectionLostError, ProtocolError):
+    """A response could not be decoded. The connection is closed; a retry would fail in the same way."""
+
+
+class SaslAuthenticationFailedError(KafkaApiError, ConnectionLostError):
+    """The broker rejects the login. A retry succeeds only after the login or the broker's credentials are changed."""
+
+    error_code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class DeniedError(ConnectionLostError):
+    """The principal lacks a required ACL. Retryable: the call succeeds once the ACL is granted."""
+
+
+class TransactionLostError(Exception):
+    """The open transaction will not be committed.
+
+    The records after the last committed transaction must be copied again.
+    """
+
+
+RETRIABLE_CODES = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Error codes that a later attempt may turn into a success."""
+
+
+def api_error(error_code: int, error_message: str | None = None) -> KafkaApiError:
+    """Return the exception for an error code in a response."""
+    if error_code not in ErrorCode.__members__.values():
+        return KafkaApiError(f"Error code {error_code}: {error_message or 'no message'}")
+    return _error_class(ErrorCode(error_code))(error_message)
+
+
+def raise_for_code(error_code: int, error_message: str | None = None) -> None:
+    """Raise the exception for ``error_code`` unless it is 0.
+
+    Raises:
+        KafkaApiError: The subclass for the code.
+    """
+    if error_code != ErrorCode.NONE:
+        raise api_error(error_code, error_message)
+
+
+@cache
+def _error_class(code: ErrorCode) -> type[KafkaApiError]:
+    for known in _all_subclasses(KafkaApiError):
+        if known.error_code is code:
+            return known
+    words = "".join(word.capitalize() for word in code.name.split("_"))
+    name = words if words.endswith(("Error", "Exception")) else f"{words}Error"
+    fields: dict[str, Any] = {"error_code": code, "__doc__": f"The broker returned {code.name}."}
+    return type(name, (KafkaApiError,), fields)
+
+
+def _all_subclasses(cls: type[KafkaApiError]) -> Iterator[type[KafkaApiError]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _all_subclasses(subclass)

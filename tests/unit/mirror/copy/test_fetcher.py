@@ -1,0 +1,367 @@
+"""The fetcher of a copier over connections in memory, with a clock of the test: each answer of a source as a row."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import pytest
+
+from klamm.mirror.copy.fetcher import Fetcher
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.copy_state import CopyState
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.fetch import FetchResponse
+from klamm.protocol.records import Record, encode_batch
+from tests.support.copiers import copy_settings
+from tests.support.fake_data_path import Asked, FakeSource
+
+if TYPE_CHECKING:
+    from klamm.client.cluster import Cluster
+
+T_ID = UUID(int=7)
+OTHER_ID = UUID(int=8)
+CAUGHT_UP, EVEN, ODD = 0, 1, 2
+LEADER, NEXT_LEADER, REPLICA = 1, 2, 3
+
+
+class Rig:
+    """A fetcher of the topic ``t``, which node 1 leads."""
+
+    def __init__(self, *partitions: int, continue_after_loss: bool = False, start: int = 0, epoch: int = -1) -> None:
+        self.now = 0.0
+        self.source = FakeSource(leaders={"t": LEADER}, topic_ids={"t": T_ID})
+        self.recreated: list[str] = []
+        self.copies = {
+            ("t", n): PartitionCopy(PartitionId("t", n, "A.t"), start_offset=start, committed=True, leader_epoch=epoch)
+            for n in partitions
+        }
+        self.active: dict[tuple[str, int], PartitionCopy] = {}
+        self.fetcher = Fetcher(
+            copy_settings("a:1", "b:1", alias="A", continue_after_loss=continue_after_loss),
+            cast("Cluster", self.source),
+            self.copies,
+            self.active,
+            lambda: self.now,
+            on_recreated=self.recreated.append,
+            target_is_far=lambda: False,
+        )
+        for key in self.copies:
+            self.fetcher.add(key, T_ID)
+
+    @property
+    def copy(self) -> PartitionCopy:
+        return self.copies["t", 0]
+
+    def send(self, *, after_s: float = 0.0) -> list[Asked]:
+        """Let the fetcher send, and return the requests."""
+        self.now += after_s
+        self.fetcher.send(self.now)
+        return self.source.take_asked()
+
+    def caught_up(self, *, session_id: int = 5) -> Asked:
+        """Bring all partitions into the session. Return the request of the session that is in flight."""
+        for asked in self.send():
+            asked.answer(empty(asked, end=self.copy.fetch_offset))
+        (session,) = self.send()
+        session.answer(FetchResponse(session_id=session_id, responses=[]))
+        (session,) = self.send()
+        return session
+
+
+def partitions_of(asked: Asked) -> list[int]:
+    return [each.partition for topic in asked.request.topics for each in topic.partitions]
+
+
+def response(*partitions: FetchResponse.PartitionData, session_id: int = 0) -> FetchResponse:
+    topic = FetchResponse.FetchableTopicResponse(topic_id=T_ID, topic="t", partitions=list(partitions))
+    return FetchResponse(session_id=session_id, responses=[topic])
+
+
+def part(
+    index: int = 0, *, end: int = 0, records: bytes = b"", error: int = 0, **more: Any
+) -> FetchResponse.PartitionData:
+    return FetchResponse.PartitionData(
+        partition_index=index,
+        error_code=error,
+        high_watermark=end,
+        last_stable_offset=end,
+        records=records,
+        aborted_transactions=None,
+        **more,
+    )
+
+
+def empty(asked: Asked, *, end: int = 0) -> FetchResponse:
+    return response(*(part(index, end=end) for index in partitions_of(asked)))
+
+
+def batch(base_offset: int, count: int = 1, *, value: bytes = b"v") -> bytes:
+    return bytes(encode_batch([Record(key=None, value=value, offset=base_offset + n) for n in range(count)]))
+
+
+def test_partitions_that_lag_are_fetched_by_parity_with_a_short_wait_and_no_session() -> None:
+    rig = Rig(0, 1, 2)
+    even, odd = rig.send()
+    assert (even.lane, odd.lane) == (EVEN, ODD)
+    assert (sorted(partitions_of(even)), partitions_of(odd)) == ([0, 2], [1])
+    assert (even.request.session_epoch, even.request.max_wait_ms) == (-1, 20)
+    assert rig.send() == []  # one request per lane
+
+
+def test_partitions_that_are_caught_up_share_one_session_and_a_long_poll() -> None:
+    rig = Rig(0, 1)
+    for asked in rig.send():
+        asked.answer(empty(asked))
+    (first,) = rig.send()
+    assert (first.lane, first.request.session_epoch, sorted(partitions_of(first))) == (CAUGHT_UP, 0, [0, 1])
+    assert first.request.max_wait_ms == 50  # that of the settings
+    first.answer(FetchResponse(session_id=9, responses=[]))
+    (second,) = rig.send()
+    assert (second.request.session_id, second.request.session_epoch, partitions_of(second)) == (9, 1, [])
+
+
+def test_each_lagging_partition_comes_first_in_turn() -> None:
+    rig = Rig(0, 2, 4)
+    firsts = set()
+    for _ in range(3):
+        (asked,) = rig.send()
+        firsts.add(partitions_of(asked)[0])
+        asked.answer(empty(asked, end=100))
+    assert firsts == {0, 2, 4}
+
+
+def test_records_are_queued_and_the_partition_leaves_the_session_while_it_lags() -> None:
+    rig = Rig(0)
+    session = rig.caught_up()
+    session.answer(response(part(end=10, records=batch(0, 3)), session_id=5))
+    assert rig.active == {("t", 0): rig.copy}
+    assert (rig.copy.fetch_offset, rig.copy.end_offset, len(rig.copy.pending)) == (3, 10, 1)
+    (behind,) = rig.send()
+    assert (behind.lane, behind.request.topics[0].partitions[0].fetch_offset) == (EVEN, 3)
+
+
+def test_a_full_queue_is_not_fetched_until_it_has_room() -> None:
+    rig = Rig(0)
+    (asked,) = rig.send()
+    asked.answer(response(part(end=10, records=batch(0, value=bytes(2**20)))))
+    assert rig.send() == []
+    rig.copy.drop_pending()
+    assert [partitions_of(each) for each in rig.send()] == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_new_session"),
+    [
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, True),
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, True),
+        (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, True),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, False),
+    ],
+)
+def test_a_lost_session_is_opened_again_at_once_and_any_other_refusal_waits(
+    error: ErrorCode, *, is_new_session: bool
+) -> None:
+    rig = Rig(0)
+    session = rig.caught_up()
+    session.answer(FetchResponse(error_code=error, responses=[]))
+    asked = rig.send()
+    assert [each.request.session_epoch for each in asked] == ([0] if is_new_session else [])
+    assert rig.copy.state is (CopyState.COPYING if is_new_session else CopyState.WAITING)
+    if not is_new_session:
+        assert error.name in rig.copy.reason
+        (again,) = rig.send(after_s=1.0)
+        assert (again.request.session_epoch, partitions_of(again)) == (0, [0])
+
+
+def test_after_not_leader_the_metadata_are_refreshed_and_the_next_leader_is_asked() -> None:
+    rig = Rig(0)
+    (asked,) = rig.send()
+    rig.source.refreshed.clear()
+    asked.answer(response(part(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+    assert (rig.copy.state, rig.send()) == (CopyState.WAITING, [])
+    rig.source.leaders["t"] = NEXT_LEADER
+    (asked,) = rig.send(after_s=0.3)
+    assert (rig.source.refreshed, asked.node) == ([["t"]], NEXT_LEADER)
+    asked.answer(empty(asked))
+    assert rig.copy.state is CopyState.COPYING
+
+
+def test_failures_in_a_row_wait_longer_up_to_a_second() -> None:
+    rig = Rig(0)
+    waits = []
+    for _ in range(5):
+        (asked,) = rig.send(after_s=1.0)
+        asked.answer(response(part(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+        waits.append(round(rig.copy.retry_at - rig.now, 1))
+    assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_partitions_of_a_session_follow_their_leader() -> None:
+    rig = Rig(0)
+    rig.caught_up()
+    rig.source.leaders["t"] = NEXT_LEADER
+    asked = rig.send(after_s=301.0)  # all metadata are refreshed every five minutes
+    assert [(each.node, partitions_of(each)) for each in asked] == [(NEXT_LEADER, [0])]
+
+
+def test_without_a_leader_a_partition_waits_and_says_so() -> None:
+    rig = Rig(0)
+    rig.source.leaders["t"] = None
+    assert rig.send() == []
+    assert (rig.copy.state, rig.copy.reason) == (CopyState.WAITING, "no leader on the source")
+
+
+def test_a_topic_that_was_created_again_is_reported() -> None:
+    rig = Rig(0)
+    rig.send()
+    rig.source.topic_ids["t"] = OTHER_ID
+    rig.send(after_s=301.0)
+    assert rig.recreated == ["t"]
+
+
+@pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
+def test_records_purged_before_they_were_mirrored(caplog: pytest.LogCaptureFixture, *, continues: bool) -> None:
+    rig = Rig(0, continue_after_loss=continues, start=10)
+    rig.source.log_start, rig.source.log_end = 40, 90
+    (asked,) = rig.send()
+    with caplog.at_level(logging.WARNING):
+        asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    if continues:
+        assert (rig.copy.fetch_offset, rig.copy.state) == (40, CopyState.COPYING)
+        assert "offsets 10 to 39 were purged" in caplog.text
+    else:
+        assert rig.copy.state is CopyState.STOPPED
+        assert rig.copy.reason.startswith("offset 10 is no longer available: the source holds 40 to 90.")
+        assert rig.send() == []
+
+
+@pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
+def test_a_log_that_ends_before_what_was_mirrored_is_a_loss(*, continues: bool) -> None:
+    rig = Rig(0, continue_after_loss=continues, start=100)
+    rig.source.log_start, rig.source.log_end = 5, 60
+    (asked,) = rig.send()
+    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    assert rig.copy.state is (CopyState.COPYING if continues else CopyState.STOPPED)
+    assert (rig.copy.fetch_offset == 5) is continues
+
+
+def test_a_loss_is_judged_only_when_all_fetched_records_are_on_the_target() -> None:
+    """Otherwise records that are in flight would be copied twice after a rewind."""
+    rig = Rig(0, continue_after_loss=True, start=100)
+    rig.source.log_end = 60
+    rig.copy.committed_offset = 90
+    (asked,) = rig.send()
+    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    assert (rig.copy.state, rig.copy.fetch_offset) == (CopyState.WAITING, 100)
+    rig.copy.committed_offset = 100
+    (asked,) = rig.send(after_s=1.0)
+    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    assert rig.copy.fetch_offset == 0
+
+
+def test_a_diverging_epoch_rewinds_to_where_the_logs_diverge() -> None:
+    rig = Rig(0, continue_after_loss=True, start=100, epoch=4)
+    rig.source.epochs["t"] = 6
+    (asked,) = rig.send()
+    wanted = asked.request.topics[0].partitions[0]
+    assert (wanted.current_leader_epoch, wanted.last_fetched_epoch) == (6, 4)
+    diverging = FetchResponse.EpochEndOffset(epoch=3, end_offset=70)
+    asked.answer(response(part(end=120, diverging_epoch=diverging)))
+    assert (rig.copy.fetch_offset, rig.copy.last_fetched_epoch) == (70, 3)
+
+
+def test_stale_metadata_never_lower_the_epoch_of_the_records_that_were_read() -> None:
+    rig = Rig(0, start=100, epoch=9)
+    rig.source.epochs["t"] = 6
+    (asked,) = rig.send()
+    assert asked.request.topics[0].partitions[0].current_leader_epoch == 9
+
+
+def test_a_nearer_replica_is_asked_until_it_cannot_serve() -> None:
+    """KIP-392."""
+    rig = Rig(0)
+    (asked,) = rig.send()
+    asked.answer(response(part(end=10, preferred_read_replica=REPLICA)))
+    (asked,) = rig.send()
+    assert asked.node == REPLICA
+    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    assert rig.copy.state is CopyState.WAITING  # a follower that lags is no loss
+    (asked,) = rig.send(after_s=0.3)
+    assert asked.node == LEADER
+
+
+def test_a_nearer_replica_that_is_away_is_given_up() -> None:
+    rig = Rig(0)
+    (asked,) = rig.send()
+    asked.answer(response(part(end=10, preferred_read_replica=REPLICA)))
+    rig.send()
+    rig.source.connections[REPLICA, EVEN].closed = True
+    rig.fetcher.sweep(rig.now)
+    (asked,) = rig.send()
+    assert asked.node == LEADER
+
+
+def test_an_answer_for_an_offset_that_is_no_longer_wanted_is_dropped() -> None:
+    rig = Rig(0)
+    (asked,) = rig.send()
+    rig.copy.skip_to(7)
+    asked.answer(response(part(end=10, records=batch(0, 3))))
+    assert (rig.copy.fetch_offset, len(rig.copy.pending)) == (7, 0)
+
+
+def test_a_damaged_batch_stops_the_partition_alone() -> None:
+    rig = Rig(0, 2)
+    (asked,) = rig.send()
+    damaged = bytearray(batch(0))
+    damaged[-1] ^= 1
+    asked.answer(response(part(end=9, records=bytes(damaged)), part(2, end=9, records=batch(0))))
+    assert rig.copies["t", 0].state is CopyState.STOPPED
+    assert "a batch of the source is damaged" in rig.copies["t", 0].reason
+    assert rig.copies["t", 2].fetch_offset == 1
+
+
+def test_a_connection_that_does_not_answer_for_40_seconds_is_closed_and_asked_again() -> None:
+    rig = Rig(0)
+    rig.send()
+    rig.now += 39.0
+    rig.fetcher.sweep(rig.now)
+    assert rig.send() == []
+    rig.now += 2.0
+    rig.fetcher.sweep(rig.now)
+    assert [partitions_of(each) for each in rig.send()] == [[0]]
+
+
+def test_when_the_connection_of_a_session_breaks_a_new_session_names_all_partitions() -> None:
+    rig = Rig(0, 1)
+    rig.caught_up()
+    rig.source.connections[LEADER, CAUGHT_UP].closed = True
+    rig.fetcher.sweep(rig.now)
+    (session,) = rig.send()
+    assert (session.request.session_id, session.request.session_epoch) == (0, 0)
+    assert sorted(partitions_of(session)) == [0, 1]
+
+
+def test_a_response_for_a_session_that_has_ended_is_dropped() -> None:
+    rig = Rig(0)
+    session = rig.caught_up()
+    rig.fetcher.ask_for_all()
+    session.answer(response(part(end=10, records=batch(0, 3)), session_id=5))
+    assert (rig.copy.fetch_offset, len(rig.copy.pending)) == (0, 0)
+
+
+def test_partitions_added_again_leave_the_session() -> None:
+    rig = Rig(0)
+    rig.caught_up()
+    rig.fetcher.add(("t", 0), T_ID)
+    assert [each.lane for each in rig.send()] == [EVEN]
+
+
+def test_old_brokers_are_asked_by_the_names_of_topics() -> None:
+    rig = Rig(0)
+    rig.source.version = 11
+    (asked,) = rig.send()
+    assert (asked.version, asked.request.topics[0].topic) == (11, "t")
+    asked.answer(response(part(end=10, records=batch(0, 3))))
+    assert rig.copy.fetch_offset == 3

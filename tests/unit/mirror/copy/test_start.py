@@ -1,0 +1,178 @@
+"""Where the copies of a task start: each state that the source, the target and the offsets topic can be in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+import pytest
+
+from klamm.client.errors import ConnectionLostError
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+from klamm.mirror.copy.source_offset_store import StoredPositions
+from klamm.mirror.copy.start import Start
+from klamm.mirror.copy_state import CopyState
+from klamm.mirror.source_offsets import ShardPlan, SourceOffset
+from tests.support.copiers import copy_settings
+from tests.support.fake_data_path import FakeSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.client.cluster import Cluster
+    from klamm.mirror.copy.source_offset_store import PositionStore
+    from klamm.mirror.copy.transactions import ShardTransactions
+    from klamm.protocol.types import PartitionTuple
+
+P = PartitionId("t", 0, "A.t")
+KEY = ("t", 0)
+OLD_ID, NEW_ID = UUID(int=7), UUID(int=8)
+
+
+@dataclass
+class Store:
+    """Offsets topic in memory; ``log`` is the order of what was done."""
+
+    known: StoredPositions
+    log: list[object] = field(default_factory=list)
+
+    def read(self) -> StoredPositions:
+        self.log.append("read")
+        return self.known
+
+    def write(self, begin: Mapping[PartitionTuple, SourceOffset], ids: Mapping[PartitionTuple, UUID]) -> None:
+        self.log.append((dict(begin), dict(ids)))
+
+    def records(self, begin: Mapping[PartitionTuple, SourceOffset], ids: Mapping[PartitionTuple, UUID]) -> object:
+        return dict(begin), dict(ids)
+
+
+@dataclass
+class Transactions:
+    """Transactions of a shard that note what is asked of them in the log of a store."""
+
+    store: Store
+    planned_after: int = 0
+    """Number of times that another process has to be fenced before the plan is ours."""
+
+    def fence(self) -> None:
+        self.store.log.append("fence")
+
+    def is_planned(self, _: ShardPlan | None) -> bool:
+        return self.planned_after == 0
+
+    def take_over(self, _: ShardPlan | None) -> None:
+        self.store.log.append("take over")
+        self.planned_after -= 1
+
+    def write(self, records: object) -> None:
+        self.store.log.append(records)
+
+
+@dataclass
+class Rig:
+    offset: int | None = None
+    """Stored source offset. None: none is stored."""
+    topic_id: UUID | None = OLD_ID
+    continues: bool = False
+    latest: bool = False
+    planned_after: int | None = None
+    """None: at least once."""
+    source: FakeSource = field(
+        default_factory=lambda: FakeSource({"t": 1}, topic_ids={"t": OLD_ID}, log_start=5, log_end=50)
+    )
+    target: FakeSource = field(default_factory=lambda: FakeSource({"A.t": 1}, topic_ids={}))
+
+    def start(self) -> tuple[list[PartitionCopy], dict[PartitionId, str]]:
+        known = StoredPositions()
+        if self.offset is not None:
+            known.offsets[KEY] = self.offset
+            known.leader_epochs[KEY] = 3
+        if self.topic_id is not None and self.offset is not None:
+            known.topic_ids[KEY] = self.topic_id
+        self.store = Store(known)
+        transactions = None if self.planned_after is None else Transactions(self.store, self.planned_after)
+        settings = copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continues)
+        start = Start(
+            replace(settings, start_at_latest=self.latest),
+            cast("Cluster", self.source),
+            cast("Cluster", self.target),
+            cast("PositionStore", self.store),
+            cast("ShardTransactions | None", transactions),
+        )
+        return start.copies([P]), start.reasons
+
+
+def test_a_partition_resumes_after_its_stored_offset() -> None:
+    rig = Rig(offset=41)
+    ((copy,), reasons) = rig.start()
+    assert (copy.fetch_offset, copy.last_fetched_epoch, copy.is_settled, reasons) == (42, 3, True, {})
+
+
+@pytest.mark.parametrize(("latest", "at"), [(False, 5), (True, 50)])
+def test_a_new_partition_starts_where_auto_offset_reset_says_and_stores_that_first(*, latest: bool, at: int) -> None:
+    rig = Rig(latest=latest)
+    ((copy,), _) = rig.start()
+    assert copy.fetch_offset == at
+    assert rig.store.log[-1] == ({KEY: SourceOffset(at)}, {KEY: OLD_ID})
+
+
+def test_records_of_unknown_origin_stop_the_partition() -> None:
+    rig = Rig()
+    rig.target.log_end = 9
+    ((copy,), _) = rig.start()
+    assert copy.state is CopyState.STOPPED
+    assert copy.reason.startswith("A.t-0 holds records, but mm2-offsets.A.internal has no source offset for it")
+
+
+@pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
+def test_a_topic_that_was_created_again(*, continues: bool) -> None:
+    rig = Rig(offset=41, continues=continues)
+    rig.source.topic_ids["t"] = NEW_ID
+    ((copy,), _) = rig.start()
+    if continues:
+        assert (copy.state, copy.fetch_offset) == (CopyState.COPYING, 5)
+        assert rig.store.log[-1] == ({KEY: SourceOffset(5)}, {KEY: NEW_ID})
+    else:
+        assert copy.state is CopyState.STOPPED
+        assert copy.reason.startswith("t was deleted and created again on the source.")
+
+
+def test_the_id_of_a_topic_is_stored_with_a_partition_that_has_none() -> None:
+    """As after a takeover from MirrorMaker, which stores no ids."""
+    rig = Rig(offset=41, topic_id=None)
+    ((copy,), _) = rig.start()
+    assert (copy.fetch_offset, rig.store.log[-1]) == (42, ({}, {KEY: OLD_ID}))
+
+
+@pytest.mark.parametrize(
+    ("side", "reason"),
+    [
+        ("source", "t-0 has no leader on the source"),
+        ("target", "A.t-0 does not exist on the target yet, or has no leader"),
+    ],
+)
+def test_a_partition_without_a_leader_does_not_start_yet(side: str, reason: str) -> None:
+    rig = Rig(offset=41)
+    getattr(rig, side).leaders.clear()
+    assert rig.start() == ([], {P: reason})
+    assert rig.store.log == []  # nothing is read or fenced for it
+
+
+def test_a_predecessor_is_fenced_before_its_offsets_are_read() -> None:
+    rig = Rig(offset=41, planned_after=0)
+    ((copy,), _) = rig.start()
+    assert (rig.store.log[:2], copy.fetch_offset) == (["fence", "read"], 42)
+
+
+def test_after_another_number_of_shards_the_offsets_are_read_again() -> None:
+    rig = Rig(planned_after=2)
+    rig.start()
+    assert rig.store.log[:8] == ["fence", "read", "take over", "fence", "read", "take over", "fence", "read"]
+    assert rig.store.log[-1] == ({KEY: SourceOffset(5)}, {KEY: OLD_ID})
+
+
+def test_two_processes_that_disagree_on_the_number_of_shards_do_not_loop_for_ever() -> None:
+    with pytest.raises(ConnectionLostError, match="another number of shards"):
+        Rig(planned_after=99).start()

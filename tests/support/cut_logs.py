@@ -273,19 +273,13 @@ def _check_log(log: PartitionLog, promise: Promise, ledger: Ledger) -> str | Non
     for offset, record in found.items():
         if appended.get(offset) != record:
             return f"offset {offset} holds {record!r}, and {appended.get(offset)!r} was appended there"
-    # A known limit: when a disk keeps the removal of a segment and loses the earlier removal of the segment before it,
-    # recovery finds a gap. If the recovery point lies within the gap, the log ends there.
-    is_half_deleted = bool(found) and log.end_offset < promise.highest_start
-    if log.end_offset < promise.durable_end and not is_half_deleted:
+    if log.end_offset < promise.durable_end:
         return f"ends at {log.end_offset}, and {promise.durable_end} was durable"
     has_durable = promise.durable_end > promise.highest_start
     if log.log_start_offset < promise.start or (has_durable and log.log_start_offset > promise.highest_start):
         return f"starts at {log.log_start_offset}, expected {promise.start} to {promise.highest_start}"
-    promise = replace(promise, durable_end=min(promise.durable_end, log.end_offset))
     if not is_compacted:
-        # Segments whose deletion has begun vanish in any order, so only the records behind them must be complete.
-        first = max(log.log_start_offset, promise.highest_start)
-        missing = [o for o in appended if first <= o < promise.durable_end and o not in found]
+        missing = [o for o in appended if log.log_start_offset <= o < promise.durable_end and o not in found]
         if missing:
             return f"offsets {missing} are missing"
     else:
@@ -322,7 +316,7 @@ def _check_repeated(log: PartitionLog, promise: Promise, ledger: Ledger) -> str 
     there = {
         sequence: offset
         for sequence, offset in ledger.sequences.get(partition, {}).items()
-        if max(log.log_start_offset, promise.highest_start) <= offset < promise.durable_end
+        if log.log_start_offset <= offset < promise.durable_end
     }
     if there:
         sequence = max(there)

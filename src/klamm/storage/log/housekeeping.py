@@ -52,7 +52,7 @@ class KeptLogs(Protocol):
         ...
 
     async def checkpoint(self) -> None:
-        """Write recovery points and log start offsets durably."""
+        """Write recovery points and log start offsets durably, and rename the files below the log start offsets."""
         ...
 
     @property
@@ -186,14 +186,14 @@ class Housekeeper:
                     self._reports.report(f"Partition {partition} of {topic_id}", "cannot be opened", error)
                 await asyncio.sleep(0)
         await self._check_all(list(self._logs.loaded()))
-        await self._logs.checkpoint()
+        await self._checkpoint()
 
     async def check_changed(self) -> None:
         """Apply retention to the logs whose configs have changed."""
         logs = list(self._logs.loaded()) if self._all_changed else self._changed
         self._changed, self._all_changed = [], False
         if await self._check_all(logs):
-            await self._logs.checkpoint()
+            await self._checkpoint()
 
     async def _check_all(self, logs: Sequence[PartitionLog]) -> int:
         removed = 0
@@ -206,6 +206,9 @@ class Housekeeper:
                     await asyncio.sleep(0)
             except OSError as error:
                 self._reports.report(log.name, "cannot remove old segments", error)
-        if removed:
-            await self._logs.remove_retired(self._now_ms())
         return removed
+
+    async def _checkpoint(self) -> None:
+        """Write the checkpoint files, which renames the files of old segments, and remove those without a delay."""
+        await self._logs.checkpoint()
+        await self._logs.remove_retired(self._now_ms())

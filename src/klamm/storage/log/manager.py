@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.storage.log.partition import PartitionLog
+    from klamm.storage.log.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ FLUSH_THREADS: Final = 16
 _FLUSHED_TOGETHER: Final = 16
 """Number of logs that one thread flushes in a row when the broker stops, to limit thread switches."""
 _RENAMED_AT_ONCE: Final = 32
-"""Directories of a deleted topic that are renamed before other requests are served. Takes some milliseconds."""
+"""Directories of a deleted topic, or old segments, that are renamed before other requests are served. Takes some
+milliseconds."""
 _END_OF_TIME: Final = 2**63
 
 
@@ -482,11 +484,15 @@ class LogManager:
     async def checkpoint(self) -> None:
         """Write recovery points, log start offsets and compacted offsets durably.
 
+        Then rename the files of segments below the log start offsets. A rename that fails is logged and tried again by
+        the next checkpoint.
+
         Raises:
             OSError: A checkpoint file cannot be written.
         """
         async with self._checkpointing:
             moved: list[_RecoveryState] = []
+            doomed: list[tuple[PartitionLog, LogSegment]] = []
             async for log in with_pauses(self.loaded()):
                 if not log.segments or log.is_deleted:
                     continue
@@ -495,6 +501,7 @@ class LogManager:
                 self._save_recovery_state(log, moved)
                 if log.log_start_offset > 0:
                     self._start_offsets[log.name] = log.log_start_offset
+                doomed += [(log, segment) for segment in log.doomed]
             await self._fsync_many(moved)
             for state in moved:
                 if state.error is not None:
@@ -506,6 +513,15 @@ class LogManager:
             self._outdated -= outdated
             for state in moved:
                 state.log.checkpointed_point = self._recovery_points.get(state.log.name, 0)
+            async for log, segment in with_pauses(doomed, at_once=_RENAMED_AT_ONCE):
+                self._retire(log, segment)
+
+    def _retire(self, log: PartitionLog, segment: LogSegment) -> None:
+        if not log.is_deleted:
+            try:
+                log.retire(segment)
+            except OSError as error:
+                self._reports.report(log.name, "cannot remove old segments", error)
 
     def _save_recovery_state(self, log: PartitionLog, moved: list[_RecoveryState]) -> None:
         recorded = self._recovery_points.get(log.name, 0)

@@ -89,6 +89,8 @@ class PartitionLog:
         self.is_uncleanable = False
         """Whether a batch is damaged. Then compaction waits until a config changes or the broker restarts."""
         self.last_flush_ms = now_ms()
+        self.doomed: list[LogSegment] = []
+        """Segments below the log start offset. Their files are renamed once that offset is checkpointed."""
         self.retired: list[RetiredFile] = []
         """Files of removed segments, which are deleted after ``file.delete.delay.ms``."""
         self.unflushed_bytes = 0
@@ -377,14 +379,14 @@ class PartitionLog:
         """Discard remembered positions, because segments were replaced or removed."""
         self._positions.forget()
 
-    def retire(self, segments: Sequence[LogSegment]) -> None:
-        """Rename the files of segments that are no longer in ``segments``, and schedule their removal.
+    def retire(self, segment: LogSegment) -> None:
+        """Rename the files of one of the ``doomed`` segments, and schedule their removal.
 
         Raises:
-            OSError: A file cannot be renamed.
+            OSError: A file cannot be renamed. The next checkpoint tries again.
         """
-        for segment in segments:
-            self.retire_files(segment.retire())
+        self.retire_files(segment.retire())
+        self.doomed.remove(segment)
 
     def retire_files(self, paths: Sequence[Path]) -> None:
         """Schedule the removal of renamed files after ``file.delete.delay.ms``. A restart removes them as well."""
@@ -496,7 +498,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Close all files for good, and end all waits."""
-        for segment in self.segments:
+        for segment in (*self.segments, *self.doomed):
             segment.give_up()
         self.end_waiting()
 

@@ -4,7 +4,8 @@ Below the recovery point everything was on disk, so the log is trusted there. Ab
 torn anything that was only in the page cache. The steps of ``open_partition``:
 
 1. A half-finished segment swap of a compaction is completed or undone (``segment_swap.finish``). Temporary files, files
-   of removed segments and indexes without a segment are deleted.
+   of removed segments, indexes without a segment, and segments below the log start offset are deleted. Of the latter,
+   a power cut during retention may have left some and not others.
 2. After a failed fsync (``OFFLINE`` file), the page cache is dropped, so that the next steps read what is on disk.
 3. For segments below the recovery point, the indexes are checked and completed. Later segments are read batch by batch
    with their checksums. At the first damaged batch the log is truncated durably, and all later segments are deleted. A
@@ -81,6 +82,8 @@ def open_partition(
     """
     name = f"{topic}-{partition}"
     segments = _find_segments(directory, pool)
+    while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
+        segments.pop(0).remove()
     offline_mark = directory / OFFLINE
     if offline_mark.exists():
         for segment in segments:

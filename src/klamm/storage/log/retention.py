@@ -1,4 +1,11 @@
-"""Removal of old segments, by age, by size of the log, or after DeleteRecords."""
+"""Removal of old segments, by age, by size of the log, or after DeleteRecords.
+
+The order makes a power cut harmless, also on a disk that reorders renames:
+
+1. The log start offset advances in memory, and the segments below it leave the log (``PartitionLog.doomed``).
+2. ``LogManager.checkpoint`` writes the log start offset durably.
+3. Only then are the files renamed. A start removes whatever is left of them, because it is below the log start offset.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
-from klamm.storage.log.files import fsync_path
 
 if TYPE_CHECKING:
     from klamm.storage.log.partition import PartitionLog
@@ -21,12 +27,14 @@ HIGH_WATERMARK = -1
 def apply_retention(log: PartitionLog, now_ms: int, *, max_segments: int = 2**31) -> int:
     """Remove whole segments from the start of the log, at most ``max_segments``, and return their number.
 
+    The files keep their names until the next checkpoint.
+
     ``retention.ms`` compares the largest timestamp of a segment, or the creation time of its file if it has none.
     ``retention.bytes`` keeps at least that many bytes. Both apply only with ``cleanup.policy`` "delete". Segments below
     the log start offset are always removed.
 
     Raises:
-        OSError: A file cannot be renamed or written.
+        OSError: The new segment of a log that loses all of its segments cannot be created.
     """
     doomed = 0
     size = log.size
@@ -63,21 +71,18 @@ def _is_surplus(log: PartitionLog, segment: LogSegment, size: int) -> bool:
 def _remove_first(log: PartitionLog, count: int) -> None:
     if count == len(log.segments):
         log.roll()  # the name of the new, empty segment keeps the end offset
-    if log.recovery_point <= log.segments[-1].base_offset:
-        # The name of the last file keeps the end offset. It must be on disk before the other files are gone.
-        fsync_path(log.directory)
-    doomed, log.segments[:] = log.segments[:count], log.segments[count:]
+    log.doomed += log.segments[:count]
+    del log.segments[:count]
     log.forget_positions()
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
     log.recovery_point = max(log.recovery_point, log.log_start_offset)
-    log.retire(doomed)
     logger.info("%s: removed %d segments, the log starts at offset %d", log.name, count, log.log_start_offset)
 
 
 def delete_records(log: PartitionLog, before_offset: int) -> int:
-    """Advance the log start offset (DeleteRecords) and return it. Whole segments below it are removed at once.
+    """Advance the log start offset (DeleteRecords) and return it. Whole segments below it leave the log at once.
 
-    The caller must write the checkpoint before it sends the response.
+    The caller must write the checkpoint before it sends the response. The checkpoint also renames the files.
 
     Args:
         log: Log of the partition.
@@ -85,7 +90,7 @@ def delete_records(log: PartitionLog, before_offset: int) -> int:
 
     Raises:
         OffsetOutOfRangeError: The offset is below -1 or above the high watermark.
-        StorageError: A file cannot be renamed or written.
+        StorageError: The new segment of a log that loses all of its segments cannot be created.
     """
     offset = log.high_watermark if before_offset == HIGH_WATERMARK else before_offset
     if not 0 <= offset <= log.high_watermark:

@@ -10,7 +10,8 @@ import pytest
 
 from klamm.storage.log.checkpoints import RECOVERY_POINTS
 from klamm.storage.log.producers import SNAPSHOT
-from tests.support.logs import LogHouse, batch, read_all
+from klamm.storage.log.retention import apply_retention
+from tests.support.logs import NOON_MS, LogHouse, batch, read_all
 from tests.support.recorded_disk import RecordedDisk
 from tests.support.transactions import COMMIT, end, write
 
@@ -38,6 +39,31 @@ def test_an_open_transaction_below_the_recovery_point_is_never_forgotten(tmp_pat
     # then
     log = LogHouse(cut).log
     assert (log.end_offset, log.last_stable_offset, log.recovery_point) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_retention_leaves_no_gap_when_only_some_of_its_renames_survive(tmp_path: Path, seed: int) -> None:
+    here, cut = tmp_path / "here", tmp_path / "cut"
+    here.mkdir()
+    disk = RecordedDisk(here)
+    with disk.recording():
+        house = LogHouse(here, segment_bytes="170", retention_bytes="400")
+        house.log.append(batch("a"))
+        house.log.append(batch("b"))
+        asyncio.run(flush_and_checkpoint(house))
+        for value in "cdefghijkl":
+            house.log.append(batch(value))
+        asyncio.run(house.manager.flush(house.log))  # the checkpointed recovery point stays at offset 2
+        # when
+        begun = len(disk.journal)
+        assert apply_retention(house.log, NOON_MS) == 3
+        asyncio.run(house.manager.checkpoint())
+    # then
+    for left in disk.cuts(range(begun, len(disk.journal) + 1), random.Random(seed)):
+        left.write(cut)
+        log = LogHouse(cut).log
+        assert [record.offset for record in read_all(log)] == [*range(log.log_start_offset, 12)]
+        assert log.log_start_offset in {0, 6}, (left.moment, left.operation)
 
 
 def test_producers_of_a_longer_log_are_not_believed_when_the_log_is_as_long_again(tmp_path: Path) -> None:

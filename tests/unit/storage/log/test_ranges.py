@@ -51,6 +51,7 @@ def test_a_range_outlives_retention_until_the_file_is_removed(tmp_path: Path) ->
     house = filled(tmp_path, file_delete_delay_ms="60000")
     item, whole = found(house)
     delete_records(house.log, 6)
+    asyncio.run(house.manager.checkpoint())
     assert item.read() == whole
     house.clock.now_ms += 60_000
     asyncio.run(house.manager.remove_retired())

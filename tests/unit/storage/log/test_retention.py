@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
+from klamm.storage.log.checkpoints import LOG_START_OFFSETS
 from klamm.storage.log.retention import apply_retention
 from tests.support.logs import NOON_MS, TOPIC_ID, Clock, LogHouse, batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 DAY_MS = 86_400_000
 SIZE = len(batch("x" * 100))
@@ -34,6 +37,8 @@ def test_segments_go_when_their_newest_record_is_too_old(tmp_path: Path) -> None
 
     assert house.log.log_start_offset == 4
     assert [record.offset for record in read_all(house.log)] == [4, 5, 6, 7, 8, 9]
+    assert len(house.log.doomed) == 2
+    asyncio.run(house.manager.checkpoint())
     assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log"))[0] == f"{4:020d}.log"
 
 
@@ -41,11 +46,54 @@ def test_everything_may_be_too_old_and_the_end_offset_stays(tmp_path: Path) -> N
     house = filled(tmp_path, 4, step_ms=DAY_MS, retention_ms="1000")
 
     apply_retention(house.log, NOON_MS)
+    asyncio.run(house.manager.checkpoint())
 
     assert (house.log.log_start_offset, house.log.end_offset, house.log.size) == (4, 4, 0)
     house.open()
     assert (house.log.log_start_offset, house.log.end_offset) == (4, 4)
     assert house.log.append(batch("y")).base_offset == 4
+
+
+def test_no_file_is_renamed_before_the_log_start_offset_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    apply_retention(house.log, NOON_MS)
+
+    def fail(*_: object, **__: object) -> None:
+        assert sorted((tmp_path / "t-0").glob("*.log")) == files
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("klamm.storage.log.manager.write_offsets", fail)
+        with pytest.raises(OSError, match="No space"):
+            asyncio.run(house.manager.checkpoint())
+    assert sorted((tmp_path / "t-0").glob("*.log")) == files
+
+    asyncio.run(house.manager.checkpoint())
+
+    assert sorted((tmp_path / "t-0").glob("*.log")) == files[1:]
+    assert house.log.doomed == []
+    assert "t 0 2" in (tmp_path / LOG_START_OFFSETS).read_text()
+
+
+def test_a_rename_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = filled(tmp_path, 8, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
+    apply_retention(house.log, NOON_MS)
+    first, second = house.log.doomed
+    (tmp_path / "t-0" / f"{first.file.path.name}.deleted").mkdir()
+
+    asyncio.run(house.manager.checkpoint())
+    assert house.log.doomed == [first]
+    (tmp_path / "t-0" / f"{first.file.path.name}.deleted").rmdir()
+    asyncio.run(house.manager.checkpoint())
+
+    assert house.log.doomed == []
+    assert {file.path.name for file in house.log.retired} >= {
+        f"{0:020d}.log.deleted",
+        f"{second.base_offset:020d}.log.deleted",
+    }
 
 
 def test_an_unlimited_topic_keeps_everything(tmp_path: Path) -> None:

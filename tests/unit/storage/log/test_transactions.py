@@ -139,6 +139,7 @@ def test_retention_takes_the_index_with_its_segment(tmp_path: Path) -> None:
         end(house.log, 1, ABORT)
 
     apply_retention(house.log, NOON_MS)
+    asyncio.run(house.manager.checkpoint())
 
     assert list(house.data_dir.glob("t-0/*.txnindex")) == []
     assert committed_values(house.log) == []

@@ -7,7 +7,8 @@ import sys
 
 import psutil  # type: ignore[import-untyped]
 
-from tests.support.java import ROOT, java_tool
+from tests.support.class_archives import ROOT
+from tests.support.java import java_tool
 from tests.support.kafka import KafkaCluster
 from tests.support.processes import wait_until
 

@@ -8,9 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.java import require_java
+from tests.support.class_archives import let_spark_start_quickly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_spark(java: None) -> None:
+    let_spark_start_quickly()
 
 
 @pytest.fixture(scope="module")

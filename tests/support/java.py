@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support import class_archives
+from tests.support.class_archives import CACHE, ROOT, lock
 from tests.support.processes import die_with_this_thread, start_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-ROOT = Path(__file__).resolve().parents[2]
-CACHE = ROOT / ".cache"
 _POM = ROOT / "tests" / "java" / "pom.xml"
 _LOG_SETTINGS = ROOT / "tests" / "java" / "log4j2.properties"
 _MAVEN_TIMEOUT_S = 600
 QUICK_TO_START: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""JVM options for programs that live for seconds."""
+"""JVM options for programs that live for seconds. ``quick_to_start`` returns more of them for Kafka's programs."""
 
 
 class JavaUnavailableError(RuntimeError):
@@ -55,18 +53,20 @@ def class_path() -> str:
     """
     digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:16]
     remembered = CACHE / "java" / f"{digest}.classpath"
-    with _lock(CACHE / "java"):
+    with lock(CACHE / "java" / ".lock"):
         if not _is_complete(remembered):
             _resolve(remembered)
         return remembered.read_text().strip()
 
 
-@contextmanager
-def _lock(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def quick_to_start() -> Sequence[str]:
+    """Return the JVM options for programs of Kafka that live for seconds."""
+    return (*QUICK_TO_START, *class_archives.options(kafka_archive()))
+
+
+def kafka_archive() -> Path:
+    """Return the path of the class archive of Kafka's jars. The first ``KafkaCluster`` of a checkout writes it."""
+    return class_archives.path("kafka", class_path(), java_executable())
 
 
 def _is_complete(remembered: Path) -> bool:
@@ -97,7 +97,7 @@ def java_command(
     main_class: str,
     *args: str,
     heap: str = "256m",
-    jvm_options: Sequence[str] = QUICK_TO_START,
+    jvm_options: Sequence[str] | None = None,
 ) -> list[str]:
     """Return the command that runs a class of Kafka's jars.
 
@@ -105,10 +105,11 @@ def java_command(
         main_class: Fully qualified name, e.g. ``org.apache.kafka.tools.TopicCommand``.
         *args: Its arguments.
         heap: ``-Xmx``.
-        jvm_options: Further options; the default suits short-lived programs, benchmarks pass their own.
+        jvm_options: Further options. None: those of ``quick_to_start``; benchmarks pass their own.
     """
+    options = quick_to_start() if jvm_options is None else jvm_options
     return [
-        java_executable(), f"-Xmx{heap}", *jvm_options, "-Xshare:auto", f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
+        java_executable(), f"-Xmx{heap}", *options, "-Xshare:auto", f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
         "-cp", class_path(), main_class, *args,
     ]  # fmt: skip
 
@@ -119,7 +120,7 @@ def java_tool(
     stdin: str = "",
     timeout_s: float = 60.0,
     heap: str = "256m",
-    jvm_options: Sequence[str] = QUICK_TO_START,
+    jvm_options: Sequence[str] | None = None,
 ) -> str:
     """Run one of Kafka's Java programs to its end and return its stdout.
 

@@ -12,13 +12,15 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tests.support import class_archives
+from tests.support.class_archives import CACHE
 from tests.support.java import (
-    CACHE,
     QUICK_TO_START,
     JavaUnavailableError,
     class_path,
     java_command,
     java_tool,
+    kafka_archive,
     start_java,
 )
 from tests.support.probe import brokers_known_by
@@ -38,7 +40,7 @@ class KafkaNode:
     """One broker and controller in one JVM. Not thread-safe; start it from the main thread."""
 
     def __init__(
-        self, *, node_id: int, directory: Path, host_port: tuple[str, int], heap: str, jvm_options: Sequence[str]
+        self, *, node_id: int, directory: Path, host_port: tuple[str, int], heap: str, jvm_options: Sequence[str] | None
     ) -> None:
         self.node_id = node_id
         self.host, self.port = host_port
@@ -114,7 +116,7 @@ class KafkaCluster:
         nodes: How many; each is broker and controller.
         properties: Broker settings on top of (or instead of) those a small cluster needs; ``{node}`` is the node's id.
         heap: ``-Xmx`` per node.
-        jvm_options: Compiler and collector; the default starts fast, benchmarks pass what Kafka ships with.
+        jvm_options: Compiler and collector. None: those that start fast; benchmarks pass what Kafka ships with.
     """
 
     def __init__(
@@ -123,9 +125,10 @@ class KafkaCluster:
         properties: Mapping[str, str] = NO_PROPERTIES,
         *,
         heap: str = "512m",
-        jvm_options: Sequence[str] = QUICK_TO_START,
+        jvm_options: Sequence[str] | None = None,
     ) -> None:
         self._properties = dict(properties)
+        self._jvm_options = jvm_options
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self.directory = Path(tempfile.mkdtemp(prefix="klamm-kafka-"))
         self.nodes: dict[int, KafkaNode] = {
@@ -152,6 +155,8 @@ class KafkaCluster:
 
     def __enter__(self) -> Self:
         """Format, start and wait for every node."""
+        if self._jvm_options is None:
+            class_archives.write(kafka_archive(), _run_once)
         try:
             bootstrap = _bootstrap_checkpoint()
             for node in self.nodes.values():
@@ -241,6 +246,12 @@ class KafkaCluster:
             "log.cleaner.backoff.ms": "500",
             **{name: value.replace("{node}", str(node.node_id)) for name, value in self._properties.items()},
         }
+
+
+def _run_once(jvm_options: Sequence[str]) -> None:
+    """Start and stop one node."""
+    with KafkaCluster(jvm_options=(*QUICK_TO_START, *jvm_options)):
+        pass
 
 
 def _bootstrap_checkpoint() -> Path:

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from tests.support.java import QUICK_TO_START, java_command
+from tests.support.java import java_command, quick_to_start
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,7 +30,7 @@ class KafkasTools:
     """Runs tools by the names of their classes, one after the other. A context manager."""
 
     def __enter__(self) -> Self:
-        command = java_command(str(_PROGRAM), heap="256m", jvm_options=(*QUICK_TO_START, *_QUIET))
+        command = java_command(str(_PROGRAM), heap="256m", jvm_options=(*quick_to_start(), *_QUIET))
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.support.java import CACHE
+from tests.support.class_archives import CACHE
 from tests.support.kafka import NO_PROPERTIES
 from tests.support.probe import brokers_known_by
 from tests.support.processes import free_port, start_process, stop_process, wait_until

@@ -22,15 +22,15 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import Measurement, percentile
 from benchmarks.report import print_tables, write_json
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
-from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.handlers import api_019_create_topics
-from klamm.broker.policies import Policies
 from klamm.broker.quotas.mutations import MutationQuotas
+from klamm.broker.quotas.service import QuotaService
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy import PolicyViolationError
 from klamm.policy.details import TopicDetails
 from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy_runtime import Policies
 from klamm.protocol.messages.create_topics import CreateTopicsRequest
 from klamm.storage.log import LogManager
 from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore

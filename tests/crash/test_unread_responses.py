@@ -15,11 +15,11 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 import klamm
-from klamm.broker.network.outbox import MAX_UNREAD_BYTES
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.fetch import FetchRequest
 from klamm.protocol.records import Record, encode_batch
+from klamm.server.outbox import MAX_UNREAD_BYTES
 from tests.support.processes import free_port, wait_until
 from tests.support.security import Certificates
 from tests.support.wire import WireClient, request_frame

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from klamm.broker.context import RequestContext
 from klamm.broker.security.authorizer import AclAuthorizer, AllowAll
-from klamm.broker.session import Session
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.create_acls import CreateAclsRequest
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.server.session import Session
 from klamm.storage.changes import DropAcl, PutAcl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.broker.route import Route
     from klamm.broker.security.authorizer import Authorizer
     from klamm.protocol.schema import Message
+    from klamm.server.route import Route
     from klamm.storage.changes import Change
 
 ADMIN = "User:admin"

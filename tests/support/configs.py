@@ -7,15 +7,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from klamm.broker.author import Author
 from klamm.broker.configs.decider import AlterConfigGuard, ResourceAlteration
 from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.security.authorizer import AllowAll
-from klamm.broker.session import Session
 from klamm.configs.operations import AlterOperation, ConfigDelta
 from klamm.protocol.errors import StorageError
 from klamm.protocol.types import ConfigOperation, ResourceType
+from klamm.server.author import Author
+from klamm.server.session import Session
 from klamm.storage.changes import Change, PutConfig, PutHistory, PutTopic
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.context import RequestContext
-from klamm.broker.fetching.sessions import FetchSessions
+from klamm.broker.fetch.sessions import FetchSessions
 from klamm.broker.security.authorizer import AllowAll
-from klamm.broker.session import Session
 from klamm.broker.topics.catalog import Topic
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.protocol.codec import decode, encode
+from klamm.server.session import Session
 from klamm.storage.log import LogManager, PartitionLog
 from tests.support.group_broker import MemoryStore
 from tests.support.logs import Clock, FailingPool
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from klamm.broker.route import Piece, Route
     from klamm.protocol.schema import Message
+    from klamm.server.route import Piece, Route
 
 Answer = TypeVar("Answer", bound="Message")
 

@@ -13,15 +13,15 @@ from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.context import RequestContext
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.security.authorizer import AllowAll
-from klamm.broker.session import Session
 from klamm.protocol.codec import decode, encode
+from klamm.server.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from klamm.broker.route import Route
     from klamm.protocol.schema import Message
+    from klamm.server.route import Route
     from klamm.storage.changes import Change, PutDecision, PutGroup, PutGroupOffset, PutPendingOffset, PutTransaction
 
 Answer = TypeVar("Answer", bound="Message")

@@ -10,8 +10,8 @@ from klamm.broker.routing import ROUTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.broker.route import Route
     from klamm.protocol.schema import Field, Message, Struct
+    from klamm.server.route import Route
 
 TOPIC: Final = "many"
 PARTITIONS: Final = 500

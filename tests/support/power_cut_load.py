@@ -18,13 +18,13 @@ from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.context import RequestContext
 from klamm.broker.routing import ROUTES
-from klamm.broker.session import Session
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.errors import ConcurrentTransactionsError
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Record, encode_batch
+from klamm.server.session import Session
 from klamm.storage.identity import check_metadata
 from klamm.storage.metadata import MetadataStore
 from tests.support.raw_logs import Committed, read_committed_raw

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.client_configs.registration_log import RegistrationLog
@@ -15,22 +16,19 @@ from klamm.broker.configs.as_started import as_started
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.own_settings import allowed_client_configs
 from klamm.broker.configs.policy import alter_config_guard
-from klamm.broker.configs.quotas import QuotaService
+from klamm.broker.configs.policy_settings import PolicySettings
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
+from klamm.broker.context import RequestContext
 from klamm.broker.data_directory import LOGS_DIRECTORY, open_metadata
-from klamm.broker.fetching.sessions import FetchSessions
+from klamm.broker.fetch.sessions import FetchSessions
 from klamm.broker.groups.coordinator import GroupCoordinator
 from klamm.broker.internal_records import InternalRecords
-from klamm.broker.network.server import Server
-from klamm.broker.network.traffic import Traffic
-from klamm.broker.policies import PolicyReloader, PolicySettings
 from klamm.broker.producer_ids import ProducerIdAllocator
 from klamm.broker.quotas.mutations import MutationQuotas
+from klamm.broker.quotas.service import QuotaService
 from klamm.broker.routing import ROUTES
 from klamm.broker.security.authorizer import open_authorizer
 from klamm.broker.security.credentials import ScramCredentials
-from klamm.broker.security.endpoints import open_endpoint
-from klamm.broker.security.limits import ConnectionLimits
 from klamm.broker.services import Services
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.broker.transactions.coordinator import TransactionCoordinator
@@ -39,6 +37,12 @@ from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
 from klamm.configs.values import format_value
 from klamm.protocol.types import ResourceType
+from klamm.server.connection_limits import ConnectionLimits
+from klamm.server.quotas.throttles import Throttles
+from klamm.server.roster import ClientRoster
+from klamm.server.security.endpoints import open_endpoint
+from klamm.server.server import Server
+from klamm.server.traffic import Traffic
 from klamm.storage.descriptors import SPARE, DescriptorShares, raise_limit
 from klamm.storage.lock import DataDirectoryLock
 from klamm.storage.log import HousekeepingSettings, LogManager
@@ -49,10 +53,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.broker.metrics import Metrics
-    from klamm.broker.security.endpoints import Endpoint
     from klamm.broker.security.tls_renewal import TlsRenewal
     from klamm.broker.settings import BrokerSettings
+    from klamm.policy_runtime import PolicyReloader
     from klamm.protocol.errors import StorageError
+    from klamm.server.security.endpoints import Endpoint
     from klamm.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -89,7 +94,7 @@ class BrokerApp:
         shares: DescriptorShares,
     ) -> None:
         self._metrics = metrics
-        traffic = Traffic()
+        traffic, roster = Traffic(), ClientRoster(now_ms=services.now_ms)
         self._endpoints = endpoints
         self._tls = tls
         self._lock = lock
@@ -100,16 +105,18 @@ class BrokerApp:
         store.on_failure = self._on_failed_commit
         configs = services.configs
         self._server = Server(
-            services=services,
+            new_context=partial(RequestContext, services=services),
             routes=ROUTES if metrics is None else metrics.routes,
             traffic=traffic,
             limits=ConnectionLimits(configs.broker_value, most=shares.connections),
+            throttles=Throttles(services.quotas, configs.broker_value),
+            roster=roster,
             max_idle_ms=lambda: configs.int_value("connections.max.idle.ms"),
             max_frame_bytes=configs.int_value("socket.request.max.bytes"),
         )
         if metrics is not None:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
-            metrics.add_page(CLIENTS_PAGE, lambda: clients_page(self._server.roster, services.client_configs, now_ms()))
+            metrics.add_page(CLIENTS_PAGE, lambda: clients_page(roster, services.client_configs, now_ms()))
 
     @classmethod
     async def start(cls, settings: BrokerSettings, nodes: Mapping[str, tuple[AdvertisedBroker, ...]]) -> BrokerApp:
@@ -148,7 +155,7 @@ class BrokerApp:
         authorizer = open_authorizer(store, settings.static_configs)
         credentials = ScramCredentials(store, now_ms=now_ms)
         endpoints = {
-            listener.name: open_endpoint(listener, settings.static_configs, credentials)
+            listener.name: open_endpoint(listener, settings.static_configs, credentials.find)
             for listener in settings.listeners
         }
         tls = _tls_renewal(settings, endpoints, cluster.node_ids)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.garbage import GarbageSettings
-from klamm.broker.security.listeners import ANY_HOST, Address, Listener, own_host_name
 from klamm.broker.settings import BrokerSettings, names_policy, parse_arguments, unknown_names, warn_of_unknown
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
+from klamm.server.listeners import ANY_HOST, Address, Listener, own_host_name
 from klamm.storage.errors import DataDirectoryError
 
 if TYPE_CHECKING:

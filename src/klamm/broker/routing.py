@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from klamm.broker.route import Route
+    from klamm.server.route import Route
 
 HANDLERS: Final = (
     "api_000_produce",

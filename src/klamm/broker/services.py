@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
     from klamm.broker.client_configs.service import ClientConfigService
     from klamm.broker.cluster import ClusterInfo
-    from klamm.broker.configs.quotas import QuotaService
     from klamm.broker.configs.service import ConfigService
-    from klamm.broker.fetching.sessions import FetchSessions
+    from klamm.broker.fetch.sessions import FetchSessions
     from klamm.broker.groups.coordinator import GroupCoordinator
-    from klamm.broker.policies import Policies
     from klamm.broker.producer_ids import ProducerIdAllocator
     from klamm.broker.quotas.mutations import MutationQuotas
+    from klamm.broker.quotas.service import QuotaService
     from klamm.broker.security.authorizer import Authorizer
     from klamm.broker.security.credentials import ScramCredentials
     from klamm.broker.topics.catalog import TopicCatalog
     from klamm.broker.transactions.coordinator import TransactionCoordinator
+    from klamm.policy_runtime import Policies
     from klamm.protocol.api import Api
     from klamm.storage.log import LogManager
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.listeners import Address, Listener, parse_listeners
 from klamm.configs.brokers import AUTHORIZER_CONFIGS, check_broker_settings
 from klamm.configs.definitions import (
     METRICS_LISTEN,
@@ -20,6 +19,7 @@ from klamm.configs.definitions import (
 from klamm.policy.kinds import KINDS
 from klamm.properties import SettingsError, did_you_mean, read_properties
 from klamm.protocol.errors import InvalidConfigError
+from klamm.server.listeners import Address, Listener, parse_listeners
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -115,7 +115,7 @@ WIDE: Final = (
 def test_one_resource_with_more_entries_than_can_be_decided_at_once_is_refused(
     held: HeldLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("klamm.broker.network.codec.granted_elements", lambda _, most: most)  # a frame that is padded
+    monkeypatch.setattr("klamm.server.codec.granted_elements", lambda _, most: most)  # a frame that is padded
     others = tuple(few.name for few in long_requests(1) if not any(wanted.startswith(few.name) for wanted in WIDE))
     asked = [request for request in long_requests(95_000, without=others) if request.name in WIDE]
     assert len(asked) == len(WIDE)

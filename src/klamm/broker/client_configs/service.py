@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from klamm.broker.time_slice import TimeSlice
 from klamm.client_configs.describing import DescribedEntity, describe
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.planning import (
@@ -17,6 +16,7 @@ from klamm.client_configs.planning import (
     plan_entry,
 )
 from klamm.client_configs.resolution import resolve
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.changes import PutClientConfig, PutHistory
 
 if TYPE_CHECKING:

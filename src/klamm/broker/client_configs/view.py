@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.broker.session import UNKNOWN_SOFTWARE
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information
+from klamm.server.session import UNKNOWN_SOFTWARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from klamm.broker.client_configs.roster import ClientRoster, SeenClient
     from klamm.broker.client_configs.service import ClientConfigService
     from klamm.client_configs.definitions import ClientKind
     from klamm.client_configs.describing import Compatibility
+    from klamm.server.roster import ClientRoster, SeenClient
 
 
 CLIENTS_PAGE: Final = "/clients.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.listeners import Address
+from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

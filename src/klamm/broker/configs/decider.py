@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.author import Author
     from klamm.broker.configs.image import ConfigImage
+    from klamm.server.author import Author
 
 LegacyConfigs: TypeAlias = Sequence[tuple[str, str | None]]
 

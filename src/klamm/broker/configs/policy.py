@@ -10,9 +10,9 @@ from klamm.policy.kinds import ALTER_CONFIG
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.author import Author
     from klamm.broker.configs.decider import AlterConfigGuard, ConfigDecision
-    from klamm.broker.policies import Policies
+    from klamm.policy_runtime import Policies
+    from klamm.server.author import Author
 
 
 class _PolicyGuard:

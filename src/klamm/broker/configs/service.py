@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from klamm.broker.author import BROKER_ITSELF, Author
 from klamm.broker.configs.decider import (
     AlterConfigGuard,
     ConfigDecider,
@@ -21,7 +20,6 @@ from klamm.broker.configs.decider import (
 )
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
-from klamm.broker.time_slice import TimeSlice
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
@@ -29,6 +27,8 @@ from klamm.configs.operations import ConfigDelta, apply_changes
 from klamm.configs.topics import validate_topic_configs
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
 from klamm.protocol.types import ResourceType
+from klamm.server.author import BROKER_ITSELF, Author
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.changes import PutConfig, PutHistory
 from klamm.storage.history import HIDDEN
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from klamm.broker.groups.errors import GroupIdNotFoundError, IllegalGenerationError, NonEmptyGroupError
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
 from klamm.broker.groups.subscription import is_subscribed
-from klamm.broker.time_slice import TimeSlice
 from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 if TYPE_CHECKING:

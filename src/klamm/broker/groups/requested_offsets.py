@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.time_slice import TimeSlice
     from klamm.protocol.messages.offset_commit import OffsetCommitRequest
     from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+    from klamm.server.time_slice import TimeSlice
 
 
 async def requested_offsets(

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id
 from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.partitions import find_topic, leader_log
@@ -46,6 +45,7 @@ from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Codec
 from klamm.protocol.records.layout import CODEC_MASK, FLAGS_AT
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 from klamm.storage.log import (
     DECOMPRESSED_AT_ONCE,
     InvalidRecordsError,

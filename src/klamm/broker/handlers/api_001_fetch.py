@@ -16,22 +16,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetching.response import FetchedBody, PartitionRead
-from klamm.broker.fetching.sessions import named_partitions
-from klamm.broker.route import Route
+from klamm.broker.fetch.response import FetchedBody, PartitionRead
+from klamm.broker.fetch.sessions import named_partitions
 from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 from klamm.storage.log import WAITING_ENDS, LogRange, aborted_in, find_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.fetching.sessions import FetchPartition, FetchPlan
+    from klamm.broker.fetch.sessions import FetchPartition, FetchPlan
     from klamm.storage.log import PartitionLog
 
 API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)

@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import require_topic
 from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 from klamm.storage.log import TimestampOffset, offset_for_timestamp
 
 if TYPE_CHECKING:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
 from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.creation import RESERVED_NAMES, TopicSpec, create_topic
@@ -24,6 +22,8 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.security.acls import AclOperation, AclResourceType
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.groups.commits import Committer
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.groups.requested_offsets import commit_permitted, requested_offsets
-from klamm.broker.route import Route
 from klamm.broker.security.checks import require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

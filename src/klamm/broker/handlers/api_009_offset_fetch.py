@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.broker.groups.offsets import NO_OFFSET
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_topic, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 from klamm.storage.changes import PutGroupOffset
 
 if TYPE_CHECKING:

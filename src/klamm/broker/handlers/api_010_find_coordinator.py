@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.placement import coordinator_for
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_group, may_transactional_id
 from klamm.broker.topics.internal import ensure_internal_topic
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -17,6 +16,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.cluster import AdvertisedBroker

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from klamm.broker.groups.model import MemberIdentity
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.part_limits import MOST_LEAVING_MEMBERS, refuse_many
-from klamm.broker.route import Route
 from klamm.broker.security.checks import require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -20,11 +20,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.route import Route
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.broker.attempt import NONE, ApiError, attempt
 from klamm.broker.pieces import NO_TAGS, with_items
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic
 from klamm.broker.topics.creation import CreatableTopic, TopicSpec, begin_topic, check_size
 from klamm.protocol.api import Api, ApiKey
@@ -23,6 +21,8 @@ from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, PolicyViolationError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import NONE, ApiError, attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

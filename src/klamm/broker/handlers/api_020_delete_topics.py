@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.attempt import NONE, ApiError, attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import TOPIC_DENIED, may_cluster, may_topic
 from klamm.broker.topics.catalog import Topic
 from klamm.configs.names import INTERNAL_TOPICS
@@ -25,6 +23,8 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import NONE, ApiError, attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import NONE, ApiError, attempt
-from klamm.broker.route import Route
 from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import InvalidTopicError, PolicyViolationError, StorageError
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import NONE, ApiError, attempt
+from klamm.server.route import Route
 from klamm.storage.log import delete_records
 
 if TYPE_CHECKING:

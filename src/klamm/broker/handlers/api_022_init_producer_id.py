@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_transactional_id, may_write_somewhere
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import (
@@ -24,6 +22,8 @@ from klamm.protocol.errors import (
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.types import ProducerIdentity
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster, may_topic, may_transactional_id
 from klamm.broker.transactions.errors import TransactionAbortableError
 from klamm.broker.transactions.model import TransactionPartition
@@ -25,6 +24,7 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from klamm.protocol.types import ProducerIdentity
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
 from klamm.broker.groups.placement import require_coordinator
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, TransactionalIdAuthorizationError
 from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from klamm.protocol.types import ProducerIdentity
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

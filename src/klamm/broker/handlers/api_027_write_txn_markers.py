@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
 from klamm.broker.topics.partitions import leader_log
 from klamm.protocol.api import Api, ApiKey
@@ -20,6 +18,8 @@ from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, StorageE
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from klamm.protocol.records import ControlType
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 from klamm.storage.log import append_marker
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from klamm.broker.groups.commits import Committer
 from klamm.broker.groups.errors import check_group_id
 from klamm.broker.groups.placement import require_coordinator
 from klamm.broker.groups.requested_offsets import commit_permitted, requested_offsets
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id, require_group
 from klamm.broker.transactions.admission import ClientAbility, CoordinatorLoadInProgressError
 from klamm.protocol.api import Api, ApiKey
@@ -22,6 +21,7 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError, TransactionalIdAutho
 from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from klamm.protocol.types import ProducerIdentity
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

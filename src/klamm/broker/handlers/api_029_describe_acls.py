@@ -9,13 +9,13 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
-from klamm.broker.route import Route
 from klamm.broker.security.acl_wire import read_filter
 from klamm.broker.security.checks import require_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

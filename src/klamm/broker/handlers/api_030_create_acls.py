@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import NONE, ApiError, attempt
-from klamm.broker.route import Route
 from klamm.broker.security.acl_wire import read_acl
 from klamm.broker.security.checks import require_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import NONE, ApiError, attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
-from klamm.broker.route import Route
 from klamm.broker.security.acl_wire import read_filter
 from klamm.broker.security.checks import require_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

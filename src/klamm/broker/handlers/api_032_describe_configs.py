@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.broker.pieces import NO_TAGS, with_items
-from klamm.broker.route import Route
 from klamm.broker.security.checks import require_config_right
 from klamm.configs.describe import select_keys
 from klamm.configs.names import identity_of
@@ -23,6 +22,7 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.types import RESOURCE_TYPES
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

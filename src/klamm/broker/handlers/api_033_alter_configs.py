@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.alterations import alter_resources
 from klamm.broker.configs.decider import ResourceAlteration
-from klamm.broker.route import MOST_ELEMENTS_OF_CONFIGS, Route
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from klamm.server.route import MOST_ELEMENTS_OF_CONFIGS, Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

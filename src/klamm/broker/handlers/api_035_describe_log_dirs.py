@@ -13,14 +13,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.attempt import attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, StorageError
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 from klamm.storage.log import segment_bytes
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.route import Route
-from klamm.broker.security.login import TokenAnswer
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from klamm.server.route import Route
+from klamm.server.security.login import TokenAnswer
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.attempt import ApiError, attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import TOPIC_DENIED, may_topic
 from klamm.broker.topics.placement import check_request_size, place_added_partitions
 from klamm.policy.details import CreatePartitionsDetails
@@ -21,6 +19,8 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import ApiError, attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import ApiError
-from klamm.broker.route import Route
 from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import ApiError
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.alterations import alter_resources
 from klamm.broker.configs.decider import ResourceAlteration
-from klamm.broker.route import MOST_ELEMENTS_OF_CONFIGS, Route
 from klamm.configs.operations import AlterOperation
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from klamm.server.route import MOST_ELEMENTS_OF_CONFIGS, Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.attempt import NONE, ApiError, attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
 from klamm.broker.topics.placement import check_assignment
 from klamm.protocol.api import Api, ApiKey
@@ -25,6 +23,8 @@ from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import NONE, ApiError, attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

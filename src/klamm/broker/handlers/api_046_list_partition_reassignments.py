@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.route import Route
 from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.list_partition_reassignments import (
@@ -16,6 +15,7 @@ from klamm.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
 from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
-from klamm.broker.route import Route
 from klamm.configs.quotas import QuotaComponent
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ClusterAuthorizationError
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import ApiError, attempt
 from klamm.broker.part_limits import MOST_QUOTA_PARTS, refuse_many
-from klamm.broker.route import Route
 from klamm.configs.quotas import QuotaChange
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
+from klamm.server.attempt import ApiError, attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

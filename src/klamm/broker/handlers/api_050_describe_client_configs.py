@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.attempt import attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import CLUSTER_DENIED, may_cluster, require_cluster
 from klamm.client_configs.filters import parse_filter
 from klamm.client_configs.registrations import client_information, registration
@@ -35,6 +33,8 @@ from klamm.protocol.messages.describe_user_scram_credentials import (
 )
 from klamm.protocol.shapes import decode_by_shape
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.attempt import ApiError, attempt
-from klamm.broker.route import Route
 from klamm.broker.security.checks import require_cluster
 from klamm.broker.security.credentials import CredentialDeletion, upsertion_from_salted_password
 from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan
@@ -29,6 +27,8 @@ from klamm.protocol.messages.alter_user_scram_credentials import (
 from klamm.protocol.shapes import decode_by_shape
 from klamm.security.acls import AclOperation
 from klamm.security.scram import ScramMechanism
+from klamm.server.attempt import ApiError, attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

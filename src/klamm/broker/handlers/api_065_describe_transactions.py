@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import attempt
 from klamm.broker.groups.placement import partition_for, require_coordinator
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_topic, may_transactional_id
 from klamm.configs.names import CONSUMER_OFFSETS
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import TransactionalIdAuthorizationError
 from klamm.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.attempt import attempt
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

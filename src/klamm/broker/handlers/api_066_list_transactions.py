@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.placement import coordinator_for
-from klamm.broker.route import Route
 from klamm.broker.security.checks import may_transactional_id
 from klamm.broker.transactions.model import TransactionState
 from klamm.patterns import PatternError, full_matcher
@@ -17,6 +16,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from klamm.security.acls import AclOperation
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.route import Route
 from klamm.broker.security.checks import authorized_operations, may_topic
 from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.configs.names import INTERNAL_TOPICS, check_topic_name
@@ -21,6 +20,7 @@ from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
 )
 from klamm.security.acls import AclOperation, AclResourceType
+from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.broker.context import RequestContext
-    from klamm.broker.network.traffic import Traffic
-    from klamm.broker.route import Response, Route
     from klamm.broker.services import Services
+    from klamm.server.route import Response, Route
+    from klamm.server.traffic import Traffic
 
 MAX_STRUCTS: Final = 1000
 """Maximum number of structs of a response that are searched for error codes."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.quotas.rates import SAMPLE_S, SAMPLES
-from klamm.broker.quotas.remembered import Remembered
 from klamm.configs.quotas import CONTROLLER_MUTATION_RATE
 from klamm.protocol.errors import ThrottlingQuotaExceededError
+from klamm.server.quotas.rates import SAMPLE_S, SAMPLES
+from klamm.server.quotas.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.configs.quotas import QuotaService
-    from klamm.broker.session import Session
+    from klamm.broker.quotas.service import QuotaService
+    from klamm.server.session import Session
 
 BURST_S: Final = SAMPLES * SAMPLE_S
 """Size of a bucket, in seconds of its rate. So much may be used at once."""

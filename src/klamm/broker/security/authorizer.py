@@ -24,8 +24,8 @@ from klamm.storage.changes import DropAcl, PutAcl
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from klamm.broker.session import Session
-    from klamm.broker.time_slice import TimeSlice
+    from klamm.server.session import Session
+    from klamm.server.time_slice import TimeSlice
     from klamm.storage.changes import Change
     from klamm.storage.metadata import MetadataStore
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.broker.attempt import ApiError
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
     ErrorCode,
@@ -19,6 +18,7 @@ from klamm.protocol.errors import (
 from klamm.protocol.types import ResourceType
 from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from klamm.security.authorization import OPERATIONS
+from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

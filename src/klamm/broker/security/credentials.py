@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.attempt import NONE, ApiError
 from klamm.protocol.errors import ErrorCode
 from klamm.security.scram import (
     MAX_ITERATIONS,
@@ -14,13 +13,14 @@ from klamm.security.scram import (
     ScramMechanism,
     credential_from_salted_password,
 )
+from klamm.server.attempt import NONE, ApiError
 from klamm.storage.changes import DropScramCredential, PutHistory, PutScramCredential
 from klamm.storage.history import HIDDEN, SCRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.broker.author import Author
+    from klamm.server.author import Author
     from klamm.storage.changes import Change
     from klamm.storage.metadata import MetadataStore
 

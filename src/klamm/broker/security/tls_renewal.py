@@ -13,23 +13,23 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.security.listeners import setting_of
-from klamm.broker.security.tls import ReplaceableContext, ServerTls, server_tls
 from klamm.configs.brokers import as_dynamic_error
 from klamm.configs.definitions import base_name
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import ResourceType
 from klamm.security.certificates import alternative_names_of, subject_of
+from klamm.server.listeners import setting_of
+from klamm.server.security.tls import ReplaceableContext, ServerTls, server_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.author import Author
     from klamm.broker.configs.decider import ConfigDecision
     from klamm.broker.configs.service import ConfigsChanged
-    from klamm.broker.security.listeners import Listener
+    from klamm.server.author import Author
+    from klamm.server.listeners import Listener
 
 logger: Final = logging.getLogger(__name__)
 

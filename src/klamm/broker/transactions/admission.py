@@ -25,8 +25,8 @@ from klamm.protocol.types import ProducerIdentity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.broker.time_slice import TimeSlice
     from klamm.broker.transactions.coordinator import TransactionCoordinator
+    from klamm.server.time_slice import TimeSlice
     from klamm.storage.log import PartitionLog
 
 

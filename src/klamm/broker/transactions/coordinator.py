@@ -26,7 +26,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
-from klamm.broker.time_slice import TimeSlice
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
 from klamm.broker.transactions.errors import ConcurrentTransactionsError, TransactionalIdNotFoundError
@@ -35,6 +34,7 @@ from klamm.broker.transactions.model import Transaction, TransactionPartition, T
 from klamm.broker.transactions.settings import TransactionSettings
 from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import InvalidProducerIdMappingError, StorageError
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.changes import DropTransaction, PutDecision, PutTransaction
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.error_reports import ErrorReports

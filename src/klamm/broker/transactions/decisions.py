@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
-from klamm.broker.time_slice import TimeSlice
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.changes import DropDecision, PutDecision
 from klamm.storage.log.producers import NO_OFFSET
 

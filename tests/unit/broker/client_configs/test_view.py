@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from klamm.broker.client_configs.roster import SeenClient
 from klamm.broker.client_configs.view import Standing, clients_document, view_clients
 from klamm.client_configs.definitions import ClientKind
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.server.roster import SeenClient
 
 APP = ClientConfigEntity.of_client("alice", "app")
 

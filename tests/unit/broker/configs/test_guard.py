@@ -21,9 +21,9 @@ from tests.support.configs import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.author import Author
     from klamm.broker.configs.decider import ConfigDecision, ResourceAlteration
     from klamm.broker.configs.service import ConfigService
+    from klamm.server.author import Author
 
 TOPIC = ResourceType.TOPIC
 

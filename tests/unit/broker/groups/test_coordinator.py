@@ -666,7 +666,7 @@ def test_a_hundred_members_join_and_leave(scene: Scene) -> None:
 def test_a_fetch_tells_all_offsets_as_of_one_moment_whatever_is_committed_meanwhile(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("klamm.broker.time_slice.SLICE_S", 0)
+    monkeypatch.setattr("klamm.server.time_slice.SLICE_S", 0)
     names = [f"many-{number}" for number in range(550)]
     scene.topics.topics += [FakeTopic(UUID(int=100 + number), name) for number, name in enumerate(names)]
 

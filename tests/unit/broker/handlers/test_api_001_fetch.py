@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.fetching.response import FetchedBody, PartitionRead
-from klamm.broker.fetching.sessions import EVICTION_MS
+from klamm.broker.fetch.response import FetchedBody, PartitionRead
+from klamm.broker.fetch.sessions import EVICTION_MS
 from klamm.broker.handlers.api_001_fetch import ROUTE, handle
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode

@@ -7,12 +7,12 @@ import pytest
 
 from klamm.broker.context import RequestContext
 from klamm.broker.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
-from klamm.broker.security.login import Login, LoginSettings
-from klamm.broker.session import Session
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from klamm.security.sasl import PlainExchange
+from klamm.server.security.login import Login, LoginSettings
+from klamm.server.session import Session
 
 
 def context(*, with_login: bool) -> RequestContext:

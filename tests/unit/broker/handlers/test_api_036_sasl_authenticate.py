@@ -10,13 +10,13 @@ import pytest
 from klamm.broker.context import RequestContext
 from klamm.broker.handlers import api_017_sasl_handshake
 from klamm.broker.handlers.api_036_sasl_authenticate import API, ROUTE, handle
-from klamm.broker.security.login import Login, LoginSettings
-from klamm.broker.session import Session
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from klamm.security.sasl import PlainExchange
+from klamm.server.security.login import Login, LoginSettings
+from klamm.server.session import Session
 
 
 def begun(*, version: int = 2, max_session_ms: int = 0) -> RequestContext:

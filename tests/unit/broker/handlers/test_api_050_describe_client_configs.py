@@ -14,7 +14,6 @@ from klamm.broker.context import RequestContext
 from klamm.broker.handlers.api_050_describe_client_configs import ROUTE, decode_raw, handle
 from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.security.credentials import ScramCredentials
-from klamm.broker.session import Session
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.planning import AlterEntry, AlterOp
 from klamm.protocol.codec import encode
@@ -24,6 +23,7 @@ from klamm.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from klamm.server.session import Session
 from klamm.storage.metadata import MetadataStore
 from tests.support.registrations import MemoryRecords
 

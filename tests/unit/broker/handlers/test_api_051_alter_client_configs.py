@@ -14,7 +14,6 @@ from klamm.broker.context import RequestContext
 from klamm.broker.handlers.api_051_alter_client_configs import ROUTE, decode_raw, handle
 from klamm.broker.security.authorizer import AllowAll
 from klamm.broker.security.credentials import ScramCredentials
-from klamm.broker.session import Session
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, ProtocolError, StorageError
@@ -23,6 +22,7 @@ from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
 )
+from klamm.server.session import Session
 from klamm.storage.metadata import MetadataStore
 from tests.support.registrations import MemoryRecords
 

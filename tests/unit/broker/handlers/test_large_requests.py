@@ -6,9 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from klamm.broker.author import BROKER_ITSELF
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
-from klamm.broker.configs.quotas import QuotaService
 from klamm.broker.handlers import (
     api_003_metadata,
     api_019_create_topics,
@@ -18,9 +16,10 @@ from klamm.broker.handlers import (
     api_037_create_partitions,
     api_044_incremental_alter_configs,
 )
-from klamm.broker.policies import Policies
 from klamm.broker.quotas.mutations import MutationQuotas
+from klamm.broker.quotas.service import QuotaService
 from klamm.broker.topics.catalog import TopicCatalog
+from klamm.policy_runtime import Policies
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
 from klamm.protocol.messages.create_topics import CreateTopicsRequest
@@ -28,6 +27,7 @@ from klamm.protocol.messages.delete_topics import DeleteTopicsRequest
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.messages.metadata import MetadataRequest
+from klamm.server.author import BROKER_ITSELF
 from klamm.storage.log import LogManager
 from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
 from tests.support.configs import make_context, make_service
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from klamm.broker.route import Route
     from klamm.protocol.schema import Message
+    from klamm.server.route import Route
 
 NAMES = [f"topic-{number:05}" for number in range(2_000)]
 TOPIC = 2

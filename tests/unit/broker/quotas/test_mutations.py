@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from klamm.broker.quotas.mutations import UNLIMITED, MutationQuota, MutationQuotas
-from klamm.broker.session import Session
 from klamm.configs.quotas import QuotaLimit, find_limit
 from klamm.protocol.errors import ThrottlingQuotaExceededError
+from klamm.server.session import Session
 
 RATE = "controller_mutation_rate"
 

@@ -1,1 +1,0 @@
-"""Sockets of the broker: connections, request frames in, response frames out in request order."""

@@ -1,0 +1,259 @@
+"""Runtime of one policy class: order of its calls, time limit, and replacement of an instance that hangs.
+
+How a call runs:
+
+===================  =================================================  ==============================================
+Policy               Where it runs                                      Other requests meanwhile
+===================  =================================================  ==============================================
+only computes        on the event loop (``_ask_here``)                  not served. A call of 10 ms or more moves the
+                                                                        policy to its thread until it is reloaded.
+others, last call    in its thread; the event loop blocks for up to     served only if the call takes longer than that
+took less than 1 ms  ``PATIENCE_S`` (1 ms)
+all others           in its thread                                      served
+===================  =================================================  ==============================================
+
+What happens when a call exceeds ``policy.timeout.ms``:
+
+1. ``_finish`` creates a new instance, with the same limit for its creation.
+2. The new instance replaces the old one. The old thread is a straggler: SystemExit is raised inside it, which ends a
+   loop in Python code, but not a blocking system call.
+3. The resource fails with PolicyTimeoutError and nothing is changed.
+
+If no new instance can be created, or ``MAX_STRAGGLERS`` threads hang, the old instance stays. ``_unfinished`` keeps
+its call, so the next request waits for that call first and fails with PolicyTimeoutError as long as it hangs.
+
+``_unfinished`` is also set when a client disconnects during a call: the task that waited is cancelled, the call runs
+on in its thread, and the next request waits for its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.policy.errors import PolicyLoadError, PolicyTimeoutError
+from klamm.policy.loading import FreshModules, LoadedPolicy, load_policy
+from klamm.policy_runtime.worker import PolicyOutcome, PolicyWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from klamm.policy.details import Details
+    from klamm.policy.kinds import PolicyKind, PolicySpec
+
+logger = logging.getLogger(__name__)
+
+MAX_STRAGGLERS: Final = 4
+"""Number of threads hanging beyond the time limit from which no further instance is created."""
+INLINE_LIMIT_S: Final = 0.01
+"""Seconds that a policy that only computes may hold the event loop.
+
+If a call takes longer, the policy runs in its thread
+from then on. The limit is longer than any slice of a request.
+"""
+
+
+class Instance:
+    """Policy object and its thread. The object is created, called and closed in that thread."""
+
+    def __init__(self, worker: PolicyWorker, loaded: LoadedPolicy) -> None:
+        self.worker = worker
+        self.loaded = loaded
+
+    def retire(self, spec: PolicySpec, *, interrupt: bool = False) -> None:
+        """Close the policy after the call in progress, and end its thread. ``interrupt`` ends the call as well."""
+        self.worker.stop(lambda: _close(self.loaded, spec), interrupt=interrupt)
+
+
+class PolicyGuard:
+    """Serializer of the calls to one policy; see the module for time limits. Used on the event loop only.
+
+    A request holds ``turn`` while it decides on a change, asks the policy and applies the change. So each call sees the
+    effect of all earlier calls (K108-07), and two calls never overlap (K108-25).
+
+    Args:
+        spec: Policy class and the kinds of requests it checks.
+        properties: Properties of the broker.
+        timeout_s: Time limit of a call, in seconds.
+        instance: First instance.
+    """
+
+    def __init__(
+        self, spec: PolicySpec, *, properties: Mapping[str, str], timeout_s: float, instance: Instance
+    ) -> None:
+        self.spec = spec
+        self.turn = asyncio.Lock()
+        self._properties = properties
+        self._timeout_s = timeout_s
+        self._instance = instance
+        self._unfinished: tuple[asyncio.Future[PolicyOutcome], float] | None = None
+        """Call in progress without a waiting request, and its start by the event loop's clock.
+
+        None when there is none.
+        """
+        self._stragglers: list[PolicyWorker] = []
+        self._is_inline = instance.loaded.only_computes
+        """Whether the event loop itself calls the policy."""
+
+    @classmethod
+    async def load(cls, spec: PolicySpec, *, properties: Mapping[str, str], timeout_s: float) -> PolicyGuard:
+        """Create the policy. No time limit applies, because the broker does not serve clients yet.
+
+        Raises:
+            PolicyLoadError: The policy cannot be created.
+        """
+        instance = await make_instance(spec, properties)
+        return cls(spec, properties=properties, timeout_s=timeout_s, instance=instance)
+
+    def follow(self, properties: Mapping[str, str], *, timeout_s: float) -> None:
+        """Use a changed time limit for further calls, and changed properties for further instances."""
+        self._properties, self._timeout_s = properties, timeout_s
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Source files of the policy."""
+        return self._instance.loaded.files
+
+    async def ask(self, kind: PolicyKind, details: Details) -> tuple[BaseException | None, bool]:
+        """Ask the policy. The caller must hold ``turn``.
+
+        Returns:
+            The error that the policy raised, None when it allows the change; and whether other requests were served
+            meanwhile.
+
+        Raises:
+            PolicyTimeoutError: The policy exceeded its time limit.
+        """
+        if self._is_inline and self._unfinished is None:
+            return await self._ask_here(kind, details), False
+        has_waited = self._unfinished is not None
+        if self._unfinished is not None:
+            try:
+                await self._finish(self._unfinished)
+            except PolicyTimeoutError:
+                if self._unfinished is not None:
+                    raise
+        instance = self._instance
+        question = instance.loaded.questions[kind]
+        outcome = instance.worker.begin(lambda: question(details))
+        if outcome is None:
+            has_waited = True
+            self._unfinished = instance.worker.rest(), asyncio.get_running_loop().time()
+            outcome = await self._finish(self._unfinished)
+        return outcome.error, has_waited
+
+    async def _ask_here(self, kind: PolicyKind, details: Details) -> BaseException | None:
+        """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""
+        began = time.perf_counter()
+        error = _raised_by(self._instance.loaded.questions[kind], details)
+        seconds = time.perf_counter() - began
+        if seconds < INLINE_LIMIT_S:
+            return error
+        self._is_inline = False
+        logger.warning(
+            "%s: declares that it only computes, but held the event loop for %.0f ms; it runs in its own thread"
+            " until it is reloaded",
+            self.spec.origin,
+            seconds * 1000,
+        )
+        if seconds > self._timeout_s:
+            await self._replace(is_running=False)
+            raise self._too_late()
+        return error
+
+    async def _finish(self, unfinished: tuple[asyncio.Future[PolicyOutcome], float]) -> PolicyOutcome:
+        """Wait for the call in progress; replace the instance when it exceeds the time limit."""
+        rest, began = unfinished
+        remaining_s = began + self._timeout_s - asyncio.get_running_loop().time()
+        if not rest.done():
+            await asyncio.wait({rest}, timeout=max(0.0, remaining_s))
+        if rest.done():
+            self._unfinished = None
+            return rest.result()
+        await self._replace()
+        raise self._too_late()
+
+    def _too_late(self) -> PolicyTimeoutError:
+        limit = f"within {self._timeout_s * 1000:.0f} ms (policy.timeout.ms)"
+        return PolicyTimeoutError(f"The policy {self.spec.name} did not decide {limit}; nothing was changed.")
+
+    async def _replace(self, *, is_running: bool = True) -> None:
+        """Replace the instance by a new one, and abandon the old thread if it hangs."""
+        self._stragglers = [worker for worker in self._stragglers if worker.is_alive]
+        if len(self._stragglers) >= MAX_STRAGGLERS:
+            logger.error(
+                "%s: %d calls hang; no further instance of the policy is created",
+                self.spec.origin,
+                len(self._stragglers),
+            )
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                instance = await make_instance(self.spec, self._properties)
+        except (PolicyLoadError, TimeoutError) as error:
+            logger.error("%s: a call hangs and no new instance can be created: %s", self.spec.origin, error)  # noqa: TRY400
+            return
+        logger.warning(
+            "%s: a call exceeded policy.timeout.ms; a new instance of the policy replaces it", self.spec.origin
+        )
+        if is_running:
+            self._stragglers.append(self._instance.worker)
+        self._instance.retire(self.spec, interrupt=is_running)
+        self._instance, self._unfinished = instance, None
+
+    async def swap(self, instance: Instance) -> None:
+        """Replace the instance after the current turn."""
+        async with self.turn:
+            old, self._instance, self._unfinished = self._instance, instance, None
+            self._is_inline = instance.loaded.only_computes
+        old.retire(self.spec)
+
+    async def close(self) -> None:
+        """Close the policy. A thread that hangs is abandoned after the time limit."""
+        async with self.turn:
+            instance = self._instance
+        instance.retire(self.spec)
+        await asyncio.to_thread(instance.worker.join, self._timeout_s)
+
+
+async def make_instance(
+    spec: PolicySpec, properties: Mapping[str, str], *, fresh: FreshModules | None = None
+) -> Instance:
+    """Create a policy in its own thread.
+
+    Raises:
+        PolicyLoadError: The policy cannot be created.
+    """
+    worker = PolicyWorker(f"klamm-policy-{spec.class_name}")
+    try:
+        outcome = worker.begin(_loading(spec, properties, fresh))
+        outcome = await worker.rest() if outcome is None else outcome
+    except BaseException:
+        worker.stop(lambda: None)
+        raise
+    if outcome.error is not None:
+        worker.stop(lambda: None)
+        raise outcome.error
+    return Instance(worker, outcome.value)
+
+
+def _raised_by(question: Callable[[Any], None], details: Details) -> BaseException | None:
+    try:
+        question(details)
+    except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
+        return error
+    return None
+
+
+def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModules | None) -> Callable[[], LoadedPolicy]:
+    return lambda: load_policy(spec, properties, fresh=fresh, advise=logger.warning)
+
+
+def _close(loaded: LoadedPolicy, spec: PolicySpec) -> Any:
+    try:
+        loaded.close()
+    except (Exception, SystemExit):  # a policy that fails to close must not affect the broker
+        logger.exception("%s: the policy failed to close", spec.origin)

@@ -1,0 +1,163 @@
+"""Reload of policies while the broker runs: when their files change, and on SIGHUP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.configs.definitions import POLICY_RELOAD_INTERVAL_MS
+from klamm.policy.errors import PolicyLoadError
+from klamm.policy.kinds import read_milliseconds
+from klamm.policy.loading import FreshModules
+from klamm.policy_runtime.guard import Instance, make_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from klamm.policy_runtime.service import Policies
+
+logger = logging.getLogger(__name__)
+
+LOAD_LIMIT_S: Final = 60.0
+"""Seconds within which new instances must be ready; otherwise the old ones stay in use."""
+
+Signature: TypeAlias = "tuple[tuple[Path, int, int], ...]"
+
+
+class PolicyReloader:
+    """Watcher of the policies' files. Used on the event loop only.
+
+    All policies are created again together, each in its own thread. When all are ready, each replaces its predecessor
+    between two calls. If one cannot be created, all old instances stay in use.
+
+    A changed file is loaded only after it stayed the same for one interval, so a file that is still being written is
+    not loaded.
+
+    Args:
+        policies: Policies in use.
+        properties: Properties of the broker.
+
+    Raises:
+        PolicyLoadError: ``policy.reload.interval.ms`` is not a number.
+    """
+
+    def __init__(self, policies: Policies, properties: Mapping[str, str]) -> None:
+        self._policies = policies
+        self._properties = properties
+        self._interval_s = read_milliseconds(properties, POLICY_RELOAD_INTERVAL_MS) / 1000
+        self._asked = asyncio.Event()
+        self._loaded = self._seen = self._signature()
+        self._task: asyncio.Task[None] | None = None
+        self._swaps: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start watching. Without policies this does nothing."""
+        if not self._policies.guards:
+            return
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
+
+    async def stop(self) -> None:
+        """Stop watching, after replacements in progress are complete."""
+        if self._swaps:
+            await asyncio.wait(self._swaps)
+        if self._task is None:
+            return
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._interval_s or None):
+                    await self._asked.wait()
+            except TimeoutError:
+                if not self._has_changed():
+                    continue
+            self._asked.clear()
+            await self.reload()
+
+    def _has_changed(self) -> bool:
+        """Return whether the files differ from the loaded ones and stayed the same for one interval."""
+        signature = self._signature()
+        is_stable, self._seen = signature == self._seen, signature
+        return is_stable and signature != self._loaded
+
+    async def reload(self) -> bool:
+        """Replace all policies by new instances; return False when that fails and the old instances stay in use."""
+        self._loaded = self._signature()
+        try:
+            made = await self.prepare(self._properties)
+        except PolicyLoadError as error:
+            logger.error("Policies were not reloaded, the last good ones keep serving: %s", error)  # noqa: TRY400
+            return False
+        await self._swap(made)
+        return True
+
+    async def prepare(self, properties: Mapping[str, str]) -> Sequence[Instance]:
+        """Create a new instance of every policy with these properties. The old instances stay in use.
+
+        Raises:
+            PolicyLoadError: A policy cannot be created, or takes longer than ``LOAD_LIMIT_S``.
+        """
+        fresh, made = FreshModules(), list[Instance]()
+        try:
+            async with asyncio.timeout(LOAD_LIMIT_S):
+                for guard in self._policies.guards:
+                    made.append(await make_instance(guard.spec, properties, fresh=fresh))
+        except BaseException as error:
+            fresh.undo()
+            self.discard(made)
+            if isinstance(error, TimeoutError):
+                raise PolicyLoadError(f"not ready within {LOAD_LIMIT_S:g} s") from error
+            raise
+        return made
+
+    def discard(self, made: Sequence[Instance]) -> None:
+        """Close instances that were created but never used."""
+        for guard, instance in zip(self._policies.guards, made, strict=False):
+            instance.retire(guard.spec)
+
+    def follow(self, properties: Mapping[str, str], made: Sequence[Instance] | None) -> None:
+        """Use changed properties from now on.
+
+        Args:
+            properties: Properties file with dynamic configs applied.
+            made: Instances that ``prepare`` created with these properties; None creates them in the background.
+        """
+        self._properties = properties
+        if not self._policies.guards:
+            return
+        if made is None:
+            self._asked.set()
+            return
+        task = asyncio.get_running_loop().create_task(self._swap(made))
+        self._swaps.add(task)
+        task.add_done_callback(self._swaps.discard)
+
+    async def _swap(self, made: Sequence[Instance]) -> None:
+        for guard, instance in zip(self._policies.guards, made, strict=True):
+            await guard.swap(instance)
+        self._policies.refused_creations.clear()
+        self._loaded = self._seen = self._signature()
+        logger.info("Policies reloaded: %s", ", ".join(guard.spec.name for guard in self._policies.guards))
+
+    def _signature(self) -> Signature:
+        found = []
+        for file in sorted({file for guard in self._policies.guards for file in guard.files}):
+            try:
+                status = file.stat()
+            except OSError:
+                found.append((file, -1, -1))
+            else:
+                found.append((file, status.st_mtime_ns, status.st_size))
+        return tuple(found)

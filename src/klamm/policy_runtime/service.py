@@ -1,0 +1,204 @@
+"""All policies of a broker, and the responses to clients that follow from their decisions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.configs.definitions import POLICY_TIMEOUT_MS
+from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
+from klamm.policy.kinds import PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
+from klamm.policy_runtime.guard import PolicyGuard
+from klamm.policy_runtime.refusals import LogLimit, RefusedCreations
+from klamm.protocol.errors import KafkaApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from klamm.policy.details import Details
+
+logger = logging.getLogger(__name__)
+
+_PAST: Final = {"refuse": "refused", "fail": "failed on", "timeout": "did not decide in time on"}
+"""Text of the log line for each action of an enforced policy."""
+
+
+class Decided(NamedTuple):
+    """Labels of the counter of decisions."""
+
+    policy: str
+    """Stem of the policy kind, for example ``create.topic``."""
+    mode: str
+    action: str
+    """``allow``, ``refuse``, ``fail`` (the policy raised another error) or ``timeout``."""
+
+
+class Policies:
+    """Policies named by the broker's properties. Used on the event loop only.
+
+    Args:
+        guards: One guard for each policy class.
+        modes: Mode of each kind; a kind that is missing is enforced.
+    """
+
+    def __init__(
+        self, guards: Sequence[PolicyGuard] = (), modes: Mapping[PolicyKind, PolicyMode] | None = None
+    ) -> None:
+        self._guards = tuple(guards)
+        self._by_kind = {kind: guard for guard in guards for kind in guard.spec.keys}
+        self._modes = dict(modes or {})
+        self.decisions: Counter[Decided] = Counter()
+        """Number of decisions since the broker started."""
+        self.refused_creations: Final = RefusedCreations()
+        """Cache of denied automatic topic creations."""
+        self._log_limit = LogLimit()
+
+    @classmethod
+    async def load(cls, properties: Mapping[str, str]) -> Policies:
+        """Create the policies that a broker's properties name.
+
+        Raises:
+            PolicyLoadError: A policy cannot be created. The broker must not start.
+        """
+        modes, specs = read_modes(properties), read_specs(properties)
+        timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
+        guards: list[PolicyGuard] = []
+        try:
+            for spec in specs:
+                guards.append(await PolicyGuard.load(spec, properties=properties, timeout_s=timeout_s))  # noqa: PERF401
+        except BaseException:
+            for guard in guards:
+                await guard.close()
+            raise
+        return cls(guards, modes)
+
+    def follow(self, properties: Mapping[str, str]) -> None:
+        """Apply changed modes and a changed time limit. The instances of the policies stay in use.
+
+        Raises:
+            PolicyLoadError: A value is not allowed. The config definitions check values before this is called.
+        """
+        self._modes = read_modes(properties)
+        self.refused_creations.clear()
+        timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
+        for guard in self._guards:
+            guard.follow(properties, timeout_s=timeout_s)
+
+    @property
+    def guards(self) -> tuple[PolicyGuard, ...]:
+        """One guard for each policy class."""
+        return self._guards
+
+    def guards_kind(self, kind: PolicyKind) -> bool:
+        """Return whether a policy checks a kind of request."""
+        return kind in self._by_kind
+
+    def turn(self, kind: PolicyKind) -> AbstractAsyncContextManager[object]:
+        """Return the context manager to hold from the decision on a change until the change is applied.
+
+        Without a policy of this kind it is a null context.
+        """
+        guard = self._by_kind.get(kind)
+        return contextlib.nullcontext() if guard is None else guard.turn
+
+    async def check(self, kind: PolicyKind, details: Details) -> bool:
+        """Ask the policy about a change that has passed all other checks. The caller must hold ``turn(kind)``.
+
+        Returns:
+            Whether other requests were served meanwhile. If so, the caller must decide again, because deletions do not
+            wait for the turn of creations.
+
+        Raises:
+            KafkaApiError: The policy denies the change. Code and message are those of the error it raised.
+            PolicyFailedError: The policy raised another error. Only this resource fails.
+            PolicyTimeoutError: The policy exceeded its time limit. Only this resource fails.
+        """
+        guard = self._by_kind.get(kind)
+        if guard is None:
+            return False
+        refusal: KafkaApiError | None = None
+        failure: BaseException | None = None
+        action, has_waited = "allow", True
+        try:
+            error, has_waited = await guard.ask(kind, details)
+        except PolicyTimeoutError as timeout:
+            refusal, action = timeout, "timeout"
+        else:
+            if isinstance(error, KafkaApiError):
+                refusal, action = _readable(error), "refuse"
+            elif error is not None:
+                refusal, action = PolicyFailedError(), "fail"
+                failure = error
+        self._conclude(kind, details, action, refusal, failure)
+        return has_waited
+
+    def _conclude(
+        self,
+        kind: PolicyKind,
+        details: Details,
+        action: str,
+        refusal: KafkaApiError | None,
+        failure: BaseException | None,
+    ) -> None:
+        mode = self._modes.get(kind, PolicyMode.ENFORCE)
+        self.decisions[Decided(kind.stem, mode.value, action)] += 1
+        if refusal is None:
+            return
+        text = refusal.error_message if failure is None else f"it raised {type(failure).__name__}"
+        self._log(kind, details, action, text, failure)
+        if mode is PolicyMode.ENFORCE:
+            raise refusal.with_traceback(None)  # a policy may raise the same object repeatedly
+
+    def _log(
+        self, kind: PolicyKind, details: Details, action: str, text: str | None, failure: BaseException | None
+    ) -> None:
+        """Log a denial, unless an equal one was logged a moment ago."""
+        is_enforced = self._modes.get(kind, PolicyMode.ENFORCE) is PolicyMode.ENFORCE
+        subject, principal, client_id = _subject(details), details.principal, details.client_id
+        left_out = self._log_limit.admit((kind, is_enforced, action, subject, principal, client_id, text))
+        if left_out is None:
+            return
+        logger.log(
+            logging.WARNING if failure is None else logging.ERROR,
+            "%s policy%s %s %s, asked by %s (client %s): %s%s",
+            kind.label,
+            ":" if is_enforced else ", audit only: would",
+            _PAST[action] if is_enforced else action,
+            subject,
+            principal,
+            client_id,
+            text,
+            f" ({left_out} more refusals were not logged)" if left_out else "",
+            exc_info=failure,
+        )
+
+    async def close(self) -> None:
+        """Close all policies. One that fails to close is logged."""
+        for guard in self._guards:
+            await guard.close()
+
+
+def _readable(refusal: KafkaApiError) -> KafkaApiError:
+    """Return a denial whose message can be sent to a client.
+
+    A policy may set any object as message, and a subclass may not set one at all.
+    """
+    try:
+        message = refusal.error_message
+    except AttributeError:
+        message = " ".join(str(part) for part in refusal.args) or None
+    if message is not None:
+        # A lone surrogate, which lenient file readers produce, cannot be encoded as UTF-8.
+        message = str(message).encode(errors="backslashreplace").decode()
+    refusal.error_message = message
+    return refusal
+
+
+def _subject(details: Details) -> str:
+    topic = getattr(details, "topic", None)
+    if topic is not None:
+        return repr(topic)
+    return f"{getattr(details, 'resource_type', '')} {getattr(details, 'resource_name', '')!r}"

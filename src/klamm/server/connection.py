@@ -1,0 +1,504 @@
+"""Broker side of one client connection: frames in, one request at a time, responses out in request order.
+
+As in Kafka, requests of a connection are processed one after the other. The next request starts only after the
+response of the previous one was handed to the transport and the peer has read most of it.
+
+Reading from the socket:
+
+=============  ====================================================  ==========================================
+State          Entered when                                          Left when
+=============  ====================================================  ==========================================
+reading        connection made                                       too much waits (next row)
+reading        64 frames wait (2 before login), or more than 64 MiB  half of the frame limit or fewer frames
+paused         wait, or the frame reader keeps bytes that hold       wait and the kept bytes are processed
+               further frames                                        (``_take_more``)
+=============  ====================================================  ==========================================
+
+While reading is paused, the kernel's receive buffer fills and TCP slows the client down.
+
+Serving (the loop in ``_serve``; each step is passed before the next request starts):
+
+==============  =================================================  =============================================
+State           Meaning                                            Left when
+==============  =================================================  =============================================
+muted           A quota throttles the client (KIP-219): the        the throttle time is over
+                response was sent at once, then the connection
+                waits. ``is_idle`` is true.
+waiting for     No frame is queued.                                ``_take`` queues a frame
+a frame
+waiting for     The connection used up its time slice and has      all other connections with queued requests
+its turn        more frames queued (``turns.Turns``).              had a turn
+waiting for     The transport's buffer is full, or the broker's    the peer reads, or the broker aborts peers
+the outbox      budget of unread responses is exceeded             that do not (``outbox.UnreadBudget``)
+                (``outbox.Outbox``).
+busy            The request is decoded, handled and encoded.       the handler returns
+sending         The response is handed over piece by piece.        the transport has the last piece
+==============  =================================================  =============================================
+
+Closing:
+
+=======================================================  ======================================================
+Reason                                                   How
+=======================================================  ======================================================
+broken frame, API or version not served, failed login,   ``close``: bytes already written are still sent
+error in a handler, connection rate exceeded
+idle for ``connections.max.idle.ms``                     ``close``; ``abort`` when the peer left bytes unread
+peer does not read while the budget is exceeded          ``abort`` (``give_up``)
+log cannot be read after the size was sent               ``abort``: the client must notice the cut response
+connection limit, certificate without a principal        the transport is aborted before serving starts
+=======================================================  ======================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode, ProtocolError, StorageError
+from klamm.protocol.frames import (
+    SCRATCH_BYTES,
+    FrameReader,
+    RequestHeader,
+    read_request_header,
+    response_header,
+)
+from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.security.certificates import CertificateError
+from klamm.server.codec import Body, read_request, write, written
+from klamm.server.outbox import STALLED_S, Outbox
+from klamm.server.quotas.stopwatch import timed
+from klamm.server.security.login import LoginState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from klamm.protocol.schema import Message
+    from klamm.server.connection_limits import ConnectionLimits
+    from klamm.server.context import HandlerContext
+    from klamm.server.outbox import UnreadBudget
+    from klamm.server.quotas.throttles import Throttles
+    from klamm.server.roster import ClientRoster
+    from klamm.server.route import RawResponse, Route
+    from klamm.server.security.endpoints import Endpoint
+    from klamm.server.security.login import Login
+    from klamm.server.session import Session
+    from klamm.server.traffic import Traffic
+    from klamm.server.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_FRAMES = 64
+"""Number of requests a client may send ahead before the broker stops reading from its connection."""
+MAX_WAITING_FRAMES_BEFORE_LOGIN = 2
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+
+_LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+_SCRATCH = memoryview(bytearray(SCRATCH_BYTES))
+"""Buffer for small reads. One for all connections: a transport requests it, fills it and reports that in one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedByConnections:
+    """Objects that all connections of a server share."""
+
+    new_context: Callable[..., HandlerContext]
+    """Function that creates the context of a request from ``session``, ``api_version`` and ``client_id``."""
+    routes: Mapping[int, Route]
+    limits: ConnectionLimits
+    roster: ClientRoster
+    throttles: Throttles
+    traffic: Traffic
+    budget: UnreadBudget
+    turns: Turns
+    max_frame_bytes: int
+    """``socket.request.max.bytes``."""
+    connections: set[ClientConnection] = field(default_factory=set)
+    """Open connections. Each one adds and removes itself."""
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """Broker side of one client connection; see the module's tables for its states. Used on the event loop only."""
+
+    def __init__(self, session: Session, endpoint: Endpoint, shared: SharedByConnections) -> None:
+        self.session = session
+        self._endpoint = endpoint
+        self._shared = shared
+        self._muted_s = 0.0
+        self._is_muted = False
+        self._is_admitted = False
+        self._was_active = True
+        self._active_at = 0.0
+        login = session.login
+        max_frame_bytes = shared.max_frame_bytes
+        self._reader = FrameReader(
+            max_frame_bytes=max_frame_bytes if login is None else min(max_frame_bytes, login.settings.max_token_bytes)
+        )
+        self._max_waiting_frames = MAX_WAITING_FRAMES if login is None else MAX_WAITING_FRAMES_BEFORE_LOGIN
+        self._transport: asyncio.Transport | None = None
+        self._frames: deque[bytearray] = deque()
+        self._frames_bytes = 0
+        self._reading_paused = False
+        self._direct = False
+        self._arrived: asyncio.Future[None] | None = None
+        self._outbox: Outbox | None = None
+        self._is_busy = False
+        self._is_sending = False
+        self._unread_before = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no request is in progress and none is queued, apart from those held back by a quota."""
+        return (not self._frames or self._is_muted) and not self._is_busy
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of responses kept in memory because the peer has not read them."""
+        return 0 if self._outbox is None else self._outbox.unread_bytes
+
+    def stalled_s(self, now: float) -> float:
+        """Return for how many seconds the transport has been full. ``now`` is a time of the event loop's clock."""
+        return 0.0 if self._outbox is None else self._outbox.stalled_s(now)
+
+    def is_stalled(self, now: float) -> bool:
+        """Return whether the peer has not caught up with its responses for ``STALLED_S`` seconds."""
+        return self.stalled_s(now) >= STALLED_S
+
+    def close_if_idle(self, now: float, idle_s: float) -> None:
+        """Close the connection when nothing was received, read by the peer or answered for ``idle_s`` seconds.
+
+        A request in progress keeps the connection open. A response that the peer does not read does not keep it: the
+        connection is then aborted, because an orderly close would wait until the peer has read all of it.
+
+        Args:
+            now: Current time of the event loop's clock, in seconds.
+            idle_s: ``connections.max.idle.ms``, in seconds.
+        """
+        unread = self.unread_bytes
+        has_read, self._unread_before = unread < self._unread_before, unread
+        if self._was_active or has_read or (self._is_busy and not self._is_sending):
+            self._was_active = False
+            self._active_at = now
+        elif now - self._active_at >= idle_s:
+            logger.info("Connection of %s closed: idle for connections.max.idle.ms", self._peer())
+            if unread or (self._transport is not None and self._transport.is_closing()):
+                self.abort()
+            else:
+                self.close()
+
+    def give_up(self) -> None:
+        """Abort the connection because its peer does not read while the budget of unread responses is exceeded."""
+        logger.warning(
+            "Connection of %s closed: %d bytes of responses are not read, and the broker's limit is exceeded",
+            self._peer(),
+            self.unread_bytes,
+        )
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once and drop bytes that were not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._task is not None:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """Close the connection after the bytes already written have been sent."""
+        if self._transport is not None:
+            self._transport.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start serving, unless a connection limit or the client certificate forbids it."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from asyncio.Transport
+        self._transport = transport
+        self._outbox = Outbox(transport, self._shared.budget, self)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.session.client_host, self.session.client_port = peer[0], peer[1]
+        if not self._may_stay(transport):
+            transport.abort()
+            return
+        self._shared.connections.add(self)
+        welcome = self._shared.throttles.welcome(self.session)
+        self._muted_s = welcome.delay_s
+        serving = self._turn_away() if welcome.is_refused else self._serve()
+        self._task = asyncio.get_running_loop().create_task(serving)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Unregister the connection and cancel the request in progress."""
+        self._shared.connections.discard(self)
+        self._shared.budget.remove(self)
+        self._shared.roster.left(self.session)
+        if self._is_admitted:
+            self._is_admitted = False
+            self._shared.limits.release(self.session.client_host, self.session.listener)
+        if self._task is not None:
+            self._task.cancel()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next read: the frame itself while a large one arrives, else the shared one."""
+        direct = self._reader.direct_buffer()
+        self._direct = direct is not None
+        return _SCRATCH if direct is None else direct
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process ``nbytes`` bytes that the transport wrote into the buffer."""
+        try:
+            if self._direct:
+                frames = self._reader.received_directly(nbytes)
+            else:
+                frames = self._reader.receive(_SCRATCH[:nbytes], max_frames=self._room())
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        self._take(frames)
+
+    def pause_writing(self) -> None:
+        """Start no further request: the transport's buffer is full because the peer reads slowly."""
+        if self._outbox is not None:
+            self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        """Continue to start requests: the peer has read most of the transport's buffer."""
+        if self._outbox is not None:
+            self._outbox.resume()
+
+    def _room(self) -> int:
+        """Return how many more frames may be queued."""
+        return max(self._max_waiting_frames - len(self._frames), 0)
+
+    def _take(self, frames: list[bytearray]) -> None:
+        """Queue frames for ``_serve``, and pause reading when enough of them wait."""
+        if frames:
+            self._was_active = True
+            self._frames.extend(frames)
+            size = sum(map(len, frames))
+            self._frames_bytes += size
+            self._shared.traffic.received_bytes += size
+            if self._arrived is not None and not self._arrived.done():
+                self._arrived.set_result(None)
+        if self._reader.has_kept or not self._room() or self._frames_bytes > MAX_WAITING_BYTES:
+            self._pause_reading()
+
+    # -- serving
+
+    async def _serve(self) -> None:
+        turn_ends = 0.0
+        while True:
+            await self._sit_out()
+            if not self._frames:
+                while not self._frames:
+                    self._arrived = asyncio.get_running_loop().create_future()
+                    await self._arrived
+                turn_ends = self._shared.turns.ends_at()
+            elif time.perf_counter() >= turn_ends:
+                turn_ends = await self._shared.turns.next()
+            if self._outbox is not None and not self._outbox.is_ready:
+                await self._outbox.ready()
+            frame = self._frames.popleft()
+            self._frames_bytes -= len(frame)
+            self._is_busy = True
+            try:
+                await self._answer(frame)
+                if self._reading_paused and len(self._frames) <= self._max_waiting_frames // 2:
+                    self._take_more()
+            except ProtocolError as error:
+                self._refuse(error)
+                return
+            except StorageError as error:
+                # The response's size was already sent, so the client can only notice the error by the end of the
+                # connection.
+                logger.warning("Connection of %s closed: %s", self._peer(), error)
+                self.abort()
+                return
+            except Exception:
+                # The one place that catches everything: a bug in one handler must not end other connections.
+                logger.exception("Request of %s failed", self._peer())
+                self.close()
+                return
+            finally:
+                self._is_busy = False
+            self._was_active = True
+
+    def _take_more(self) -> None:
+        """Queue the frames that the reader kept; resume reading from the socket when there is still room after that.
+
+        Raises:
+            ProtocolError: The kept bytes are not a valid frame.
+        """
+        if self._reader.has_kept:
+            self._take(self._reader.receive(max_frames=self._room()))
+        if not self._reader.has_kept and self._room():
+            self._resume_reading()
+
+    async def _sit_out(self) -> None:
+        """Wait until the quota's throttle time is over.
+
+        Meanwhile no request is answered. Frames are still queued until the limit pauses reading.
+        """
+        while self._muted_s > 0:
+            muted_s, self._muted_s = self._muted_s, 0.0
+            self._is_muted = True
+            try:
+                await asyncio.sleep(muted_s)
+            finally:
+                self._is_muted = False
+
+    async def _turn_away(self) -> None:
+        """Close a connection that exceeds the connection rate of its address, after a delay that slows reconnects."""
+        await self._sit_out()
+        logger.info("Connection of %s closed: its address exceeds its quota connection_creation_rate", self._peer())
+        self.close()
+
+    async def _answer(self, frame: bytearray) -> None:
+        login = self.session.login
+        if login is not None and login.takes_bare_token:
+            await self._take_bare_token(login, bytes(frame))
+            return
+        header = read_request_header(frame)
+        if login is not None:
+            login.check(header.api_key)
+        if login is None or login.is_open:
+            self._shared.roster.seen(self.session, header.client_id, header.api_key)
+        route = self._shared.routes.get(header.api_key)
+        if route is None:
+            raise ProtocolError(f"API key {header.api_key} is not served")
+        if not route.api.serves(header.api_version):
+            await self._answer_unserved_version(route, header)
+            return
+        stopwatch = self._shared.throttles.stopwatch(header.api_key, self.session, header.client_id)
+        request = await timed(read_request(route, header, memoryview(frame), stopwatch), stopwatch)
+        context = self._shared.new_context(
+            session=self.session, api_version=header.api_version, client_id=header.client_id
+        )
+        response = await timed(route.handle(request, context), stopwatch)
+        self._muted_s = self._shared.throttles.after(
+            header.api_key,
+            self.session,
+            header.client_id,
+            request_bytes=len(frame),
+            response=response,
+            stopwatch=stopwatch,
+        )
+        if login is not None and header.api_key in _LOGIN_APIS:
+            await self._after_login_step(login)
+        if response is not None:
+            body = await timed(written(response, header.api_version, context, stopwatch), stopwatch)
+            await self._send(header, response, body)
+        if stopwatch is not None:
+            self._shared.throttles.after_writing(stopwatch)
+        if login is not None and login.state is LoginState.FAILED:
+            raise ProtocolError("Login failed")
+
+    async def _take_bare_token(self, login: Login, token: bytes) -> None:
+        """Process a token of a login started with SaslHandshake v0.
+
+        Such tokens have no request header, and a failure is answered by closing the connection only.
+        """
+        answer = login.authenticate(token)
+        await self._after_login_step(login)
+        if answer.error_code != ErrorCode.NONE:
+            raise ProtocolError(f"Login failed: {answer.error_message}")
+        if self._outbox is not None:
+            self._outbox.write([len(answer.auth_bytes).to_bytes(4) + answer.auth_bytes])
+
+    async def _after_login_step(self, login: Login) -> None:
+        """Apply the principal and the normal limits after a successful login; delay after a failed one.
+
+        The delay slows down password guessing (``connection.failed.authentication.delay.ms``).
+        """
+        if login.state is LoginState.FAILED:
+            await asyncio.sleep(login.settings.failure_delay_s)
+        elif login.is_open and login.principal is not None:
+            self.session.principal = login.principal
+            self._reader.max_frame_bytes = self._shared.max_frame_bytes
+            self._max_waiting_frames = MAX_WAITING_FRAMES
+
+    def _may_stay(self, transport: asyncio.Transport) -> bool:
+        """Return whether to serve the client: apply connection limits, map its certificate to a principal."""
+        if not self._shared.limits.admit(self.session.client_host, self.session.listener):
+            logger.warning(
+                "Connection of %s closed: too many connections (max.connections, max.connections.per.ip)",
+                self._peer(),
+            )
+            return False
+        self._is_admitted = True
+        if self._endpoint.tls is None:
+            return True
+        tls = transport.get_extra_info("ssl_object")
+        try:
+            principal = self._endpoint.principal_of(tls.getpeercert(binary_form=True))
+        except CertificateError as error:
+            logger.warning("Connection of %s closed: %s", self._peer(), error)
+            return False
+        if principal is None:
+            logger.warning(
+                "Connection of %s closed: no rule of ssl.principal.mapping.rules matches its certificate", self._peer()
+            )
+            return False
+        self.session.principal = principal
+        return True
+
+    async def _answer_unserved_version(self, route: Route, header: RequestHeader) -> None:
+        """Answer a request whose version is not served.
+
+        ApiVersions reports the served versions in a v0 response (KIP-511). For any other API the connection is closed,
+        as Kafka does.
+
+        Raises:
+            ProtocolError: The API is not ApiVersions.
+        """
+        if header.api_key != ApiKey.API_VERSIONS:
+            raise ProtocolError(
+                f"{route.api.key.name} v{header.api_version} is not served,"
+                f" only v{route.api.min_version}-{route.api.max_version}"
+            )
+        own = ApiVersionsResponse.ApiVersion(
+            api_key=route.api.key, min_version=route.api.min_version, max_version=route.api.max_version
+        )
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+        await self._send(header._replace(api_version=0), response, write(response, 0))
+
+    async def _send(self, header: RequestHeader, response: Message | RawResponse, body: Body) -> None:
+        if self._outbox is None:
+            return
+        # The header of an ApiVersions response never has tagged fields: the client does not know the broker's versions
+        # yet.
+        flexible = header.api_key != ApiKey.API_VERSIONS and response.is_flexible(header.api_version)
+        size = sum(map(len, body))
+        self._shared.traffic.sent_bytes += size
+        head = response_header(header.correlation_id, size, flexible=flexible)
+        self._is_sending = True
+        try:
+            await self._outbox.send([head, *body], size + len(head))
+        finally:
+            self._is_sending = False
+
+    # -- helpers
+
+    def _refuse(self, error: ProtocolError) -> None:
+        logger.warning("Connection of %s closed: %s", self._peer(), error)
+        self.close()
+
+    def _peer(self) -> str:
+        return f"{self.session.client_host}:{self.session.client_port}"
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        self._reading_paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()

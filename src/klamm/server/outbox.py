@@ -1,0 +1,241 @@
+"""Back-pressure for responses: each is handed to the transport piece by piece, as fast as the peer reads.
+
+A transport keeps in memory all bytes that the kernel does not accept. A client that requests much and never reads
+would fill the broker's memory. Three rules prevent that:
+
+=====================  =======================  ===============================================================
+Limit                  Scope                    Effect
+=====================  =======================  ===============================================================
+``PIECE_BYTES``        one response             A large response is split. The next piece is handed over (and
+                                                read from the log, if it lies there) only after the peer has
+                                                read the pieces before it.
+``MAX_UNREAD_BYTES``   all connections          While the sum of unread bytes exceeds the limit, no connection
+                                                starts a request. Responses in progress continue, because
+                                                finishing them is what frees memory.
+``STALLED_S``          a connection, while the  The broker aborts connections whose transport has been full for
+                       sum is exceeded          this long, the most expensive (seconds x bytes) first, until
+                                                the sum is below the limit.
+=====================  =======================  ===============================================================
+
+So a client that does not read delays other clients for about a second, and never for good.
+
+States of one outbox:
+
+==========  =========================================  =============================================
+State       Entered when                               Left when
+==========  =========================================  =============================================
+ready       the transport's buffer has room            the transport calls ``pause_writing``
+stalled     ``pause``; ``_stalled_since`` is set       the transport calls ``resume_writing``, or the
+                                                       connection is aborted
+==========  =========================================  =============================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from klamm.server.time_slice import TimeSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from klamm.server.route import Piece
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+PIECE_BYTES: Final = 512 * 1024
+"""Maximum number of bytes one connection hands to its transport at a time."""
+MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
+"""Maximum number of unread response bytes that all connections together may keep in memory."""
+STALLED_S: Final = 1.0
+"""Seconds with a full transport after which a connection may be aborted while the budget is exceeded."""
+_RELIEF_S: Final = 0.05
+"""Seconds between two counts while the budget is exceeded."""
+
+
+class Holder(Protocol):
+    """A connection's interface towards the budget."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of responses kept in memory for the peer."""
+
+    def stalled_s(self, now: float) -> float:
+        """Return for how many seconds the transport has been full. ``now`` is a time of the event loop's clock."""
+
+    def give_up(self) -> None:
+        """Abort the connection, so its memory is freed at once."""
+
+
+class UnreadBudget:
+    """Budget of unread response bytes, shared by all connections. Used on the event loop only.
+
+    An exact count visits every connection with unread bytes. It is done only when the bytes added since the last count
+    could exceed the limit, so most writes cost one addition.
+    """
+
+    def __init__(self, max_bytes: int = MAX_UNREAD_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._holders: set[Holder] = set()
+        self._counted = 0
+        self._added = 0
+        self._relief: asyncio.Task[None] | None = None
+
+    def add(self, holder: Holder, size: int) -> None:
+        """Record that a connection holds ``size`` more bytes.
+
+        When the limit is exceeded, start to abort stalled connections.
+        """
+        self._holders.add(holder)
+        self._added += size
+        if self._counted + self._added > self._max_bytes and not self.is_exceeded and self._count() > self._max_bytes:
+            self._relief = asyncio.get_running_loop().create_task(self._relieve())
+
+    def remove(self, holder: Holder) -> None:
+        """Remove a connection from the count."""
+        self._holders.discard(holder)
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Return whether all connections together exceed the limit."""
+        return self._relief is not None and not self._relief.done()
+
+    async def room(self) -> None:
+        """Wait until the budget is not exceeded."""
+        while self._relief is not None and self.is_exceeded:
+            await asyncio.shield(self._relief)
+
+    def _count(self) -> int:
+        held = {holder: holder.unread_bytes for holder in self._holders}
+        self._holders = {holder for holder, size in held.items() if size}
+        self._counted, self._added = sum(held.values()), 0
+        return self._counted
+
+    async def _relieve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._count() > self._max_bytes:
+            now = loop.time()
+            stalled = [holder for holder in self._holders if holder.stalled_s(now) >= STALLED_S]
+            stalled.sort(key=lambda holder: holder.stalled_s(now) * holder.unread_bytes, reverse=True)
+            for holder in stalled:
+                self._counted -= holder.unread_bytes
+                self.remove(holder)
+                holder.give_up()
+                if self._counted <= self._max_bytes:
+                    break
+            await asyncio.sleep(_RELIEF_S)
+
+
+class Outbox:
+    """Outgoing side of one connection. Used on the event loop only.
+
+    Args:
+        transport: Transport that receives the responses.
+        budget: Budget shared by all connections.
+        holder: Connection that the budget aborts when its peer does not read.
+    """
+
+    __slots__ = ("_budget", "_holder", "_rest", "_stalled_since", "_transport", "_writable")
+
+    def __init__(self, transport: asyncio.Transport, budget: UnreadBudget, holder: Holder) -> None:
+        self._transport = transport
+        self._budget = budget
+        self._holder = holder
+        self._rest = 0
+        self._writable: asyncio.Future[None] | None = None
+        self._stalled_since = 0.0
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes in memory that the kernel has not accepted."""
+        return self._rest + self._transport.get_write_buffer_size()
+
+    def stalled_s(self, now: float) -> float:
+        """Return for how many seconds the transport has been full, 0 when it is not full."""
+        return 0.0 if self._writable is None else now - self._stalled_since
+
+    def pause(self) -> None:
+        """Record that the transport is full."""
+        loop = asyncio.get_running_loop()
+        self._stalled_since = loop.time()
+        self._writable = loop.create_future()
+
+    def resume(self) -> None:
+        """Record that the peer has caught up."""
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether this peer has caught up and the shared budget is not exceeded."""
+        return self._writable is None and not self._budget.is_exceeded
+
+    async def ready(self) -> None:
+        """Wait until another request may start (``is_ready``)."""
+        while not self.is_ready:
+            await self._caught_up()
+            await self._budget.room()
+
+    async def _caught_up(self) -> None:
+        while self._writable is not None:
+            await self._writable
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Hand small buffers to the transport at once."""
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+        size = self._transport.get_write_buffer_size()
+        if size:
+            self._budget.add(self._holder, size)
+
+    async def send(self, pieces: Sequence[Piece], size: int) -> None:
+        """Hand a response of ``size`` bytes to the transport; return when the transport has its last piece.
+
+        Raises:
+            StorageError: A piece cannot be read from the log. The response is incomplete, so the connection must be
+                closed.
+        """
+        in_memory = [piece for piece in pieces if isinstance(piece, Buffer)]
+        if size <= PIECE_BYTES and len(in_memory) == len(pieces):
+            self.write(in_memory)
+            return
+        self._rest = sum(map(len, in_memory))
+        self._budget.add(self._holder, self._rest)
+        time_slice = TimeSlice()
+        try:
+            for run, from_memory in _runs(pieces):
+                self._rest -= from_memory
+                size -= sum(map(len, run))
+                self.write(run)
+                if size:
+                    await time_slice.give_way()
+                    await self._caught_up()
+        finally:
+            self._rest = 0
+
+
+def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[list[Buffer], int]]:
+    """Yield groups of buffers of about ``PIECE_BYTES``, each with the number of its bytes that were already in memory.
+
+    Pieces in a log file are read only when their group is requested.
+    """
+    run: list[Buffer] = []
+    size = from_memory = 0
+    for piece in pieces:
+        for start in range(0, len(piece), PIECE_BYTES):
+            if isinstance(piece, Buffer):
+                part: Buffer = memoryview(piece)[start : start + PIECE_BYTES]
+                from_memory += len(part)
+            else:
+                part = piece.read(start, PIECE_BYTES)
+            run.append(part)
+            size += len(part)
+            if size >= PIECE_BYTES:
+                yield run, from_memory
+                run, size, from_memory = [], 0, 0
+    if run:
+        yield run, from_memory

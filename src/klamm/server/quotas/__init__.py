@@ -1,0 +1,1 @@
+"""Delays for clients and connections that exceed a quota."""

@@ -1,0 +1,175 @@
+"""Throttling of clients by bytes and busy time (KIP-124), and of connections by their rate (KIP-612).
+
+====================================  ======================  ==========================================================
+Quota                                 Charged with            Effect when exceeded
+====================================  ======================  ==========================================================
+``producer_byte_rate``                size of the request     the connection is muted, ``throttle_time_ms`` is set
+``consumer_byte_rate``                size of the records     the same
+``request_percentage``                busy seconds x 100      the same, for at most 1 s
+``connection_creation_rate`` (IP)     1 per connection        the connection is closed after at most 1 s
+``max.connection.creation.rate``      1 per connection        the connection is accepted later
+====================================  ======================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from klamm.configs.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    QuotaLimit,
+)
+from klamm.protocol.api import ApiKey
+from klamm.server.quotas.rates import RateWindow
+from klamm.server.quotas.remembered import Remembered
+from klamm.server.quotas.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from klamm.server.session import Session
+
+MAX_CONNECTION_CREATION_RATE: Final = "max.connection.creation.rate"
+_NO_LIMIT: Final = 2**31 - 1
+_INT_MAX: Final = 2**31 - 1
+_LONGEST_PAUSE_S: Final = 1.0
+"""Maximum delay of ``request_percentage`` in seconds: one window, as in Kafka's ClientRequestQuotaManager."""
+_EXEMPT: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
+"""APIs without a quota on busy time: SASL login, and requests between brokers."""
+_LONGEST_REFUSAL_S: Final = 1.0
+"""Maximum delay in seconds before a rejected connection is closed, as in Kafka."""
+
+
+class ClientQuotas(Protocol):
+    """Quotas in force, by client and by address."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there are no quotas at all."""
+
+    def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
+        """Return the quota that applies to a client; None when there is none."""
+
+    def limit_of_address(self, address: str) -> float | None:
+        """Return the connections per second allowed for an address; None when there is no limit."""
+
+
+class Welcome(NamedTuple):
+    """Decision on a new connection."""
+
+    delay_s: float
+    """Seconds before its first request is processed."""
+    is_refused: bool
+    """Whether the connection is closed after the delay."""
+
+
+_AT_ONCE: Final = Welcome(0.0, is_refused=False)
+
+
+class Throttles:
+    """Quota enforcement. Only clients with a quota are measured. Used on the event loop only.
+
+    Args:
+        quotas: Quotas of users, client ids and addresses.
+        config_value: Function that returns the current value of ``max.connection.creation.rate``, with or without the
+            prefix of a listener.
+        now_s: Monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        quotas: ClientQuotas,
+        config_value: Callable[[str], object],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._quotas = quotas
+        self._config_value = config_value
+        self._now_s = now_s
+        self._windows = Remembered(RateWindow)
+
+    def stopwatch(self, api_key: int, session: Session, client_id: str | None) -> Stopwatch | None:
+        """Return a stopwatch for a request; None when its client has no quota on busy time."""
+        if self._quotas.is_empty or api_key in _EXEMPT or not (session.login is None or session.login.is_open):
+            return None
+        found = self._quotas.limit(REQUEST_PERCENTAGE, session.principal_name, client_id or "")
+        return None if found is None else Stopwatch(found)
+
+    def after(
+        self,
+        api_key: int,
+        session: Session,
+        client_id: str | None,
+        *,
+        request_bytes: int,
+        response: Any,
+        stopwatch: Stopwatch | None = None,
+    ) -> float:
+        """Charge a processed request; return the seconds for which its connection is muted.
+
+        The delay is set as ``throttle_time_ms`` of the response. A delay that the handler has set there counts as well.
+        """
+        if self._quotas.is_empty:
+            return 0.0
+        wait_s = getattr(response, "throttle_time_ms", 0) / 1000
+        if api_key == ApiKey.PRODUCE:
+            wait_s = self._charge(PRODUCER_BYTE_RATE, request_bytes, session, client_id)
+        elif api_key == ApiKey.FETCH:
+            wait_s = self._charge(CONSUMER_BYTE_RATE, response.records_bytes, session, client_id)
+        if stopwatch is not None:
+            wait_s = max(wait_s, self._charge_time(stopwatch))
+        if wait_s > 0 and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = min(int(wait_s * 1000), _INT_MAX)
+        return wait_s
+
+    def after_writing(self, stopwatch: Stopwatch) -> None:
+        """Charge the busy time of encoding and sending. It delays the next request."""
+        now_s = self._now_s()
+        self._window((REQUEST_PERCENTAGE, stopwatch.limit.shared_by), now_s).add(stopwatch.read_out() * 100, now_s)
+
+    def _charge(self, name: str, amount: float, session: Session, client_id: str | None) -> float:
+        found = self._quotas.limit(name, session.principal_name, client_id or "")
+        return 0.0 if found is None else self._wait_for(name, amount, found)
+
+    def _charge_time(self, stopwatch: Stopwatch) -> float:
+        """Charge the busy time. A quota of 100 is the whole time of one thread."""
+        return min(self._wait_for(REQUEST_PERCENTAGE, stopwatch.read_out() * 100, stopwatch.limit), _LONGEST_PAUSE_S)
+
+    def _wait_for(self, name: str, amount: float, limit: QuotaLimit) -> float:
+        now_s = self._now_s()
+        window = self._window((name, limit.shared_by), now_s)
+        window.add(amount, now_s)
+        return window.wait_s(limit.value, now_s)
+
+    def welcome(self, session: Session) -> Welcome:
+        """Charge a new connection.
+
+        It is rejected when its address exceeds its rate, and delayed when the broker's is exceeded.
+        """
+        now_s = self._now_s()
+        limit = self._quotas.limit_of_address(session.client_host)
+        if limit is not None:
+            window = self._window((CONNECTION_CREATION_RATE, session.client_host), now_s)
+            window.add(1, now_s)
+            wait_s = window.wait_s(limit, now_s)
+            if wait_s > 0:
+                window.add(-1, now_s)  # rejected connections do not count towards the rate
+                return Welcome(min(wait_s, _LONGEST_REFUSAL_S), is_refused=True)
+        listener = f"listener.name.{session.listener.lower()}.{MAX_CONNECTION_CREATION_RATE}"
+        waits = [self._wait_s(key, now_s) for key in (MAX_CONNECTION_CREATION_RATE, listener)]
+        return Welcome(max(waits), is_refused=False) if any(waits) else _AT_ONCE
+
+    def _wait_s(self, key: str, now_s: float) -> float:
+        limit = self._config_value(key)
+        if not isinstance(limit, int) or limit >= _NO_LIMIT:
+            return 0.0
+        window = self._window(key, now_s)
+        window.add(1, now_s)
+        return window.wait_s(limit, now_s) if limit > 0 else _LONGEST_REFUSAL_S
+
+    def _window(self, key: Hashable, now_s: float) -> RateWindow:
+        return self._windows.of(key, now_s)

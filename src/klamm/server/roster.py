@@ -1,0 +1,132 @@
+"""Connected and recently disconnected clients, with or without support for KIP-649. Kept in memory and bounded.
+
+Clients without KIP-649 are not written to the registration topic: a record there would claim that they registered, and
+one write per connection would make reconnects of many clients expensive. So this list is lost with the process. It is
+not served by any Kafka API, only by the page ``/clients.json``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.client_configs.kinds import KIND_OF_API
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from klamm.client_configs.definitions import ClientKind
+    from klamm.server.session import Session
+
+MAX_GONE: Final = 10_000
+
+ClientKey: TypeAlias = tuple[str, str, str, str, str]
+"""Principal, client id, software name, software version and host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenClient:
+    """All connections of one application from one host: same principal, client id and software."""
+
+    principal: str
+    """``Type:name``."""
+    client_id: str
+    """Client id; empty when the client sends none."""
+    software_name: str
+    software_version: str
+    host: str
+    connections: int
+    """Number of open connections; 0 when the client has disconnected."""
+    last_seen_ms: int
+    """Time of the latest request, in milliseconds since the epoch."""
+    fetched: tuple[tuple[str, str], ...] | None = None
+    """Dynamic configs that were last sent to the client, by key; None when it never requested them."""
+    fetched_at_ms: int = 0
+    kinds: frozenset[ClientKind] = frozenset()
+    """Kinds of client that its requests reveal; empty before a request specific to one kind."""
+
+    @property
+    def key(self) -> ClientKey:
+        """Key that identifies this entry."""
+        return (self.principal, self.client_id, self.software_name, self.software_version, self.host)
+
+    @property
+    def application(self) -> tuple[str, str, str]:
+        """Principal, client id and host: the key without the software."""
+        return (self.principal, self.client_id, self.host)
+
+    def joined_with(self, other: SeenClient) -> SeenClient:
+        """Return one entry that merges both."""
+        latest = max(self, other, key=lambda one: one.fetched_at_ms)
+        return replace(
+            self,
+            connections=self.connections + other.connections,
+            last_seen_ms=max(self.last_seen_ms, other.last_seen_ms),
+            fetched=latest.fetched,
+            fetched_at_ms=latest.fetched_at_ms,
+            kinds=self.kinds | other.kinds,
+        )
+
+
+class ClientRoster:
+    """Owner of the list of clients: open connections and closed ones. Used on the event loop only.
+
+    Args:
+        now_ms: Wall clock, in milliseconds since the epoch.
+        max_gone: Maximum number of disconnected clients. The one that disconnected first is dropped first.
+    """
+
+    def __init__(self, *, now_ms: Callable[[], int], max_gone: int = MAX_GONE) -> None:
+        self._now_ms = now_ms
+        self._max_gone = max_gone
+        self._open: dict[int, Session] = {}
+        self._gone: OrderedDict[ClientKey, SeenClient] = OrderedDict()
+
+    def seen(self, session: Session, client_id: str | None, api_key: int) -> None:
+        """Record a request of a client that is logged in, or need not log in."""
+        name = client_id or ""
+        if session.client_id not in {None, name}:
+            self._remember(_sighting(session, connections=0))
+            session.kinds = frozenset()
+        kind = KIND_OF_API.get(api_key)
+        if kind is not None and kind not in session.kinds:
+            session.kinds |= {kind}
+        session.client_id = name
+        session.last_seen_ms = self._now_ms()
+        self._open[session.connection_id] = session
+
+    def left(self, session: Session) -> None:
+        """Record the end of a connection."""
+        if self._open.pop(session.connection_id, None) is not None:
+            self._remember(_sighting(session, connections=0))
+
+    def clients(self) -> tuple[SeenClient, ...]:
+        """Return all clients, sorted by principal, client id, software and host."""
+        found = dict(self._gone)
+        for session in self._open.values():
+            one = _sighting(session, connections=1)
+            known = found.get(one.key)
+            found[one.key] = one if known is None else known.joined_with(one)
+        return tuple(found[key] for key in sorted(found))
+
+    def _remember(self, one: SeenClient) -> None:
+        known = self._gone.pop(one.key, None)
+        self._gone[one.key] = one if known is None else known.joined_with(one)
+        if len(self._gone) > self._max_gone:
+            self._gone.popitem(last=False)
+
+
+def _sighting(session: Session, *, connections: int) -> SeenClient:
+    return SeenClient(
+        principal=session.principal,
+        client_id=session.client_id or "",
+        software_name=session.software_name,
+        software_version=session.software_version,
+        host=session.client_host,
+        connections=connections,
+        last_seen_ms=session.last_seen_ms,
+        fetched=session.fetched_configs,
+        fetched_at_ms=session.fetched_at_ms,
+        kinds=session.kinds,
+    )

@@ -1,0 +1,1 @@
+"""Login of clients by TLS and SASL, from the settings of a listener."""

@@ -1,0 +1,154 @@
+"""Settings of a listener as the server needs them: TLS, SASL login and the mapping of certificates to principals."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.properties import SettingsError
+from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
+from klamm.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, JaasEntry, parse_jaas
+from klamm.security.oauth import OAUTHBEARER
+from klamm.security.principals import ANONYMOUS, user_principal
+from klamm.security.sasl import PLAIN
+from klamm.server.listeners import Listener, setting_of
+from klamm.server.security.login import (
+    DEFAULT_FAILURE_DELAY_MS,
+    DEFAULT_MAX_TOKEN_BYTES,
+    SERVED_MECHANISMS,
+    Login,
+    LoginSettings,
+    mechanisms_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.server.security.login import FindScram
+    from klamm.server.security.tls import ServerTls
+
+_MODULES: Final = {
+    PLAIN: PLAIN_MODULE,
+    "SCRAM-SHA-256": SCRAM_MODULE,
+    "SCRAM-SHA-512": SCRAM_MODULE,
+    OAUTHBEARER: OAUTHBEARER_MODULE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Settings that apply to every connection of one listener."""
+
+    name: str
+    tls: ServerTls | None = None
+    login: LoginSettings | None = None
+    mapping_rules: tuple[MappingRule, ...] = ()
+
+    def new_login(self) -> Login | None:
+        """Return the login state of a new connection; None when the listener has no SASL."""
+        return None if self.login is None else Login(self.login)
+
+    def principal_of(self, certificate: bytes | None) -> str | None:
+        """Return the principal for a client certificate (DER); None when no mapping rule matches.
+
+        Without a certificate, and where clients log in by SASL, it is ANONYMOUS.
+        """
+        if self.login is not None or certificate is None:
+            return ANONYMOUS
+        name = map_subject(subject_of(certificate), self.mapping_rules)
+        return None if name is None else user_principal(name)
+
+
+def open_endpoint(listener: Listener, configs: Mapping[str, str], find_scram: FindScram) -> Endpoint:
+    """Read the settings of a listener.
+
+    Args:
+        listener: Listener to read the settings of.
+        configs: Settings of the server.
+        find_scram: Function that finds the SCRAM credential of a user.
+
+    Raises:
+        SettingsError: A setting of the listener is missing or not allowed.
+    """
+    tls = None
+    if listener.protocol.uses_tls:
+        from klamm.server.security.tls import server_tls  # noqa: PLC0415 - OpenSSL costs start-up time
+
+        tls = server_tls(listener, configs)
+    return Endpoint(
+        name=listener.name,
+        tls=tls,
+        login=_login(listener, configs, find_scram) if listener.protocol.uses_sasl else None,
+        mapping_rules=parse_mapping_rules(setting_of(configs, listener.name, "ssl.principal.mapping.rules")),
+    )
+
+
+def _login(listener: Listener, configs: Mapping[str, str], find_scram: FindScram) -> LoginSettings:
+    text = setting_of(configs, listener.name, "sasl.enabled.mechanisms") or ""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in SERVED_MECHANISMS]
+    if unknown or not names:
+        raise SettingsError(
+            f"sasl.enabled.mechanisms={text} (listener {listener.name}): expected some of"
+            f" {', '.join(SERVED_MECHANISMS)}" + ("; Kerberos is not served" if "GSSAPI" in names else "")
+        )
+    entries = {name: _jaas_entry(listener.name, name, configs) for name in names}
+    plain, oauth = entries.get(PLAIN), entries.get(OAUTHBEARER)
+    by_token = None
+    if oauth is not None:
+        from klamm.server.security.tokens import token_logins  # noqa: PLC0415  # urllib costs start-up time
+
+        by_token = token_logins(listener.name, configs, oauth.options)
+    return LoginSettings(
+        mechanisms=mechanisms_of(
+            names, plain_users={} if plain is None else plain.users, find_scram=find_scram, by_token=by_token
+        ),
+        max_token_bytes=_number(listener, configs, "sasl.server.max.receive.size", DEFAULT_MAX_TOKEN_BYTES),
+        failure_delay_s=_number(
+            listener, configs, "connection.failed.authentication.delay.ms", DEFAULT_FAILURE_DELAY_MS
+        )
+        / 1000,
+        max_session_ms=_number(listener, configs, "connections.max.reauth.ms", 0),
+        now=time.monotonic,
+    )
+
+
+def _jaas_entry(listener: str, mechanism: str, configs: Mapping[str, str]) -> JaasEntry | None:
+    """Return the login module of a mechanism from ``sasl.jaas.config``.
+
+    SCRAM needs none, because its users are stored metadata.
+    """
+    for setting in (
+        f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config",
+        f"listener.name.{listener.lower()}.sasl.jaas.config",
+        "sasl.jaas.config",
+    ):
+        if (text := configs.get(setting)) is None:
+            continue
+        entry = parse_jaas(text, setting=setting)
+        if entry.module == _MODULES[mechanism]:
+            return entry
+        if entry.module not in _MODULES.values():
+            raise SettingsError(
+                f"{setting}: login module {entry.module} is not known, only {', '.join(sorted(set(_MODULES.values())))}"
+            )
+    if mechanism == PLAIN:
+        raise SettingsError(
+            f"Listener {listener} enables PLAIN but names no users: set"
+            f' listener.name.{listener.lower()}.plain.sasl.jaas.config={PLAIN_MODULE} required user_NAME="PASSWORD";'
+        )
+    if mechanism == OAUTHBEARER:
+        raise SettingsError(
+            f"Listener {listener} enables OAUTHBEARER without a login module: set"
+            f" listener.name.{listener.lower()}.oauthbearer.sasl.jaas.config={OAUTHBEARER_MODULE} required;"
+        )
+    return None
+
+
+def _number(listener: Listener, configs: Mapping[str, str], name: str, default: int) -> int:
+    mechanisms = [f"{mechanism.lower()}.{name}" for mechanism in SERVED_MECHANISMS]
+    for candidate in (*mechanisms, name):
+        if (text := setting_of(configs, listener.name, candidate)) is not None:
+            return int(text)
+    return default

@@ -1,0 +1,84 @@
+"""TLS of a listener: Kafka's ``ssl.*`` settings. Those under ``listener.name.<listener>.`` outrank the broker's."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.properties import SettingsError
+from klamm.server.listeners import Listener, SecurityProtocol, setting_of
+from klamm.tls import load_own, load_trusted, restrict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class ReplaceableContext(ssl.SSLContext):
+    """SSL context of a listening socket that delegates each new connection to a replaceable context."""
+
+    current: ssl.SSLContext
+
+    @classmethod
+    def around(cls, context: ssl.SSLContext) -> ReplaceableContext:
+        """Return a replaceable context that delegates to ``context`` until ``current`` is replaced."""
+        made = cls(ssl.PROTOCOL_TLS_SERVER)
+        made.current = context
+        return made
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        """Create the TLS object of a new connection with the current context."""
+        return self.current.wrap_bio(*arguments, **named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """TLS context of a listener and its own certificate."""
+
+    context: ssl.SSLContext
+    certificate: bytes
+    """Certificate of the broker, in DER."""
+
+
+def server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
+    """Create the TLS context of a listener from its settings.
+
+    Raises:
+        SettingsError: A setting is missing or not allowed, or a store cannot be read. The message never contains a key
+            or a password.
+    """
+    try:
+        return _server_tls(listener, configs)
+    except SettingsError as error:
+        raise SettingsError(f"Listener {listener.name}: {error}") from None
+
+
+def _server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    setting = partial(setting_of, configs, listener.name)
+    restrict(context, setting)
+    certificate = load_own(context, setting)
+    if certificate is None:
+        raise SettingsError(
+            "ssl.keystore.location: a listener with TLS needs it, or ssl.keystore.certificate.chain and"
+            " ssl.keystore.key"
+        )
+    context.verify_mode = _client_auth(listener, configs)
+    if context.verify_mode is not ssl.CERT_NONE and not load_trusted(context, setting):
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    return ServerTls(context=context, certificate=certificate)
+
+
+def _client_auth(listener: Listener, configs: Mapping[str, str]) -> ssl.VerifyMode:
+    """Return the verify mode for client certificates. With SASL only the listener's own setting counts, as in Kafka."""
+    if listener.protocol is SecurityProtocol.SASL_SSL:
+        asked = configs.get(f"listener.name.{listener.name.lower()}.ssl.client.auth")
+    else:
+        asked = setting_of(configs, listener.name, "ssl.client.auth")
+    try:
+        return _CLIENT_AUTH[(asked or "none").strip().lower()]
+    except KeyError:
+        raise SettingsError(f"ssl.client.auth={asked}: expected one of {', '.join(_CLIENT_AUTH)}") from None

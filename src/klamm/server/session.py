@@ -1,0 +1,49 @@
+"""Facts about a client connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.security.principals import ANONYMOUS
+
+if TYPE_CHECKING:
+    from klamm.client_configs.definitions import ClientKind
+    from klamm.server.security.login import Login
+
+UNKNOWN_SOFTWARE = "unknown"
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Facts about one connection. Owned by the connection; the handlers of ApiVersions and SASL write to it."""
+
+    connection_id: int
+    """Number of the connection, unique within the process."""
+    node_id: int
+    """Broker id of the port that the client connected to."""
+    listener: str = "PLAINTEXT"
+    """Name of the listener that the client connected to."""
+    client_host: str = ""
+    client_port: int = 0
+    principal: str = ANONYMOUS
+    """``Type:name``, as in Kafka's KafkaPrincipal."""
+    software_name: str = UNKNOWN_SOFTWARE
+    """Client software by ApiVersions v3 or newer (KIP-511)."""
+    software_version: str = UNKNOWN_SOFTWARE
+    login: Login | None = None
+    """State of the SASL login; None when the listener has no SASL."""
+    client_id: str | None = None
+    """Client id of the latest request, empty when it had none; None before the first request."""
+    last_seen_ms: int = 0
+    """Time of the latest request, in milliseconds since the epoch."""
+    fetched_configs: tuple[tuple[str, str], ...] | None = None
+    """Dynamic configs last sent to the client, by key; None when it never requested them (KIP-649)."""
+    fetched_at_ms: int = 0
+    kinds: frozenset[ClientKind] = frozenset()
+    """Kinds of client that the requests with ``client_id`` reveal."""
+
+    @property
+    def principal_name(self) -> str:
+        """Name of the principal without its type."""
+        return self.principal.partition(":")[2]

@@ -1,0 +1,438 @@
+"""What a policy's verdict means to the client, and what a policy cannot do to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from klamm.policy import (
+    AlterConfigDetails,
+    CreatePartitionsDetails,
+    DeleteTopicDetails,
+    InvalidRequestError,
+    PolicyFailedError,
+    PolicyLoadError,
+    PolicyTimeoutError,
+    PolicyViolationError,
+    TopicDetails,
+)
+from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC
+from klamm.policy_runtime import Policies
+from klamm.protocol.errors import ErrorCode
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+HOUSE_RULES = """
+    import os, sys, threading, time
+    from klamm.policy import InvalidRequestError, PolicyViolationError
+
+    class Silent(PolicyViolationError):
+        def __init__(self, limit): self.limit = limit
+
+    CALLS, THREADS, CLOSED = [], set(), []
+
+    class All:
+        def __init__(self):
+            THREADS.add(threading.current_thread().name)
+
+        def validate(self, details):
+            THREADS.add(threading.current_thread().name)
+            name = getattr(details, "topic", None) or details.resource_name
+            CALLS.append((type(details).__name__, name, id(self)))
+            match name.split("-")[0]:
+                case "refused": raise PolicyViolationError(f"{name}: not here")
+                case "invalid": raise InvalidRequestError(f"{name}: the KIP says so")
+                case "broken": raise ValueError("oops")
+                case "exit": sys.exit(3)
+                case "end": os._exit(3)
+                case "fork":
+                    if (child := os.fork()) == 0: os._exit(3)
+                    if os.waitpid(child, 0)[1] >> 8 != 3: raise ValueError("the child lived on")
+                case "half": raise PolicyViolationError("half a pair: \\ud800")
+                case "silent": raise Silent(7)
+                case "number": raise PolicyViolationError(5)
+                case "zero": raise InvalidRequestError(0)
+                case "caught": raise PolicyViolationError(ValueError("what was caught"))
+                case "deep": self.validate(details)
+                case "interrupt": raise KeyboardInterrupt
+                case "slow": time.sleep(0.02)
+                case "endless":
+                    while True: pass
+                case "stuck": time.sleep(3)
+
+        def close(self):
+            CLOSED.append(id(self))
+
+    class Several:
+        def validate_create_topic(self, details): raise PolicyViolationError("create")
+        def validate_delete_topic(self, details): raise PolicyViolationError("delete")
+
+    class AllAtOnce(All):
+        only_computes = True
+
+    class AtOnceFromConfigure(All):
+        def configure(self, configs):
+            self.only_computes = True
+
+    class FailsToClose(All):
+        def close(self): raise ValueError("no")
+"""
+CREATE_KEY = "create.topic.policy.class.name"
+DELETE_KEY = "delete.topic.policy.class.name"
+ALTER_KEY = "alter.config.policy.class.name"
+GROW_KEY = "create.partitions.policy.class.name"
+
+
+@pytest.fixture
+def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give the module of policies a name of its own in every test."""
+    name = f"rules_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(HOUSE_RULES))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    class Rules:
+        path = tmp_path / f"{name}.py"
+        all = f"{name}:All"
+        at_once = f"{name}:AllAtOnce"
+        configured = f"{name}:AtOnceFromConfigure"
+        several = f"{name}:Several"
+        fails_to_close = f"{name}:FailsToClose"
+
+        @property
+        def module(self) -> Any:
+            return __import__(name)
+
+    return Rules()
+
+
+@pytest.fixture(params=["on its thread", "at once"])
+def either(request: pytest.FixtureRequest, rules: Any) -> str:
+    """Name the policy that tests whatever is the same wherever a policy is called."""
+    return str(rules.all if request.param == "on its thread" else rules.at_once)
+
+
+def serve(properties: dict[str, str], use: Callable[[Policies], Awaitable[None]]) -> None:
+    async def run() -> None:
+        policies = await Policies.load(properties)
+        try:
+            await use(policies)
+        finally:
+            await policies.close()
+
+    asyncio.run(run())
+
+
+async def create(policies: Policies, topic: str) -> str:
+    """Return what a client would be told."""
+    async with policies.turn(CREATE_TOPIC):
+        try:
+            await policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {}, "User:anna", "tool"))
+        except (PolicyViolationError, InvalidRequestError) as error:
+            return f"{error.error_code.name}: {error.error_message}"
+        except PolicyTimeoutError as error:
+            return f"timeout: {error.error_message}"
+        except PolicyFailedError as error:
+            return f"{error.error_code.name}: {error.error_message}"
+    return "allowed"
+
+
+def test_without_the_property_everything_is_allowed() -> None:
+    """K108-01"""
+
+    async def use(policies: Policies) -> None:
+        assert not policies.guards_kind(CREATE_TOPIC)
+        assert await create(policies, "refused") == "allowed"
+        assert not policies.decisions
+
+    serve({}, use)
+
+
+@pytest.mark.parametrize(
+    ("topic", "answer", "action"),
+    [
+        ("orders", "allowed", "allow"),
+        ("refused-1", "POLICY_VIOLATION: refused-1: not here", "refuse"),
+        ("invalid-1", "INVALID_REQUEST: invalid-1: the KIP says so", "refuse"),
+        ("broken-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
+        ("exit-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
+        ("deep-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
+        ("half-1", "POLICY_VIOLATION: half a pair: \\ud800", "refuse"),
+        ("silent-1", "POLICY_VIOLATION: 7", "refuse"),
+        ("number-1", "POLICY_VIOLATION: 5", "refuse"),
+        ("zero-1", "INVALID_REQUEST: 0", "refuse"),
+        ("caught-1", "POLICY_VIOLATION: what was caught", "refuse"),
+        ("interrupt-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
+        ("slow-1", "allowed", "allow"),
+    ],
+)
+def test_the_code_follows_the_exception_and_whatever_breaks_fails_the_topic_alone(
+    either: str, topic: str, answer: str, action: str
+) -> None:
+    """K108-03, K108-05, K108-09, K108-11, K108-19"""
+
+    async def use(policies: Policies) -> None:
+        assert await create(policies, topic) == answer
+        assert dict(policies.decisions) == {("create.topic", "enforce", action): 1}
+        assert await create(policies, "next") == "allowed"
+
+    serve({CREATE_KEY: either}, use)
+
+
+def test_a_class_that_several_properties_name_is_one_instance_on_one_thread(rules: Any) -> None:
+    """K108-26: it is asked for what the properties say, and tells by the type of the details what it is."""
+
+    async def use(policies: Policies) -> None:
+        await policies.check(CREATE_TOPIC, TopicDetails("a", 1, 1, None, {}))
+        await policies.check(ALTER_CONFIG, AlterConfigDetails("TOPIC", "b", {}, {}))
+        await policies.check(
+            CREATE_PARTITIONS, CreatePartitionsDetails(topic="c", num_partitions=1, new_num_partitions=2)
+        )
+        await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="d"))
+        calls = rules.module.CALLS
+        assert [call[:2] for call in calls] == [
+            ("TopicDetails", "a"),
+            ("AlterConfigDetails", "b"),
+            ("CreatePartitionsDetails", "c"),
+            ("DeleteTopicDetails", "d"),
+        ]
+        assert len({call[2] for call in calls}) == 1
+        assert {"klamm-policy-All"} == rules.module.THREADS
+
+    dotted = rules.all.replace(":", ".")
+    serve({CREATE_KEY: rules.all, ALTER_KEY: dotted, GROW_KEY: rules.all, DELETE_KEY: dotted}, use)
+    assert len(rules.module.CLOSED) == 1
+
+
+def test_a_class_may_have_a_method_for_each_kind(rules: Any) -> None:
+    """K108-26"""
+
+    async def use(policies: Policies) -> None:
+        for kind, details, word in (
+            (CREATE_TOPIC, TopicDetails("a", 1, 1, None, {}), "create"),
+            (DELETE_TOPIC, DeleteTopicDetails(topic="a"), "delete"),
+        ):
+            with pytest.raises(PolicyViolationError, match=word):
+                await policies.check(kind, details)
+
+    serve({CREATE_KEY: rules.several, DELETE_KEY: rules.several}, use)
+    with pytest.raises(PolicyLoadError, match="no method validate or validate_alter_config"):
+        asyncio.run(Policies.load({CREATE_KEY: rules.several, ALTER_KEY: rules.several}))
+
+
+def test_an_audited_policy_decides_counts_logs_and_lets_pass(either: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(policies: Policies) -> None:
+        assert [await create(policies, name) for name in ("refused-1", "broken-1", "fine")] == ["allowed"] * 3
+        with pytest.raises(PolicyViolationError):
+            await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="refused-2"))
+        assert dict(policies.decisions) == {
+            ("create.topic", "audit", "refuse"): 1,
+            ("create.topic", "audit", "fail"): 1,
+            ("create.topic", "audit", "allow"): 1,
+            ("delete.topic", "enforce", "refuse"): 1,
+        }
+
+    serve({CREATE_KEY: either, DELETE_KEY: either, "create.topic.policy.mode": "audit"}, use)
+    audited = [record.getMessage() for record in caplog.records if "audit only" in record.getMessage()]
+    assert audited[0] == (
+        "Create topic policy, audit only: would refuse 'refused-1', asked by User:anna (client tool):"
+        " refused-1: not here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("create.topic.policy.mode", "warn", "String must be one of (case insensitive): ENFORCE, AUDIT"),
+        ("policy.timeout.ms", "soon", "Not a number of type INT"),
+        ("policy.timeout.ms", "0", "Value must be at least 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(name: str, value: str, fault: str) -> None:
+    with pytest.raises(PolicyLoadError) as refused:
+        asyncio.run(Policies.load({name: value}))
+    assert str(refused.value) == f"Invalid value {value} for configuration {name}: {fault}"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
+def test_a_policy_that_ends_its_process_ends_a_call_or_its_own_child(rules: Any, topic: str, answer: str) -> None:
+    """K108-19"""
+
+    async def use(policies: Policies) -> None:
+        assert await create(policies, topic) == answer
+        assert await create(policies, "next") == "allowed"
+
+    serve({CREATE_KEY: rules.all}, use)
+
+
+@pytest.mark.parametrize("topic", ["endless-1", "stuck-1"])
+def test_a_policy_that_never_returns_fails_one_topic_and_serving_goes_on(rules: Any, topic: str) -> None:
+    """K108-19, K108-25: another instance, on another thread, answers the next topic."""
+
+    async def use(policies: Policies) -> None:
+        loop = asyncio.get_running_loop()
+        longest_s, last, is_over = 0.0, loop.time(), False
+
+        async def heartbeat() -> None:
+            nonlocal longest_s, last
+            while not is_over:
+                await asyncio.sleep(0.005)
+                longest_s, last = max(longest_s, loop.time() - last), loop.time()
+
+        beating = asyncio.create_task(heartbeat())
+        answers = await asyncio.gather(*(create(policies, name) for name in ("first", topic, "second", "third")))
+        is_over = True
+        await beating
+        assert answers[0] == answers[2] == answers[3] == "allowed"
+        assert "did not decide within 150 ms (policy.timeout.ms)" in answers[1]
+        assert longest_s < 0.14, "the event loop waited for the policy"
+        assert policies.decisions["create.topic", "enforce", "timeout"] == 1  # type: ignore[index]
+        instances = [call[2] for call in rules.module.CALLS]
+        assert instances[0] == instances[1] != instances[2] == instances[3]
+
+    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "150"}, use)
+
+
+def test_an_endless_loop_is_ended_and_closed_behind(rules: Any) -> None:
+    before = set(threading.enumerate())
+
+    async def use(policies: Policies) -> None:
+        assert "timeout" in await create(policies, "endless-1")
+        for _ in range(200):
+            if rules.module.CLOSED:
+                break
+            await asyncio.sleep(0.01)
+        assert [rules.module.CALLS[0][2]] == rules.module.CLOSED
+        assert len(set(threading.enumerate()) - before) == 1
+
+    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "100"}, use)
+
+
+def test_too_many_calls_that_hang_make_no_further_threads(rules: Any) -> None:
+    before = set(threading.enumerate())
+
+    async def use(policies: Policies) -> None:
+        answers = [await create(policies, f"stuck-{n}") for n in range(6)]
+        assert all(answer.startswith("timeout") for answer in answers)
+        assert len(set(threading.enumerate()) - before) <= 5
+
+    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "50"}, use)
+
+
+def test_a_client_that_goes_away_does_not_let_two_calls_overlap(rules: Any) -> None:
+    """K108-25"""
+
+    async def use(policies: Policies) -> None:
+        asking = asyncio.create_task(create(policies, "slow-1"))
+        await asyncio.sleep(0.005)
+        asking.cancel()
+        started = time.monotonic()
+        assert await create(policies, "next") == "allowed"
+        assert time.monotonic() - started >= 0.01
+        assert [call[1] for call in rules.module.CALLS] == ["slow-1", "next"]
+
+    serve({CREATE_KEY: rules.all}, use)
+
+
+def test_turns_pass_in_order_and_are_held_until_what_was_decided_is_applied(rules: Any, either: str) -> None:
+    """K108-07, K108-25"""
+
+    async def use(policies: Policies) -> None:
+        applied: list[str] = []
+
+        async def ask(topic: str) -> None:
+            async with policies.turn(CREATE_TOPIC):
+                await policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {}))
+                applied.append(topic)
+
+        names = ["slow-1", "quick-1", "slow-2", "quick-2"]
+        await asyncio.gather(*map(ask, names))
+        assert applied == names
+        assert [call[1] for call in rules.module.CALLS] == names
+
+    serve({CREATE_KEY: either}, use)
+
+
+def test_a_policy_that_cannot_be_closed_does_not_keep_the_broker_from_stopping(
+    rules: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(policies: Policies) -> None:
+        assert await create(policies, "fine") == "allowed"
+
+    serve({CREATE_KEY: rules.fails_to_close}, use)
+    assert any("failed to close" in record.getMessage() for record in caplog.records)
+
+
+def test_a_quick_policy_is_answered_without_leaving_the_event_loop(rules: Any) -> None:
+    """Requests that are decided together share one commit; and a call is cheap."""
+
+    async def use(policies: Policies) -> None:
+        answers = []
+        for _ in range(50):
+            coroutine = create(policies, "quick")
+            try:
+                coroutine.send(None)
+            except StopIteration as done:
+                answers.append(done.value)
+                break
+            await asyncio.sleep(0.05)  # the machine was busy
+            coroutine.close()
+        assert answers == ["allowed"]
+
+    serve({CREATE_KEY: rules.all}, use)
+
+
+@pytest.mark.parametrize("name", ["at_once", "configured"])
+def test_a_policy_that_only_computes_is_called_where_the_broker_decides(rules: Any, name: str) -> None:
+    """It is made and closed on its thread all the same."""
+
+    async def use(policies: Policies) -> None:
+        coroutine = create(policies, "quick")
+        with pytest.raises(StopIteration, match="allowed"):
+            coroutine.send(None)
+        assert threading.current_thread().name in rules.module.THREADS
+
+    policy = getattr(rules, name)
+    serve({CREATE_KEY: policy}, use)
+    assert {threading.current_thread().name, f"klamm-policy-{policy.partition(':')[2]}"} == rules.module.THREADS
+    assert len(rules.module.CLOSED) == 1
+
+
+def test_a_policy_that_took_long_where_the_broker_decides_is_asked_on_its_thread_from_then_on(
+    rules: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(policies: Policies) -> None:
+        assert await create(policies, "slow-1") == "allowed"
+        threads, instance = rules.module.THREADS, rules.module.CALLS[0][2]
+        threads.clear()
+        assert [await create(policies, name) for name in ("slow-2", "quick")] == ["allowed"] * 2
+        assert {"klamm-policy-AllAtOnce"} == threads
+        assert {call[2] for call in rules.module.CALLS} == {instance}
+
+    serve({CREATE_KEY: rules.at_once}, use)
+    assert sum("held the event loop" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_policy_beyond_its_time_where_the_broker_decides_fails_the_topic_and_is_made_anew(rules: Any) -> None:
+    async def use(policies: Policies) -> None:
+        assert "did not decide within 15 ms" in await create(policies, "slow-1")
+        assert await create(policies, "next") == "allowed"
+        first, second = (call[2] for call in rules.module.CALLS)
+        assert first != second
+        # On its own thread, which nobody waits for.
+        wait_until(lambda: first in rules.module.CLOSED, timeout_s=10, what="the first instance to be closed")
+
+    serve({CREATE_KEY: rules.at_once, "policy.timeout.ms": "15"}, use)
+
+
+def test_error_codes_of_failures_are_not_retriable() -> None:
+    assert PolicyTimeoutError.error_code is PolicyFailedError.error_code is ErrorCode.UNKNOWN_SERVER_ERROR

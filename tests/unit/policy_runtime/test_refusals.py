@@ -1,0 +1,60 @@
+"""How often refusals are logged, and how long they are remembered."""
+
+from __future__ import annotations
+
+from klamm.policy_runtime.refusals import (
+    LOG_WINDOW_S,
+    MAX_LOGGED,
+    MAX_REMEMBERED,
+    MEMORY_S,
+    LogLimit,
+    RefusedCreations,
+)
+from klamm.protocol.errors import ErrorCode
+from klamm.server.author import Author
+
+ANNA = Author(principal="User:anna", client_id="tool", listener="PLAINTEXT")
+BERTA = Author(principal="User:berta", client_id="tool", listener="PLAINTEXT")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_same_refusal_is_logged_once_in_a_while_with_the_number_left_out() -> None:
+    clock = Clock()
+    limit = LogLimit(clock)
+    assert [limit.admit("a"), limit.admit("a"), limit.admit("b"), limit.admit("a")] == [0, None, 1, None]
+    clock.now = LOG_WINDOW_S
+    assert [limit.admit("a"), limit.admit("a")] == [1, None]
+
+
+def test_a_client_that_makes_up_names_does_not_fill_the_log() -> None:
+    clock = Clock()
+    limit = LogLimit(clock)
+    assert sum(limit.admit(number) is not None for number in range(100_000)) == MAX_LOGGED
+    clock.now = LOG_WINDOW_S
+    assert limit.admit("next") == 100_000 - MAX_LOGGED
+
+
+def test_a_refusal_counts_for_one_topic_and_client_and_for_some_seconds() -> None:
+    clock = Clock()
+    refused = RefusedCreations(clock)
+    refused.remember("t", ANNA, ErrorCode.POLICY_VIOLATION)
+    assert refused.recall("t", ANNA) is ErrorCode.POLICY_VIOLATION
+    assert refused.recall("t", BERTA) is None
+    assert refused.recall("u", ANNA) is None
+    clock.now = MEMORY_S
+    assert refused.recall("t", ANNA) is None
+
+
+def test_the_memory_is_bounded_and_can_be_cleared() -> None:
+    refused = RefusedCreations(Clock())
+    for number in range(2 * MAX_REMEMBERED + 1):
+        refused.remember(f"t{number}", ANNA, ErrorCode.POLICY_VIOLATION)
+    assert sum(refused.recall(f"t{n}", ANNA) is not None for n in range(2 * MAX_REMEMBERED + 1)) <= MAX_REMEMBERED
+    refused.clear()
+    assert refused.recall(f"t{2 * MAX_REMEMBERED}", ANNA) is None

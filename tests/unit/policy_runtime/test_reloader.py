@@ -1,0 +1,234 @@
+"""Policies that are changed while they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import textwrap
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from klamm.policy import PolicyLoadError, PolicyViolationError, TopicDetails
+from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy_runtime import Policies, PolicyReloader
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+VERSION = """
+    from klamm.policy import PolicyViolationError
+
+    CLOSED = []
+
+    class Rules:
+        watched_files = ({watched!r},)
+
+        def validate(self, details):
+            raise PolicyViolationError("version {version}")
+
+        def close(self):
+            CLOSED.append("{version}")
+"""
+
+
+class House:
+    def __init__(self, directory: Path, interval_ms: int) -> None:
+        self.name = f"rules_{uuid4().hex}"
+        self.path = directory / f"{self.name}.py"
+        self.watched = directory / "rules.yaml"
+        self.properties = {
+            "create.topic.policy.class.name": f"{self.name}:Rules",
+            "policy.reload.interval.ms": str(interval_ms),
+        }
+
+    def write(self, version: str, more: str = "") -> None:
+        text = VERSION.format(version=version, watched=str(self.watched))
+        self.path.write_text(textwrap.dedent(text) + more)
+
+    def serve(self, use: Callable[[Policies, PolicyReloader], Awaitable[None]]) -> None:
+        async def run() -> None:
+            policies = await Policies.load(self.properties)
+            reloader = PolicyReloader(policies, self.properties)
+            reloader.start()
+            try:
+                await use(policies, reloader)
+            finally:
+                await reloader.stop()
+                await policies.close()
+
+        asyncio.run(run())
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    house = House(tmp_path, 20)
+    house.write("1")
+    return house
+
+
+async def version(policies: Policies) -> str:
+    async with policies.turn(CREATE_TOPIC):
+        with pytest.raises(PolicyViolationError) as refused:
+            await policies.check(CREATE_TOPIC, TopicDetails("t", 1, 1, None, {}))
+    return str(refused.value.error_message)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.01)
+
+
+async def eventually(policies: Policies, expected: str) -> None:
+    for _ in range(1000):
+        if await version(policies) == expected:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"never {expected}")
+
+
+def test_a_changed_module_takes_over_and_the_old_instance_is_closed(house: House) -> None:
+    async def use(policies: Policies, _: PolicyReloader) -> None:
+        closed: list[Any] = __import__(house.name).CLOSED
+        house.write("2")
+        await eventually(policies, "version 2")
+        await until(lambda: closed == ["1"])
+
+    house.serve(use)
+
+
+@pytest.mark.parametrize("more", ["\nraise RuntimeError('half-way')", "\nthis is no Python", "\ndel Rules"])
+def test_a_module_that_fails_leaves_the_last_good_one_serving(
+    house: House, more: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(policies: Policies, _: PolicyReloader) -> None:
+        house.write("2", more)
+        async with asyncio.timeout(10):
+            while "last good ones" not in caplog.text:
+                assert await version(policies) == "version 1"
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert caplog.text.count("last good ones") == 1, "it is tried again only when the file changes again"
+        assert await version(policies) == "version 1"
+        house.write("3")
+        await eventually(policies, "version 3")
+
+    house.serve(use)
+
+
+def test_files_that_a_policy_names_are_watched_too(house: House) -> None:
+    async def use(policies: Policies, _: PolicyReloader) -> None:
+        before = __import__(house.name)
+        house.watched.write_text("new")
+        await until(lambda: __import__(house.name) is not before)
+
+    house.serve(use)
+
+
+def test_sighup_reloads_even_when_no_file_is_watched(house: House) -> None:
+    house.properties["policy.reload.interval.ms"] = "0"
+
+    async def use(policies: Policies, _: PolicyReloader) -> None:
+        house.write("2")
+        await asyncio.sleep(0.05)
+        assert await version(policies) == "version 1"
+        os.kill(os.getpid(), signal.SIGHUP)
+        await eventually(policies, "version 2")
+
+    house.serve(use)
+
+
+def test_a_policy_that_is_asked_meanwhile_finishes_before_it_is_replaced(house: House) -> None:
+    house.path.write_text(
+        textwrap.dedent("""
+            import time
+
+            CLOSED = []
+
+            class Rules:
+                busy = False
+                def validate(self, details):
+                    self.busy = True
+                    time.sleep(0.05)
+                    self.busy = False
+                def close(self):
+                    CLOSED.append(self.busy)
+        """)
+    )
+
+    async def use(policies: Policies, reloader: PolicyReloader) -> None:
+        closed: list[Any] = __import__(house.name).CLOSED
+
+        async def ask() -> None:
+            async with policies.turn(CREATE_TOPIC):
+                await policies.check(CREATE_TOPIC, TopicDetails("t", 1, 1, None, {}))
+
+        _, reloaded = await asyncio.gather(ask(), reloader.reload())
+        assert reloaded
+        await asyncio.sleep(0.05)
+        assert closed == [False]
+
+    house.serve(use)
+
+
+def test_an_interval_that_is_no_number_is_refused() -> None:
+    async def run() -> None:
+        with pytest.raises(
+            PolicyLoadError, match=r"Invalid value often for configuration policy\.reload\.interval\.ms"
+        ):
+            PolicyReloader(Policies(), {"policy.reload.interval.ms": "often"})
+
+    asyncio.run(run())
+
+
+def test_a_module_that_the_policy_imports_is_watched_and_a_broken_one_changes_nothing(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = house.path.with_name(f"{house.name}_limits.py")
+    limits.write_text('VERSION = "1"\n')
+    house.write("{limit}", "")
+    text = house.path.read_text().replace('"version {limit}"', '"version " + VERSION')
+    house.path.write_text(f"from {house.name}_limits import VERSION\n" + text)
+
+    async def use(policies: Policies, _: PolicyReloader) -> None:
+        assert await version(policies) == "version 1"
+        limits.write_text("this is no Python\n")
+        await until(lambda: "last good ones" in caplog.text)
+        assert await version(policies) == "version 1"
+        limits.write_text('VERSION = "of its neighbour"\n')
+        await eventually(policies, "version of its neighbour")
+
+    house.serve(use)
+
+
+def test_whether_a_policy_only_computes_is_asked_of_every_version(house: House) -> None:
+    house.properties["policy.reload.interval.ms"] = "0"
+
+    async def use(policies: Policies, reloader: PolicyReloader) -> None:
+        async def thread() -> str:
+            with pytest.raises(PolicyViolationError) as refused:
+                await policies.check(CREATE_TOPIC, TopicDetails("t", 1, 1, None, {}))
+            return str(refused.value.error_message)
+
+        for only_computes, expected in ((False, "klamm-policy-Rules"), (True, threading.current_thread().name)):
+            house.path.write_text(
+                textwrap.dedent(f"""
+                    import threading
+                    from klamm.policy import PolicyViolationError
+
+                    class Rules:
+                        only_computes = {only_computes}
+                        def validate(self, details):
+                            raise PolicyViolationError(threading.current_thread().name)
+                """)
+            )
+            assert await reloader.reload()
+            assert await thread() == expected
+
+    house.serve(use)

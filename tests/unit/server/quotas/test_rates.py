@@ -1,0 +1,49 @@
+"""How long who had too much waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm.server.quotas.rates import RateWindow
+
+
+def test_ten_seconds_worth_may_come_at_once() -> None:
+    window = RateWindow()
+    window.add(1_000, 5.0)
+    assert window.wait_s(100, 5.0) == 0.0
+    window.add(250, 5.0)
+    assert window.wait_s(100, 5.0) == pytest.approx(2.5)
+
+
+def test_after_the_wait_the_rate_is_kept() -> None:
+    window = RateWindow()
+    now_s = total = 0.0
+    for _ in range(2_000):
+        window.add(50, now_s)
+        total += 50
+        now_s += window.wait_s(100, now_s) + 0.001
+    assert total / now_s == pytest.approx(100, rel=0.2)
+
+
+def test_a_rate_below_the_limit_never_waits() -> None:
+    window = RateWindow()
+    for second in range(100):
+        window.add(90, float(second))
+        assert window.wait_s(100, float(second)) == 0.0
+
+
+def test_what_is_long_ago_is_forgotten() -> None:
+    window = RateWindow()
+    window.add(5_000, 0.0)
+    assert window.wait_s(100, 0.0) == pytest.approx(40)
+    assert not window.is_idle(10.9)
+    assert window.wait_s(100, 11.0) == 0.0
+    assert window.is_idle(11.0)
+
+
+def test_what_is_taken_back_does_not_count() -> None:
+    window = RateWindow()
+    for _ in range(100):
+        window.add(1, 1.0)
+        window.add(-1, 1.0)
+    assert window.wait_s(1, 1.0) == 0.0

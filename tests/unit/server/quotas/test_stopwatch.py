@@ -1,0 +1,132 @@
+"""What a request keeps the broker busy with is measured, and what it waits for is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+import weakref
+
+import pytest
+
+from klamm.configs.quotas import QuotaLimit
+from klamm.server.quotas.stopwatch import Stopwatch, timed
+
+BUSY_S = 0.02
+
+
+def stopwatch() -> Stopwatch:
+    return Stopwatch(QuotaLimit(1.0, (None, None)))
+
+
+def be_busy() -> None:
+    ends_at = time.perf_counter() + BUSY_S
+    while time.perf_counter() < ends_at:
+        pass
+
+
+async def work(waits_for: asyncio.Future[str]) -> str:
+    be_busy()
+    said = await waits_for
+    be_busy()
+    return said
+
+
+def test_steps_are_measured_and_waiting_is_not() -> None:
+    async def run() -> tuple[str, float, float]:
+        loop, watch = asyncio.get_running_loop(), stopwatch()
+        waits_for: asyncio.Future[str] = loop.create_future()
+        loop.call_later(20 * BUSY_S, waits_for.set_result, "done")
+        began = time.perf_counter()
+        said = await timed(work(waits_for), watch)
+        return said, watch.seconds, time.perf_counter() - began
+
+    said, measured_s, passed_s = asyncio.run(run())
+    assert said == "done"
+    assert measured_s >= 2 * BUSY_S
+    assert passed_s - measured_s >= 10 * BUSY_S
+
+
+def test_errors_come_through_in_both_directions() -> None:
+    async def refuses() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    async def catches(waits_for: asyncio.Future[None]) -> str:
+        try:
+            await waits_for
+        except ValueError as error:
+            return f"caught {error}"
+        return "nothing to catch"
+
+    async def run() -> None:
+        waits_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waits_for.set_exception(ValueError("it"))
+        assert await timed(catches(waits_for), stopwatch()) == "caught it"
+        with pytest.raises(ValueError, match="no"):
+            await timed(refuses(), stopwatch())
+
+    asyncio.run(run())
+
+
+def test_a_request_whose_client_has_left_is_cancelled() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(True)
+
+    async def run() -> None:
+        async def serve() -> None:
+            await timed(waits(), stopwatch())
+
+        task = asyncio.create_task(serve())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert ended == [True]
+
+
+def test_an_error_that_passes_through_needs_no_garbage_collection() -> None:
+    class PassingError(Exception):
+        pass
+
+    async def waits() -> None:
+        await asyncio.sleep(0)
+
+    def pass_through() -> weakref.ref[PassingError]:
+        steps = timed(waits(), stopwatch()).__await__()
+        next(steps)
+        error = PassingError()
+        with contextlib.suppress(PassingError):
+            steps.throw(error)
+        watched = weakref.ref(error)
+        del error  # its trace knows this frame, too
+        return watched
+
+    gc.disable()
+    try:
+        assert pass_through()() is None
+    finally:
+        gc.enable()
+
+
+def test_work_in_a_thread_counts_too() -> None:
+    async def run() -> float:
+        watch = stopwatch()
+        await asyncio.get_running_loop().run_in_executor(None, watch.call, be_busy)
+        return watch.read_out() if watch.seconds else 0.0
+
+    assert asyncio.run(run()) >= BUSY_S
+
+
+def test_without_a_stopwatch_nothing_stands_in_between() -> None:
+    coroutine = asyncio.sleep(0)
+    assert timed(coroutine, None) is coroutine
+    coroutine.close()

@@ -1,0 +1,191 @@
+"""Who is held to which quota, and what it means to a connection."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.configs.quotas import QuotaLimit, find_address_limit, find_limit
+from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.create_partitions import CreatePartitionsResponse
+from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
+from klamm.protocol.messages.produce import ProduceResponse
+from klamm.server.quotas.throttles import Throttles, Welcome
+from klamm.server.session import Session
+
+if TYPE_CHECKING:
+    from klamm.configs.quotas import QuotaEntity
+
+RATE = "producer_byte_rate"
+
+
+class Quotas:
+    """Quotas as they are set."""
+
+    def __init__(self, quotas: dict[QuotaEntity, dict[str, float]]) -> None:
+        self.quotas = quotas
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.quotas
+
+    def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
+        return find_limit(self.quotas, name, user, client_id)
+
+    def limit_of_address(self, address: str) -> float | None:
+        return find_address_limit(self.quotas, address)
+
+
+class House:
+    """Throttles at a time that stands still until it is moved."""
+
+    def __init__(self, quotas: dict[QuotaEntity, dict[str, float]] | None = None, **configs: int) -> None:
+        self.now_s = 100.0
+        named = {name.replace("__", ".").replace("_", "."): value for name, value in configs.items()}
+        self.throttles = Throttles(
+            Quotas(quotas or {}),
+            named.get,
+            now_s=lambda: self.now_s,
+        )
+
+    def produce(self, user: str, client_id: str | None, size: int) -> tuple[float, int]:
+        session = Session(connection_id=1, node_id=1, principal=f"User:{user}")
+        response = ProduceResponse()
+        wait_s = self.throttles.after(ApiKey.PRODUCE, session, client_id, request_bytes=size, response=response)
+        return wait_s, response.throttle_time_ms
+
+    def describe_cluster(self, seconds: float, user: str = "anna") -> tuple[float, int]:
+        session = Session(connection_id=1, node_id=1, principal=f"User:{user}")
+        stopwatch = self.throttles.stopwatch(ApiKey.DESCRIBE_CLUSTER, session, None)
+        if stopwatch is not None:
+            stopwatch.seconds += seconds
+        response = DescribeClusterResponse()
+        wait_s = self.throttles.after(
+            ApiKey.DESCRIBE_CLUSTER, session, None, request_bytes=1, response=response, stopwatch=stopwatch
+        )
+        if stopwatch is not None:
+            self.throttles.after_writing(stopwatch)
+        return wait_s, response.throttle_time_ms
+
+    def connect(self, address: str = "10.0.0.1") -> Welcome:
+        return self.throttles.welcome(Session(connection_id=1, node_id=1, client_host=address))
+
+
+@pytest.mark.parametrize("most_specific", range(8))
+def test_the_most_specific_quota_counts(most_specific: int) -> None:
+    entities: list[tuple[QuotaEntity, tuple[str | None, str | None]]] = [
+        ((("user", "anna"), ("client-id", "app")), ("anna", "app")),
+        ((("user", "anna"), ("client-id", None)), ("anna", "app")),
+        ((("user", "anna"),), ("anna", None)),
+        ((("user", None), ("client-id", "app")), ("anna", "app")),
+        ((("user", None), ("client-id", None)), ("anna", "app")),
+        ((("user", None),), ("anna", None)),
+        ((("client-id", "app"),), (None, "app")),
+        ((("client-id", None),), (None, "app")),
+    ]
+    quotas = {entity: {RATE: float(index)} for index, (entity, _) in enumerate(entities) if index >= most_specific}
+    found = find_limit(quotas, RATE, "anna", "app")
+    assert found == QuotaLimit(float(most_specific), entities[most_specific][1])
+    assert find_limit(quotas, "consumer_byte_rate", "anna", "app") is None
+
+
+def test_clients_of_one_user_use_its_quota_up_together() -> None:
+    house = House({(("user", "anna"),): {RATE: 100.0}})
+    assert house.produce("anna", "one", 1_000) == (0.0, 0)
+    assert house.produce("bert", "one", 10_000) == (0.0, 0)
+    wait_s, told_ms = house.produce("anna", None, 300)
+    assert wait_s == pytest.approx(3.0)
+    assert told_ms == 3000
+
+
+def test_nothing_is_counted_without_quotas() -> None:
+    assert House().produce("anna", "one", 10**9) == (0.0, 0)
+
+
+def test_other_requests_are_not_charged() -> None:
+    house = House({(("user", "anna"),): {RATE: 1.0}})
+    session = Session(connection_id=1, node_id=1, principal="User:anna")
+    assert house.throttles.after(ApiKey.METADATA, session, None, request_bytes=10**6, response=None) == 0.0
+
+
+def test_time_beyond_the_percentage_is_waited_for_a_second_at_most() -> None:
+    house = House({(("user", "anna"),): {"request_percentage": 10.0}})
+    assert house.describe_cluster(0.9) == (0.0, 0)
+    wait_s, told_ms = house.describe_cluster(0.11)
+    assert wait_s == pytest.approx(0.1)
+    assert told_ms in (99, 100)
+    assert house.describe_cluster(5.0) == (1.0, 1000)
+    assert house.describe_cluster(5.0, user="bert") == (0.0, 0)
+    house.now_s += 60
+    assert house.describe_cluster(0.1) == (0.0, 0)
+
+
+def test_writing_the_answer_counts_for_the_next_request() -> None:
+    house = House({(("user", "anna"),): {"request_percentage": 10.0}})
+    session = Session(connection_id=1, node_id=1, principal="User:anna")
+    stopwatch = house.throttles.stopwatch(ApiKey.METADATA, session, None)
+    assert stopwatch is not None
+    stopwatch.seconds = 1.05
+    house.throttles.after_writing(stopwatch)
+    assert house.describe_cluster(0.0)[0] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS])
+def test_logging_in_and_what_brokers_ask_takes_nobodys_time(api_key: ApiKey) -> None:
+    house = House({(("user", None),): {"request_percentage": 1.0}})
+    session = Session(connection_id=1, node_id=1, principal="User:anna")
+    assert house.throttles.stopwatch(api_key, session, None) is None
+    assert house.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is not None
+    session.login = cast("Any", SimpleNamespace(is_open=False))
+    assert house.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is None
+
+
+def test_what_a_handler_wants_is_waited_for() -> None:
+    house = House({(("user", "anna"),): {RATE: 1.0}})
+    session = Session(connection_id=1, node_id=1, principal="User:anna")
+    response = CreatePartitionsResponse(throttle_time_ms=2500)
+    wait_s = house.throttles.after(ApiKey.CREATE_PARTITIONS, session, None, request_bytes=1, response=response)
+    assert (wait_s, response.throttle_time_ms) == (2.5, 2500)
+
+
+def test_a_wait_that_no_answer_can_tell_is_told_as_the_longest_one() -> None:
+    house = House({(("user", "anna"),): {RATE: 1.0}})
+    wait_s, told_ms = house.produce("anna", None, 10**8)
+    assert wait_s == pytest.approx(10**8 - 10)
+    assert told_ms == 2**31 - 1
+
+
+def test_an_address_that_connects_too_often_is_refused_and_another_is_not() -> None:
+    house = House({(("ip", "10.0.0.1"),): {"connection_creation_rate": 2.0}})
+    assert [house.connect() for _ in range(20)] == [Welcome(0.0, is_refused=False)] * 20
+    refused = house.connect()
+    assert refused.is_refused
+    assert 0 < refused.delay_s <= 1.0
+    assert not house.connect("10.0.0.2").is_refused
+    house.now_s += 11
+    assert not house.connect().is_refused
+
+
+def test_connections_beyond_the_rate_wait_their_turn() -> None:
+    house = House(max_connection_creation_rate=10)
+    delays = [house.connect(f"10.0.1.{number}").delay_s for number in range(120)]
+    assert delays[:100] == [0.0] * 100
+    assert delays[100:] == pytest.approx([(number + 1) / 10 for number in range(20)])
+
+
+def test_a_rate_of_zero_and_one_of_a_listener() -> None:
+    assert House(max_connection_creation_rate=0).connect().delay_s == 1.0
+    house = House(listener_name_plaintext_max_connection_creation_rate=1)
+    delays = [house.connect().delay_s for _ in range(12)]
+    assert delays[:10] == [0.0] * 10
+    assert delays[10:] == pytest.approx([1.0, 2.0])
+
+
+def test_forgotten_clients_take_no_memory() -> None:
+    house = House({(("client-id", None),): {RATE: 100.0}})
+    for number in range(3_000):
+        house.produce("anna", f"client-{number}", 1)
+        house.now_s += 1
+    assert len(house.throttles._windows) <= 1_000

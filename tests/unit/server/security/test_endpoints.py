@@ -1,0 +1,76 @@
+"""Listeners made ready, or refused with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.settings import unknown_names
+from klamm.properties import SettingsError
+from klamm.server.listeners import parse_listeners
+from klamm.server.security.endpoints import open_endpoint
+from tests.support.tokens import Issuer, key_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from klamm.server.security.endpoints import Endpoint
+
+PACKAGE = "org.apache.kafka.common.security"
+MODULE = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule"
+SIGNED = f"{PACKAGE}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+PREFIX = "listener.name.sasl_plaintext.oauthbearer."
+HANDLER = f"{PREFIX}sasl.server.callback.handler.class"
+KEYS = f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url"
+OAUTH = {"sasl.enabled.mechanisms": "OAUTHBEARER", f"{PREFIX}sasl.jaas.config": f"{MODULE} required;"}
+
+
+def opened(configs: dict[str, str]) -> Endpoint:
+    (listener,) = parse_listeners("SASL_PLAINTEXT://127.0.0.1:0", advertised=None, configs=configs, count=1)
+    return open_endpoint(listener, configs, find_scram=lambda user, mechanism: None)
+
+
+@pytest.mark.parametrize(
+    ("configs", "reason"),
+    [
+        ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, "expected some of PLAIN, .*; Kerberos is not served"),
+        (
+            {"sasl.enabled.mechanisms": "OAUTHBEARER"},
+            r"without a login module: set listener\.name\.sasl_plaintext\.oauth",
+        ),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "enables PLAIN but names no users"),
+        (
+            OAUTH | {f"{PREFIX}sasl.jaas.config": "com.example.Module required;"},
+            "com.example.Module is not known, only",
+        ),
+        (OAUTH | {KEYS: "file:///keys"}, "without it unsigned tokens are accepted"),
+        (OAUTH | {HANDLER: "com.example.Own"}, "other Java classes are not run"),
+        (OAUTH | {HANDLER: SIGNED}, r"jwks\.endpoint\.url=: expected file:///PATH"),
+        (OAUTH | {HANDLER: SIGNED, KEYS: "https://issuer/keys"}, "keys are not fetched over a network"),
+        (OAUTH | {HANDLER: SIGNED, KEYS: "file:///no/such/keys"}, "/no/such/keys cannot be read"),
+        (
+            OAUTH | {f"{PREFIX}sasl.jaas.config": f'{MODULE} required unsecuredValidatorAllowableClockSkewMs="-1";'},
+            "AllowableClockSkewMs=-1: expected a whole number",
+        ),
+    ],
+)
+def test_logins_that_cannot_work_are_refused_at_the_start(configs: dict[str, str], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        opened(configs)
+
+
+def test_what_an_authorizer_is_set_up_with_is_not_told_to_be_unknown() -> None:
+    assert unknown_names({"super.users": "User:a", "allow.everyone.if.no.acl.found": "true", "made.up": "x"}) == (
+        "made.up",
+    )
+
+
+def test_a_file_of_keys_is_read_at_the_start(tmp_path: Path) -> None:
+    keys = tmp_path / "the keys.json"
+    signed = OAUTH | {HANDLER: SIGNED, KEYS: keys.as_uri()}
+    keys.write_text("{}")
+    with pytest.raises(SettingsError, match="expected a JSON Web Key Set"):
+        opened(signed)
+    keys.write_text(key_set(Issuer("k", "ES256")))
+    assert opened(signed).new_login() is not None

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from klamm.server.connection_limits import ConnectionLimits
+
+
+def limits(**settings: object) -> ConnectionLimits:
+    values: dict[str, object] = {
+        "max.connections": 10,
+        "max.connections.per.ip": 2,
+        "max.connections.per.ip.overrides": "10.0.0.9:3, ::1:1",
+    }
+    values |= {name.replace("_", "."): value for name, value in settings.items()}
+    return ConnectionLimits(values.get)
+
+
+def test_an_address_gets_its_share_and_gives_it_back() -> None:
+    counted = limits()
+    assert [counted.admit("10.0.0.1", "MAIN") for _ in range(3)] == [True, True, False]
+    assert counted.admit("10.0.0.2", "MAIN")
+    counted.release("10.0.0.1", "MAIN")
+    assert counted.admit("10.0.0.1", "MAIN")
+
+
+def test_some_addresses_have_limits_of_their_own() -> None:
+    counted = limits()
+    assert [counted.admit("10.0.0.9", "MAIN") for _ in range(4)] == [True, True, True, False]
+    assert [counted.admit("::1", "MAIN") for _ in range(2)] == [True, False]
+
+
+def test_all_addresses_together_have_a_limit() -> None:
+    counted = limits(max_connections=1)
+    assert [counted.admit(address, "MAIN") for address in ("a", "b")] == [True, False]
+    counted.release("a", "MAIN")
+    assert counted.admit("b", "MAIN")
+
+
+def test_a_listener_may_have_a_limit_of_its_own_besides() -> None:
+    counted = limits(listener_name_inner_max_connections=1)
+    assert [counted.admit("10.0.0.1", listener) for listener in ("INNER", "INNER", "MAIN")] == [True, False, True]
+    counted.release("10.0.0.1", "INNER")
+    assert counted.admit("10.0.0.1", "INNER")
+
+
+def test_there_are_no_more_connections_than_descriptors_for_them() -> None:
+    counted = ConnectionLimits({"max.connections": 10, "max.connections.per.ip": 10}.get, most=2)
+    assert [counted.admit("10.0.0.1", "MAIN") for _ in range(3)] == [True, True, False]
+    counted.release("10.0.0.1", "MAIN")
+    assert counted.admit("10.0.0.1", "MAIN")

@@ -1,0 +1,169 @@
+"""Responses that wait for their peers: handed over in pieces, and within one budget for all connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.protocol.errors import StorageError
+from klamm.server import outbox as module
+from klamm.server.outbox import PIECE_BYTES, STALLED_S, Outbox, UnreadBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+LIMIT = 10 * PIECE_BYTES
+
+
+class Transport:
+    """Keeps what is written until the peer reads."""
+
+    def __init__(self) -> None:
+        self.kept = b""
+        self.most = 0
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.kept)
+
+    def write(self, data: bytes) -> None:
+        self.kept += bytes(data)
+        self.most = max(self.most, len(self.kept))
+
+    def writelines(self, buffers: Sequence[bytes]) -> None:
+        self.write(b"".join(buffers))
+
+
+class Peer:
+    """A connection whose peer reads when it is told to. Its transport is full when it keeps anything."""
+
+    def __init__(self, budget: UnreadBudget) -> None:
+        self.transport = Transport()
+        self.outbox = Outbox(cast("Any", self.transport), budget, self)
+        self.was_given_up = False
+        write = self.transport.write
+
+        def full(data: bytes) -> None:
+            write(data)
+            self.outbox.pause()
+
+        self.transport.write = full  # type: ignore[method-assign]
+
+    @property
+    def unread_bytes(self) -> int:
+        return self.outbox.unread_bytes
+
+    def stalled_s(self, now: float) -> float:
+        return self.outbox.stalled_s(now)
+
+    def give_up(self) -> None:
+        self.was_given_up, self.transport.kept = True, b""
+
+    def read(self) -> bytes:
+        data, self.transport.kept = self.transport.kept, b""
+        self.outbox.resume()
+        return data
+
+
+class File:
+    """A range that knows how much of it was read."""
+
+    def __init__(self, size: int, *, fails: bool = False) -> None:
+        self.size = size
+        self.fails = fails
+        self.was_read = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self, start: int, size: int) -> bytes:
+        if self.fails:
+            raise StorageError("The disk refuses")
+        assert start == self.was_read
+        data = bytes(min(size, self.size - start))
+        self.was_read += len(data)
+        return data
+
+
+def run(test: Callable[[UnreadBudget], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test(UnreadBudget(LIMIT)))
+
+
+def test_a_range_is_read_as_the_peer_reads() -> None:
+    async def test(budget: UnreadBudget) -> None:
+        peer, file = Peer(budget), File(4 * PIECE_BYTES + 5)
+        sending = asyncio.create_task(peer.outbox.send([b"head", file, b"tail"], 8 + len(file)))
+        got = b""
+        for _ in range(100):
+            await asyncio.sleep(0)
+            assert file.was_read <= len(got) + 2 * PIECE_BYTES
+            got += peer.read()
+            if sending.done():
+                break
+        assert got == b"head" + bytes(len(file)) + b"tail"
+        assert peer.transport.most < 2 * PIECE_BYTES
+        assert peer.unread_bytes == 0
+
+    run(test)
+
+
+def test_a_large_response_in_memory_goes_in_pieces_and_counts_as_a_whole() -> None:
+    async def test(budget: UnreadBudget) -> None:
+        peer, data = Peer(budget), bytes(range(256)) * (4 * PIECE_BYTES // 256)
+        sending = asyncio.create_task(peer.outbox.send([data], len(data)))
+        await asyncio.sleep(0)
+        assert peer.unread_bytes == len(data)
+        got = b""
+        while not sending.done():
+            got += peer.read()
+            await asyncio.sleep(0)
+        assert got + peer.read() == data
+        assert peer.transport.most <= PIECE_BYTES
+
+    run(test)
+
+
+def test_a_range_that_cannot_be_read_ends_the_response() -> None:
+    async def test(budget: UnreadBudget) -> None:
+        peer = Peer(budget)
+        with pytest.raises(StorageError):
+            await peer.outbox.send([b"head", File(10, fails=True)], 14)
+
+    run(test)
+
+
+def test_while_the_budget_is_exceeded_those_that_read_nothing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALLED_S", 0.2)
+
+    async def test(budget: UnreadBudget) -> None:
+        stuck = [Peer(budget) for _ in range(4)]
+        sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 3)], LIMIT // 3)) for peer in stuck]
+        honest = Peer(budget)
+        await asyncio.sleep(0)
+        assert not honest.outbox.is_ready
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(10):
+            await honest.outbox.ready()
+        assert asyncio.get_running_loop().time() - began >= 0.2
+        given_up = [peer.was_given_up for peer in stuck]
+        assert 1 <= given_up.count(True) <= 2  # no more than is needed
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
+    run(test)
+
+
+def test_peers_that_read_are_waited_for_and_not_given_up() -> None:
+    async def test(budget: UnreadBudget) -> None:
+        peers = [Peer(budget) for _ in range(8)]
+        sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 2)], LIMIT // 2)) for peer in peers]
+        async with asyncio.timeout(10):
+            while not all(task.done() for task in sending):
+                await asyncio.sleep(STALLED_S / 50)
+                for peer in peers:
+                    peer.read()
+        assert not any(peer.was_given_up for peer in peers)
+
+    run(test)

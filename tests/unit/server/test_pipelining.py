@@ -1,0 +1,97 @@
+"""One connection never keeps the others waiting, however much it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from klamm.protocol.messages.metadata import MetadataRequest
+from klamm.server.time_slice import SLICE_S
+from klamm.server.turns import ROUND_S, Turns
+from tests.support.held_loop import HeldLoop, a_held_broker
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIPELINED: Final = 13_000
+MOST_HELD_S: Final = 0.03
+"""Of processor time, in one callback of the event loop. A turn is 5 ms, and a read is cut into frames besides."""
+API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+METADATA: Final = request_frame(MetadataRequest(topics=[], allow_auto_topic_creation=False), 1, client_id="")
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
+    with a_held_broker(tmp_path_factory.mktemp("held") / "data") as broker:
+        yield broker
+
+
+def read_answers(peer: socket.socket, count: int) -> list[int]:
+    """Return the correlation ids of so many answers."""
+    ids = []
+    with peer.makefile("rb") as stream:
+        for _ in range(count):
+            size, correlation_id = struct.unpack(">ii", stream.read(8))
+            ids.append(correlation_id)
+            assert len(stream.read(size - 4)) == size - 4
+    return ids
+
+
+def connect(held: HeldLoop) -> socket.socket:
+    host, _, port = held.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+@pytest.mark.parametrize("frame", [API_VERSIONS, METADATA], ids=["ApiVersions", "Metadata"])
+def test_thousands_of_requests_in_one_read_do_not_hold_the_event_loop(held: HeldLoop, frame: bytes) -> None:
+    holds = []
+    for _ in range(3):
+        with connect(held) as peer:
+            held.begin()
+            sender = threading.Thread(target=peer.sendall, args=(frame * PIPELINED,))
+            sender.start()
+            assert len(read_answers(peer, PIPELINED)) == PIPELINED
+            sender.join()
+        holds.append(held.longest().seconds)
+        if holds[-1] < MOST_HELD_S:
+            break
+    assert min(holds) < MOST_HELD_S
+
+
+def test_pipelined_requests_are_answered_in_order_however_they_are_cut(held: HeldLoop) -> None:
+    count = 1_000
+    stream = b"".join(struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(count))
+
+    def send() -> None:
+        for start in range(0, len(stream), 97):
+            peer.sendall(stream[start : start + 97])
+
+    with connect(held) as peer:
+        sender = threading.Thread(target=send)
+        sender.start()
+        assert read_answers(peer, count) == list(range(count))
+        sender.join()
+
+
+def test_turns_become_shorter_the_more_connections_take_them() -> None:
+    """So that a round over all of them stays some 20 ms."""
+    turns, lengths = Turns(), []
+
+    async def take_turns() -> None:
+        lengths.append(await turns.next() - time.perf_counter())
+
+    async def all_at_once() -> None:
+        lengths.append(turns.ends_at() - time.perf_counter())
+        await asyncio.gather(*(take_turns() for _ in range(50)))
+
+    asyncio.run(all_at_once())
+
+    assert SLICE_S / 2 < lengths[0] <= SLICE_S
+    assert min(lengths) < 2 * ROUND_S / 50

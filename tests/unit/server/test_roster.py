@@ -1,0 +1,114 @@
+"""Who is connected, and who was: in memory, bounded, without a write."""
+
+from __future__ import annotations
+
+from klamm.protocol.api import ApiKey
+from klamm.server.roster import ClientRoster
+from klamm.server.session import Session
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def session(number: int, *, software: str = "apache-kafka-java", host: str = "10.0.0.1") -> Session:
+    return Session(connection_id=number, node_id=1, client_host=host, software_name=software, software_version="4.1.0")
+
+
+def test_the_connections_of_one_application_are_one_client() -> None:
+    # given
+    clock = Clock()
+    roster = ClientRoster(now_ms=clock)
+    # when
+    roster.seen(session(1), "app", ApiKey.METADATA)
+    clock.now_ms = 2_000
+    roster.seen(session(2), "app", ApiKey.METADATA)
+    roster.seen(session(3, host="10.0.0.2"), "app", ApiKey.METADATA)
+    # then
+    here, there = roster.clients()
+    assert (here.client_id, here.connections, here.last_seen_ms) == ("app", 2, 2_000)
+    assert (there.host, there.connections) == ("10.0.0.2", 1)
+
+
+def test_who_left_is_remembered_with_the_time_of_its_latest_request() -> None:
+    # given
+    clock = Clock()
+    roster = ClientRoster(now_ms=clock)
+    gone = session(1)
+    roster.seen(gone, "app", ApiKey.METADATA)
+    # when
+    clock.now_ms = 9_000
+    roster.left(gone)
+    # then
+    (client,) = roster.clients()
+    assert (client.connections, client.last_seen_ms) == (0, 1_000)
+
+
+def test_who_comes_back_is_one_client_again() -> None:
+    # given
+    clock = Clock()
+    roster = ClientRoster(now_ms=clock)
+    first = session(1)
+    first.fetched_configs, first.fetched_at_ms = (("acks", "all"),), 1_000
+    roster.seen(first, "app", ApiKey.METADATA)
+    roster.left(first)
+    # when
+    clock.now_ms = 2_000
+    roster.seen(session(2), "app", ApiKey.METADATA)
+    # then
+    (client,) = roster.clients()
+    assert (client.connections, client.last_seen_ms, client.fetched) == (1, 2_000, (("acks", "all"),))
+
+
+def test_of_those_who_left_only_the_latest_are_remembered() -> None:
+    # given
+    roster = ClientRoster(now_ms=Clock(), max_gone=3)
+    # when
+    for number in range(10):
+        one = session(number)
+        roster.seen(one, f"app{number}", ApiKey.METADATA)
+        roster.left(one)
+    # then
+    assert [client.client_id for client in roster.clients()] == ["app7", "app8", "app9"]
+
+
+def test_a_connection_that_never_asked_is_nobody() -> None:
+    # given
+    roster = ClientRoster(now_ms=Clock())
+    # when
+    roster.left(session(1))
+    # then
+    assert roster.clients() == ()
+
+
+def test_a_connection_that_carries_several_client_ids_shows_each() -> None:
+    # given
+    roster = ClientRoster(now_ms=Clock())
+    shared = session(1)
+    # when
+    roster.seen(shared, "one", ApiKey.METADATA)
+    roster.seen(shared, "two", ApiKey.METADATA)
+    # then
+    assert [(client.client_id, client.connections) for client in roster.clients()] == [("one", 0), ("two", 1)]
+
+
+def test_the_kinds_of_a_client_follow_from_its_requests() -> None:
+    # given
+    roster = ClientRoster(now_ms=Clock())
+    shared = session(1)
+    for api_key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.PRODUCE):
+        roster.seen(shared, "writes", api_key)
+    roster.seen(session(2), "writes", ApiKey.JOIN_GROUP)
+    # when: a proxy sends for another client over the same connection
+    roster.seen(shared, "asks", ApiKey.DESCRIBE_CONFIGS)
+    roster.seen(session(3), "new", ApiKey.METADATA)
+    # then
+    assert {client.client_id: sorted(client.kinds) for client in roster.clients()} == {
+        "writes": ["consumer", "producer"],
+        "asks": ["admin"],
+        "new": [],
+    }

@@ -1,0 +1,51 @@
+"""One request of thousands of parts, and everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from klamm.server.time_slice import SLICE_S, TimeSlice
+
+
+def test_a_long_iteration_lets_others_in() -> None:
+    async def scenario() -> None:
+        turns = 0
+
+        async def somebody_else() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(somebody_else())
+        time_slice = TimeSlice()
+        seen = []
+        async for item in time_slice.over(range(50)):
+            seen.append(item)
+            time.sleep(SLICE_S / 5)  # noqa: ASYNC251 -- work
+        other.cancel()
+        assert seen == list(range(50))
+        assert turns >= 5
+        assert time_slice.pauses == turns
+
+    asyncio.run(scenario())
+
+
+def test_a_short_one_does_not() -> None:
+    async def scenario() -> None:
+        time_slice = TimeSlice()
+        assert [item async for item in time_slice.over("ab")] == ["a", "b"]
+        assert time_slice.pauses == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 1000])
+def test_a_list_is_whole_however_often_others_are_let_in(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(f"{TimeSlice.__module__}.SLICE_S", 0)
+    time_slice = TimeSlice()
+    assert asyncio.run(time_slice.listed(iter(range(count)))) == list(range(count))
+    assert time_slice.pauses == count // 64

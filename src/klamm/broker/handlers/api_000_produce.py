@@ -56,6 +56,7 @@ from klamm.storage.log import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from uuid import UUID
 
     from klamm.broker.context import RequestContext
     from klamm.broker.topics.catalog import Topic
@@ -86,9 +87,14 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
     """
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]] = []
     admission = None if request.transactional_id is None else await _admit(request, context)
-    responses = [
-        await _append_topic(data, request, context, admission, to_flush)
+    topics = [
+        (data, _writable_topic(data, request, context, admission))
         async for data in context.time_slice.over(request.topic_data)
+    ]
+    await _create_directories(topics, context)
+    responses = [
+        await _append_topic(data, topic, context, admission, to_flush)
+        async for data, topic in context.time_slice.over(topics)
     ]
     if to_flush:
         await _flush(to_flush, context)
@@ -144,24 +150,46 @@ def _topic(data: ProduceRequest.TopicProduceData, context: RequestContext) -> To
     return topic
 
 
-async def _append_topic(
+def _writable_topic(
     data: ProduceRequest.TopicProduceData,
     request: ProduceRequest,
     context: RequestContext,
     admission: ProduceAdmission | None,
-    to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]],
-) -> ProduceResponse.TopicProduceResponse:
+) -> Topic | KafkaApiError:
+    """Return the topic to append to, or the error for all of its partitions."""
     try:
         if request.acks not in _ACKS:
             raise InvalidRequiredAcksError(f"acks={request.acks}: expected -1, 0 or 1")
         if request.transactional_id is not None and admission is None:
             raise TransactionalIdAuthorizationError("Transactional Id authorization failed.")
-        topic = _topic(data, context)
+        return _topic(data, context)
     except KafkaApiError as error:
-        refusal = error.with_traceback(None)  # its traceback refers to this frame, and so to the request
-        answers = await context.time_slice.listed(
-            _refused(partition.index, refusal) for partition in data.partition_data
-        )
+        return error.with_traceback(None)  # its traceback refers to this frame, and so to the request
+
+
+async def _create_directories(
+    topics: Sequence[tuple[ProduceRequest.TopicProduceData, Topic | KafkaApiError]], context: RequestContext
+) -> None:
+    """Create the directories of all partitions that get their first batch, together and in threads."""
+    logs = context.services.logs
+    new: list[tuple[UUID, int]] = []
+    async for data, topic in context.time_slice.over(topics):
+        if not isinstance(topic, KafkaApiError):
+            topic_id = topic.topic_id
+            new += [(topic_id, each.index) for each in data.partition_data if logs.is_new(topic_id, each.index)]
+    if new:
+        await logs.create_directories(new)
+
+
+async def _append_topic(
+    data: ProduceRequest.TopicProduceData,
+    topic: Topic | KafkaApiError,
+    context: RequestContext,
+    admission: ProduceAdmission | None,
+    to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]],
+) -> ProduceResponse.TopicProduceResponse:
+    if isinstance(topic, KafkaApiError):
+        answers = await context.time_slice.listed(_refused(partition.index, topic) for partition in data.partition_data)
     else:
         answers = []
         for partition in data.partition_data:

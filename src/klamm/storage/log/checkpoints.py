@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -57,6 +58,40 @@ def write_offsets(path: Path, offsets: Mapping[str, int]) -> None:
         topic, _, partition = name.rpartition("-")
         lines.append(f"{topic} {partition} {offset}")
     write_atomically(path, _text(lines), durable=True)
+
+
+class Checkpoints(NamedTuple):
+    """Contents of the three checkpoint files at one moment."""
+
+    number: int
+    """Sequence number of the moment."""
+    start_offsets: dict[str, int]
+    recovery_points: dict[str, int]
+    compacted: dict[str, int]
+
+
+class CheckpointFiles:
+    """The three checkpoint files. Several threads write them, but an older state never replaces a newer one."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._lock = threading.Lock()
+        self._written = 0
+
+    def write(self, state: Checkpoints) -> None:
+        """Write the files durably.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        with self._lock:
+            if state.number < self._written:
+                return
+            self._written = state.number
+            # Start offsets first: after a crash in between, deleted records must not reappear.
+            write_offsets(self._data_dir / LOG_START_OFFSETS, state.start_offsets)
+            write_offsets(self._data_dir / RECOVERY_POINTS, state.recovery_points)
+            write_offsets(self._data_dir / CLEANER_OFFSETS, state.compacted)
 
 
 def read_epochs(path: Path) -> list[EpochStart]:

@@ -7,13 +7,13 @@ import errno
 import json
 import logging
 import shutil
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.storage.descriptors import EXHAUSTED, LENT, SPARE
 from klamm.storage.log.checkpoints import (
@@ -21,9 +21,10 @@ from klamm.storage.log.checkpoints import (
     CLEANER_OFFSETS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
+    CheckpointFiles,
+    Checkpoints,
     read_offsets,
     read_topic_id,
-    write_offsets,
 )
 from klamm.storage.log.cleaner import Cleaner
 from klamm.storage.log.config import NO_LIMIT, ConfigEpoch, HousekeepingSettings, LiveConfig
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from klamm.storage.log.config import LogConfig
     from klamm.storage.log.partition import PartitionLog
     from klamm.storage.log.segment import LogSegment
 
@@ -56,11 +58,12 @@ logger = logging.getLogger(__name__)
 FLUSH_THREADS: Final = 16
 """Number of concurrent fsyncs. A journaling file system commits all that wait for the disk together."""
 _FLUSHED_TOGETHER: Final = 16
-"""Number of logs that one thread flushes in a row when the broker stops, to limit thread switches."""
+"""Number of logs that one thread flushes or creates in a row, to limit thread switches."""
 _RENAMED_AT_ONCE: Final = 32
 """Directories of a deleted topic, or old segments, that are renamed before other requests are served. Takes some
 milliseconds."""
 _END_OF_TIME: Final = 2**63
+T = TypeVar("T")
 
 
 def _wall_clock_ms() -> int:
@@ -121,11 +124,13 @@ class LogManager:
         self._retired: list[RetiredFile] = []
         self._strays: list[RetiredFile] = []
         self._checkpointing = asyncio.Lock()
+        self._creations: dict[str, asyncio.Future[Sequence[PartitionLog]]] = {}
+        """Directories that threads are creating, by name."""
         self._reports = ErrorReports()
         self._flushers = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
         self.flush_failures = 0
         """Number of failed fsyncs since the start."""
-        self._checkpoint_files = _CheckpointFiles(data_dir)
+        self._checkpoint_files = CheckpointFiles(data_dir)
         self._outdated: set[str] = set()
         """Names of removed directories for which the checkpoint files may still contain offsets."""
         self._checkpoint_number = 0
@@ -191,6 +196,47 @@ class LogManager:
                 self._housekeeper.wake()
         return log
 
+    def is_new(self, topic_id: UUID, partition: int) -> bool:
+        """Return whether an existing partition has no directory yet, so that ``create_directories`` saves time."""
+        topic = self._topics.get(topic_id)
+        if topic is None or partition not in topic.logs:
+            return False
+        log = topic.logs[partition]
+        return f"{topic.name}-{partition}" not in self._directories if log is None else not log.has_directory
+
+    async def create_directories(self, partitions: Iterable[tuple[UUID, int]]) -> None:
+        """Create the directories of new partitions before their first append, in threads.
+
+        The topic id in a new directory must be durable before the first record, which takes two fsyncs. Here many
+        partitions share the disk's commits, and other requests are served meanwhile. A directory that cannot be
+        created is left to the append, which reports the error.
+        """
+        logs: dict[PartitionLog, None] = {}
+        async for topic_id, partition in with_pauses(partitions):
+            with suppress(OSError):
+                if (log := self.get(topic_id, partition)) is not None:
+                    logs[log] = None
+        while running := {creation for log in logs if (creation := self._creations.get(log.name)) is not None}:
+            await asyncio.wait(running)
+        new = [log for log in logs if not log.has_directory and not log.is_deleted]
+        loop = asyncio.get_running_loop()
+        started = []
+        for part in _parts(new):
+            creation = loop.run_in_executor(self._flushers, _create_all, part)
+            self._creations |= dict.fromkeys([log.name for log in part], creation)
+            creation.add_done_callback(partial(self._created, part))
+            started.append(creation)
+        if started:
+            await asyncio.wait(started)
+
+    def _created(self, wanted: Sequence[PartitionLog], creation: asyncio.Future[Sequence[PartitionLog]]) -> None:
+        for log in wanted:
+            del self._creations[log.name]
+        for log in creation.result():
+            log.has_directory = True
+            if log.is_deleted:
+                self._retire_directory(log.directory, log.topic_id, log.config)
+
     def _open_anyhow(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
         """Open a log, using reserved descriptors if the process has no free one."""
         try:
@@ -213,7 +259,7 @@ class LogManager:
         if not is_ours and name in self._outdated:
             self._checkpoint_files.write(self._snapshot())
             self._outdated.clear()
-        return open_partition(
+        log = open_partition(
             topic=topic.name,
             partition=partition,
             topic_id=topic_id,
@@ -225,6 +271,8 @@ class LogManager:
             compacted_up_to=self._compacted.get(name, 0) if is_ours else 0,
             now_ms=self._now_ms,
         )
+        log.has_directory = is_ours
+        return log
 
     def delete_topic(self, topic_id: UUID) -> asyncio.Task[None] | None:
         """Remove a topic. Its directories are renamed now, and removed by a thread after ``file.delete.delay.ms``.
@@ -259,18 +307,21 @@ class LogManager:
 
     def _put_topic_aside(self, topic_id: UUID, topic: _Topic) -> Iterator[None]:
         """Close the logs of a deleted topic and rename their directories, one per step."""
-        due_ms = self._now_ms() + topic.config.current().file_delete_delay_ms
         for partition, log in topic.logs.items():
             if log is not None:
                 log.close()
-            directory = self._data_dir / f"{topic.name}-{partition}"
-            try:
-                if directory.exists() and read_topic_id(directory) in {topic_id, None}:
-                    self._retired.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
-            except OSError as error:
-                logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message is complete
+            self._retire_directory(self._data_dir / f"{topic.name}-{partition}", topic_id, topic.config.current())
             yield
         self._housekeeper.wake()
+
+    def _retire_directory(self, directory: Path, topic_id: UUID, config: LogConfig) -> None:
+        """Rename the directory of a deleted partition if it exists, and schedule its removal."""
+        due_ms = self._now_ms() + config.file_delete_delay_ms
+        try:
+            if directory.exists() and read_topic_id(directory) in {topic_id, None}:
+                self._retired.append(RetiredFile(due_ms, self._put_aside(directory, DELETED)))
+        except OSError as error:
+            logger.error("%s of a deleted topic cannot be renamed: %s", directory, error)  # noqa: TRY400 -- the message is complete
 
     def _put_stray_aside(self, directory: Path) -> None:
         """Rename a directory that belongs to no topic. If this fails, it is logged, and the directory stays unused."""
@@ -419,8 +470,7 @@ class LogManager:
                     self._reports.report(log.name, "cannot be flushed", error)
             return len(saved) == len(some) and not any(errors)
 
-        batches = [logs[start : start + _FLUSHED_TOGETHER] for start in range(0, len(logs), _FLUSHED_TOGETHER)]
-        return all(await asyncio.gather(*map(leave, batches)))
+        return all(await asyncio.gather(*map(leave, _parts(logs))))
 
     def _save_state(self, log: PartitionLog) -> Sequence[Path] | None:
         """Write the state that the next start needs, and return the files to fsync; None after an error."""
@@ -468,8 +518,7 @@ class LogManager:
     async def _fsync_many(self, items: Sequence[_Flush | _RecoveryState]) -> None:
         """Make the files of logs durable, in several threads if there are many."""
         loop = asyncio.get_running_loop()
-        parts = [items[start : start + _FLUSHED_TOGETHER] for start in range(0, len(items), _FLUSHED_TOGETHER)]
-        running = [loop.run_in_executor(self._flushers, _fsync_all, part) for part in parts]
+        running = [loop.run_in_executor(self._flushers, _fsync_all, part) for part in _parts(items)]
         if running:
             await _to_its_end(asyncio.gather(*running))
 
@@ -541,9 +590,9 @@ class LogManager:
         """Return whether the checkpoint files contain offsets of directories that no longer exist."""
         return bool(self._outdated)
 
-    def _snapshot(self) -> _Checkpoints:
+    def _snapshot(self) -> Checkpoints:
         self._checkpoint_number += 1
-        return _Checkpoints(
+        return Checkpoints(
             self._checkpoint_number, dict(self._start_offsets), dict(self._recovery_points), dict(self._compacted)
         )
 
@@ -576,40 +625,6 @@ class _RecoveryState:
     """Error of the fsync; None if it succeeded or has not run yet."""
 
 
-class _Checkpoints(NamedTuple):
-    """Contents of the three checkpoint files at one moment."""
-
-    number: int
-    """Sequence number of the moment."""
-    start_offsets: dict[str, int]
-    recovery_points: dict[str, int]
-    compacted: dict[str, int]
-
-
-class _CheckpointFiles:
-    """The three checkpoint files. Several threads write them, but an older state never replaces a newer one."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self._lock = threading.Lock()
-        self._written = 0
-
-    def write(self, state: _Checkpoints) -> None:
-        """Write the files durably.
-
-        Raises:
-            OSError: A file cannot be written.
-        """
-        with self._lock:
-            if state.number < self._written:
-                return
-            self._written = state.number
-            # Start offsets first: after a crash in between, deleted records must not reappear.
-            write_offsets(self._data_dir / LOG_START_OFFSETS, state.start_offsets)
-            write_offsets(self._data_dir / RECOVERY_POINTS, state.recovery_points)
-            write_offsets(self._data_dir / CLEANER_OFFSETS, state.compacted)
-
-
 async def _to_the_end(write: Callable[..., None], *arguments: object) -> None:
     """Write in a thread. A cancelled caller still waits for the end, so that two threads never write the same file."""
     await _to_its_end(asyncio.ensure_future(asyncio.to_thread(write, *arguments)))
@@ -638,6 +653,21 @@ def _remove_all(paths: Sequence[Path]) -> None:
             continue
         except OSError as error:
             logger.warning("%s cannot be removed; the next start of the broker tries again: %s", path, error)
+
+
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Divide items into parts for one thread each."""
+    return (items[start : start + _FLUSHED_TOGETHER] for start in range(0, len(items), _FLUSHED_TOGETHER))
+
+
+def _create_all(logs: Iterable[PartitionLog]) -> Sequence[PartitionLog]:
+    """Create the directories of new partitions, and return the logs for which that succeeded."""
+    created = []
+    for log in logs:
+        with suppress(OSError):  # the append tries again, and reports the error
+            log.create_directory()
+            created.append(log)
+    return created
 
 
 class _Flush:

@@ -101,6 +101,8 @@ class PartitionLog:
         """Reason why the log is offline; None while it is online."""
         self.flushing = asyncio.Lock()
         """Held by the running flush. A flush that waited for it may find that everything is already on disk."""
+        self.has_directory = False
+        """Whether the directory exists and contains the topic id durably."""
         self._is_new = False
         """Whether this process has created the directory and its name is not durable yet."""
         self._positions = Positions(segments)
@@ -281,11 +283,23 @@ class PartitionLog:
         return waited > config.roll_after_ms(self._seed + segment.base_offset * _SPREAD)
 
     def _first_segment(self) -> LogSegment:
-        """Create the directory and the first segment. An empty partition has neither."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Create the first segment, and the directory unless a thread has done that. An empty partition has neither."""
+        if not self.has_directory:
+            self.create_directory()
+            self.has_directory = True
         self._is_new = True
-        write_topic_id(self.directory, self.topic_id)  # durable before the first record is written
         return self._add_segment(self.end_offset)
+
+    def create_directory(self) -> None:
+        """Create the directory with the topic id, which must be durable before the first record is written.
+
+        Any thread may call this.
+
+        Raises:
+            OSError: The directory or the file cannot be written.
+        """
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_topic_id(self.directory, self.topic_id)
 
     def segment_at(self, base_offset: int, *, created_ms: int) -> LogSegment:
         """Return a segment object for existing or new files."""

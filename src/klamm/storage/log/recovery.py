@@ -81,9 +81,7 @@ def open_partition(
         OSError: The directory cannot be read, or a damaged end cannot be truncated.
     """
     name = f"{topic}-{partition}"
-    segments = _find_segments(directory, pool)
-    while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
-        segments.pop(0).remove()
+    segments = _find_segments(directory, pool, log_start_offset)
     offline_mark = directory / OFFLINE
     if offline_mark.exists():
         for segment in segments:
@@ -143,7 +141,8 @@ def open_partition(
     )
 
 
-def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
+def _find_segments(directory: Path, pool: FilePool, log_start_offset: int) -> list[LogSegment]:
+    """Return the segments of a directory, and delete the files that do not belong to the log."""
     try:
         names = _names_in(directory)
     except FileNotFoundError:
@@ -157,7 +156,7 @@ def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
         is_orphan = suffix in _INDEXES and stem.isdigit() and int(stem) not in bases
         if suffix in _LEFTOVERS or is_orphan:
             (directory / name).unlink(missing_ok=True)
-    return [
+    segments = [
         LogSegment(
             pool=pool,
             directory=directory,
@@ -166,6 +165,9 @@ def _find_segments(directory: Path, pool: FilePool) -> list[LogSegment]:
         )
         for base in bases
     ]
+    while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
+        segments.pop(0).remove()
+    return segments
 
 
 def _names_in(directory: Path) -> Mapping[str, bool]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -11,8 +13,12 @@ from klamm.broker.handlers.api_000_produce import API, ROUTE
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Codec, Record, encode_batch
+from klamm.storage.log.checkpoints import write_topic_id
 from tests.support.data_path import ELSEWHERE, HERE, DataPath
 from tests.support.logs import batch, read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KNOWN_ID = UUID(int=100)
 UNKNOWN_ID = UUID(int=99_999)
@@ -52,6 +58,23 @@ def test_a_batch_is_appended_in_every_version(broker: DataPath, version: int) ->
     assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 1, -1)
     assert answer.log_start_offset == (0 if version >= 5 else -1)
     assert [record.value for record in read_all(broker.log())] == [b"before", b"a", b"b"]
+
+
+def test_first_batches_wait_for_the_disk_in_threads(broker: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+
+    def write(directory: Path, topic_id: UUID) -> None:
+        threads.add(threading.current_thread().name.partition("_")[0])
+        write_topic_id(directory, topic_id)
+
+    monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", write)
+    asked = request(batch("a"))
+    asked.topic_data[0].partition_data.append(ProduceRequest.PartitionProduceData(index=1, records=batch("b")))
+
+    response = broker.ask(ROUTE, asked, ProduceResponse, 13)
+
+    assert [answer.error_code for answer in response.responses[0].partition_responses] == [0, 0]
+    assert threads == {"klamm-flush"}
 
 
 def test_versions_that_librdkafka_wants_to_see_are_announced_and_closed() -> None:

@@ -7,13 +7,15 @@ import errno
 import logging
 import os
 import re
+import threading
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogManager, delete_records
-from klamm.storage.log.checkpoints import read_topic_id
+from klamm.storage.log.checkpoints import read_topic_id, write_topic_id
 from klamm.storage.log.directories import STRAY_RETENTION_MS
 from tests.support.logs import TOPIC_ID, LogHouse, batch, read_all
 
@@ -192,6 +194,93 @@ def test_an_older_state_of_the_checkpoints_never_replaces_a_newer_one(tmp_path: 
     house.manager._checkpoint_files.write(older)
 
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+
+
+# -- directories of new partitions
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the threads that write topic ids, one entry per id."""
+    names: list[str] = []
+
+    def write(directory: Path, topic_id: UUID) -> None:
+        names.append(threading.current_thread().name)
+        write_topic_id(directory, topic_id)
+
+    monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", write)
+    return names
+
+
+def test_threads_create_the_directories_of_new_partitions_before_the_first_append(
+    tmp_path: Path, writers: list[str]
+) -> None:
+    house = LogHouse(tmp_path)
+    house.manager.create(TOPIC_ID, "t", 1)
+    both = [(TOPIC_ID, 0), (TOPIC_ID, 1)]
+
+    async def create() -> None:
+        assert [house.manager.is_new(*partition) for partition in both] == [True, True]
+        await asyncio.gather(*(house.manager.create_directories([*both, *both]) for _ in range(3)))
+        assert [house.manager.is_new(*partition) for partition in both] == [False, False]
+        append(house.manager, TOPIC_ID, 0, "x")
+
+    asyncio.run(create())
+
+    assert len(writers) == 2
+    assert all(name.startswith("klamm-flush") for name in writers)
+    assert read_topic_id(tmp_path / "t-1") == TOPIC_ID
+    house.partitions.append((TOPIC_ID, "t", 1))
+    assert not house.open().is_new(TOPIC_ID, 1)
+    assert not house.manager.is_new(OTHER_ID, 0)
+    append(house.manager, TOPIC_ID, 1, "y")
+    assert len(writers) == 2
+
+
+def test_a_directory_that_cannot_be_created_is_reported_by_the_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = LogHouse(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", fail)
+    asyncio.run(house.manager.create_directories([(TOPIC_ID, 0)]))
+
+    with pytest.raises(StorageError, match="No space"):
+        house.log.append(batch("x"))
+
+
+def test_a_topic_that_is_deleted_and_created_again_meanwhile_gets_its_own_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, has_begun, may_go_on = LogHouse(tmp_path), threading.Event(), threading.Event()
+
+    def write(directory: Path, topic_id: UUID) -> None:
+        has_begun.set()
+        assert may_go_on.wait(10)
+        write_topic_id(directory, topic_id)
+
+    monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", write)
+
+    async def create() -> None:
+        first = asyncio.create_task(house.manager.create_directories([(TOPIC_ID, 0)]))
+        await asyncio.to_thread(has_begun.wait, 10)
+        (tmp_path / "t-0").rmdir()  # the thread has not got there yet
+        house.manager.delete_topic(TOPIC_ID)
+        house.manager.create(OTHER_ID, "t", 0)
+        second = asyncio.create_task(house.manager.create_directories([(OTHER_ID, 0)]))
+        await asyncio.sleep(0)
+        (tmp_path / "t-0").mkdir()
+        may_go_on.set()
+        await asyncio.gather(first, second)
+        append(house.manager, OTHER_ID, 0, "new")
+
+    asyncio.run(create())
+
+    assert names(tmp_path) == ["t-0", "t-0.<uuid>-delete"]
+    assert read_topic_id(tmp_path / "t-0") == OTHER_ID
 
 
 # -- a disk that does not rename or remove

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.java import require_java
+from klamm.mirror.spark.interpreter import write_interpreter
 from tests.support.class_archives import let_spark_start_quickly
 
 if TYPE_CHECKING:
@@ -19,10 +20,29 @@ def _quick_spark(java: None) -> None:
     let_spark_start_quickly()
 
 
+@pytest.fixture(scope="session")
+def worker_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Python for workers on this machine that does not compile Spark's archive of pyspark in every process."""
+    return str(write_interpreter(tmp_path_factory.mktemp("python")))
+
+
 @pytest.fixture(scope="module")
-def spark(java: None) -> Iterator[SparkSession]:
-    require_java()
-    session = (
+def spark(java: None, worker_python: str) -> Iterator[SparkSession]:
+    """A session of its own for each module. The JVM is shared, and the environment is restored at the end.
+
+    A mirror that is started later must not find the ``PYSPARK_PYTHON`` of this session: it would use it, and not its
+    own daemon, which ignores SIGTERM.
+    """
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_HOME", str(require_java()))
+        environment.setenv("PYSPARK_PYTHON", worker_python)
+        session = _start()
+        yield session
+        session.stop()
+
+
+def _start() -> SparkSession:
+    return (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
@@ -33,5 +53,3 @@ def spark(java: None) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
-    yield session
-    session.stop()

@@ -13,7 +13,6 @@ from pyspark.errors import StreamingQueryException
 
 from klamm.mirror.progress import FlowState
 from klamm.mirror.spark import start
-from klamm.mirror.spark.interpreter import write_interpreter
 from klamm.properties import SettingsError, parse_properties
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, produce, properties, read
@@ -35,14 +34,6 @@ def broker() -> Iterator[KlammBroker]:
     """Source and target in one: remote topics have the source's name before them."""
     with KlammBroker() as running:
         yield running
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Spark waits ten seconds for a worker, and those of a busy machine compile an archive of pyspark first."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", str(write_interpreter(tmp_path_factory.mktemp("python"))))
-        yield
 
 
 class BrokenFilter:

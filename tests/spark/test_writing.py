@@ -172,21 +172,23 @@ def test_the_example_filters_and_masks_as_a_batch_and_as_a_stream(
 
 
 def test_a_stream_that_is_killed_in_the_middle_writes_each_record_once(
-    java: None, broker: KlammBroker, tmp_path: Path
+    spark: SparkSession, broker: KlammBroker, tmp_path: Path
 ) -> None:
     # given
+    register(spark)
     servers = broker.bootstrap_servers
     for name in ("orders", "public"):
         create_topic(servers, name, 2, FOREVER)
     value = b'{"state":"paid","number":%d,"card":"4111111111111111"}'
     produce(servers, "orders", [(at % 2, Seen(b"k", value % at, (), NOON_MS)) for at in range(4000)])
-    command: list[str | Path] = [sys.executable, EXAMPLE, servers, "orders", "public", tmp_path / "checkpoint"]
+    checkpoint = tmp_path / "checkpoint"
+    command: list[str | Path] = [sys.executable, EXAMPLE, servers, "orders", "public", checkpoint]
     # when
-    with _killed_at_the_end(command, tmp_path / "log", MASKED_PER_ROUND="100"):
+    with _killed_at_the_end(command, tmp_path / "log"):
         read(servers, "public", {0: 50, 1: 50}, timeout_s=180)
     before = sum(map(len, read(servers, "public", {0: 0, 1: 0}).values()))
-    with _killed_at_the_end(command, tmp_path / "log"):
-        found = read(servers, "public", {0: 2000, 1: 2000}, timeout_s=180)
+    runpy.run_path(str(EXAMPLE))["stream"](spark, servers, "orders", "public", str(checkpoint), ends=True)
+    found = read(servers, "public", {0: 2000, 1: 2000})
     # then
     assert 100 <= before < 4000
     numbers = [int(re.findall(rb'"number":(\d+)', one.value or b"")[0]) for at in (0, 1) for one in found[at]]
@@ -195,16 +197,12 @@ def test_a_stream_that_is_killed_in_the_middle_writes_each_record_once(
 
 
 @contextlib.contextmanager
-def _killed_at_the_end(command: list[str | Path], log: Path, **more: str) -> Iterator[None]:
-    running = start_process(command, log=log, env=_environment(**more))
+def _killed_at_the_end(command: list[str | Path], log: Path) -> Iterator[None]:
+    running = start_process(command, log=log, env={**os.environ, "MASKED_PER_ROUND": "100"})
     try:
         yield
     finally:
         _kill(running)
-
-
-def _environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYSPARK_PYTHON": sys.executable, **more}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

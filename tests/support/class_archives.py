@@ -12,11 +12,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.java import require_java
+from klamm.mirror.spark.interpreter import write_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,8 +79,11 @@ def let_spark_start_quickly() -> None:
 
 def _run_spark_once(home: Path, jvm_options: Sequence[str]) -> None:
     """Run the example with a batch and a stream. The pipe ends with the JVM, which outlives the example a little."""
-    environment = {**os.environ, "JAVA_HOME": str(home), "SPARK_SUBMIT_OPTS": " ".join(jvm_options)}
     example = ROOT / "examples" / "masked_stream.py"
-    subprocess.run(
-        [sys.executable, example], env=environment, check=True, capture_output=True, timeout=_TRAINING_TIMEOUT_S
-    )
+    with tempfile.TemporaryDirectory(prefix="klamm-spark-") as directory:
+        python = str(write_interpreter(Path(directory)))
+        more = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": python, "SPARK_SUBMIT_OPTS": " ".join(jvm_options)}
+        command = [sys.executable, str(example)]
+        subprocess.run(
+            command, env={**os.environ, **more}, check=True, capture_output=True, timeout=_TRAINING_TIMEOUT_S
+        )

@@ -13,6 +13,7 @@ from benchmarks import (
     authorizer,
     client_configs,
     configs,
+    dataframes,
     describe,
     mirror,
     mirror_far,
@@ -44,6 +45,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "mirror-latency": mirror_latency.run,
     "mirror-many": mirror_many.run,
     "registrations": registrations.run,
+    "dataframes": dataframes.run,
 }
 _RESULTS = Path(__file__).parent / "results"
 

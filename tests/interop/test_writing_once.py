@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 import klamm
 from klamm.admin import Acl, AclOperation, AclPermission, AclResourceType, AdminClient, NewTopic, PatternType
 from klamm.dataframes.batch_transaction import BatchTransaction
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.rows import OutgoingRecord
+from klamm.dataframes.rows import rows_of
 from klamm.dataframes.write_options import WriteOptions, write_options
 from klamm.dataframes.writer import RecordWriter, TargetCluster
-from klamm.protocol.records import Record
 from tests.support.mirror import create_topic, read
 from tests.support.security import PASSWORDS, PLAIN_MODULE, sasl_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from klamm.dataframes.rows import Rows
     from tests.support.kafka import KafkaCluster
 
 TIME_MS = 1_700_000_000_000
@@ -42,6 +43,16 @@ def options(address: str, **more: str) -> WriteOptions:
     return write_options(given, streaming=True, overwrite=False)
 
 
+def row(topic: str, partition: int | None, key: bytes | None, value: bytes) -> Rows:
+    columns = {
+        "key": pa.array([key], pa.binary()),
+        "value": pa.array([value], pa.binary()),
+        "partition": pa.array([partition], pa.int32()),
+        "timestamp": pa.array([TIME_MS * 1000], pa.timestamp("us", tz="UTC")),
+    }
+    return rows_of(pa.RecordBatch.from_pydict(columns), topic)
+
+
 class Task:
     """One task of a stream, step by step; it ends where somebody stops calling it."""
 
@@ -58,7 +69,7 @@ class Task:
 
     def write(self, *values: bytes) -> None:
         for value in values:
-            self.writer.write(OutgoingRecord(self.topic, 0, Record(b"k", value, timestamp=TIME_MS)))
+            self.writer.write(row(self.topic, 0, b"k", value))
         self.writer.flush()
 
     def commit(self, records: int) -> None:
@@ -131,14 +142,14 @@ def test_batches_that_are_too_large_for_the_topic_are_cut_and_a_record_is_named(
     writer, target = plain_writer(options(address, exactlyOnce="false"))
     # when
     for at in range(100):
-        writer.write(OutgoingRecord("narrow", at % 2, Record(None, b"%d" % at + bytes(900), timestamp=TIME_MS)))
+        writer.write(row("narrow", at % 2, None, b"%d" % at + bytes(900)))
     writer.flush()
     # then
     found = read(address, "narrow", {0: 50, 1: 50})
     assert [int((one.value or b"").rstrip(b"\0")) for one in found[0]] == list(range(0, 100, 2))
     assert [int((one.value or b"").rstrip(b"\0")) for one in found[1]] == list(range(1, 100, 2))
     # when
-    writer.write(OutgoingRecord("narrow", 1, Record(b"k", bytes(30_000), timestamp=TIME_MS)))
+    writer.write(row("narrow", 1, b"k", bytes(30_000)))
     with pytest.raises(WritingError, match=r"narrow-1: a record of 30,001 bytes is more than the topic takes"):
         writer.flush()
     target.close()
@@ -148,10 +159,10 @@ def test_topics_and_partitions_that_are_not_there_and_records_that_are_refused_a
     create_topic(address, "tidy", 1, {"cleanup.policy": "compact"})
     writer, target = plain_writer(options(address, exactlyOnce="false"))
     with pytest.raises(WritingError, match="nowhere: no such topic on"):
-        writer.write(OutgoingRecord("nowhere", None, Record(b"k", b"v")))
+        writer.write(row("nowhere", None, b"k", b"v"))
     with pytest.raises(WritingError, match="tidy has no partition 3, only 1"):
-        writer.write(OutgoingRecord("tidy", 3, Record(b"k", b"v")))
-    writer.write(OutgoingRecord("tidy", None, Record(None, b"v", timestamp=TIME_MS)))
+        writer.write(row("tidy", 3, b"k", b"v"))
+    writer.write(row("tidy", None, None, b"v"))
     with pytest.raises(WritingError, match="INVALID_RECORD: a compacted topic takes no record without a key"):
         writer.flush()
     target.close()

@@ -42,20 +42,25 @@ def java_executable() -> str:
     raise JavaUnavailableError("no java on PATH and no JAVA_HOME: install a Java 17 or 21 runtime")
 
 
-@functools.cache
 def class_path() -> str:
-    """Return the class path of Kafka's broker, tools and MirrorMaker 2.
+    """Return the class path of Kafka's broker, tools and MirrorMaker 2. See ``class_path_of``."""
+    return class_path_of(_POM)
+
+
+@functools.cache
+def class_path_of(pom: Path) -> str:
+    """Return the class path of the dependencies of a Maven project.
 
     The first call asks Maven and remembers the answer under ``.cache/java``; later runs need neither Maven nor network.
 
     Raises:
         JavaUnavailableError: Maven is missing or could not resolve the artifacts.
     """
-    digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     remembered = CACHE / "java" / f"{digest}.classpath"
     with lock(CACHE / "java" / ".lock"):
         if not _is_complete(remembered):
-            _resolve(remembered)
+            _resolve(pom, remembered)
         return remembered.read_text().strip()
 
 
@@ -73,14 +78,14 @@ def _is_complete(remembered: Path) -> bool:
     return remembered.is_file() and all(Path(jar).is_file() for jar in remembered.read_text().strip().split(":"))
 
 
-def _resolve(target: Path) -> None:
+def _resolve(pom: Path, target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise JavaUnavailableError("no mvn on PATH: install maven (Apache Kafka 4.1 comes from Maven)")
     java_executable()
     fresh = target.with_suffix(".new")
     command = [
-        maven, "-q", "-B", "-f", str(_POM), "dependency:build-classpath",
+        maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath",
         f"-Dmdep.outputFile={fresh}", "-Dmdep.includeScope=runtime",
     ]  # fmt: skip
     try:
@@ -89,7 +94,7 @@ def _resolve(target: Path) -> None:
         raise JavaUnavailableError(f"Maven did not answer within {_MAVEN_TIMEOUT_S} s: {' '.join(command)}") from error
     if done.returncode != 0 or not fresh.is_file():
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
-        raise JavaUnavailableError(f"Maven could not resolve Apache Kafka (exit {done.returncode}): {tail}")
+        raise JavaUnavailableError(f"Maven could not resolve {pom} (exit {done.returncode}): {tail}")
     fresh.rename(target)
 
 

@@ -1,36 +1,37 @@
-"""Writer of records: collects them in batches and retries each until it is acknowledged."""
+"""Writer of rows: assigns partitions, collects rows into batches, and retries until all are acknowledged."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import numpy as np
 
 from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
-from klamm.client.partitioner import partition_for_key
 from klamm.client.records import RecordsRefusedError, write_batches
+from klamm.dataframes.batches import BATCH_BYTES, RowBatch, batches_of
+from klamm.dataframes.delivery import Delivery, SequencedBatch
 from klamm.dataframes.errors import WritingError
+from klamm.dataframes.key_partitions import partitions_of
+from klamm.dataframes.record_sections import RECORD_OVERHEAD
+from klamm.dataframes.rows import NO_PARTITION, Rows, joined, lengths
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
-from klamm.protocol.records import encode_batch
 from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.dataframes.rows import OutgoingRecord
     from klamm.dataframes.write_options import WriteOptions
-    from klamm.protocol.records import Record
     from klamm.protocol.types import PartitionTuple
 
 Value = TypeVar("Value")
 
-_BATCH_BYTES: Final = 900 * 1024
-"""Size of a batch before compression, below the default of ``max.message.bytes``."""
 _HELD_BYTES: Final = 16 * 1024 * 1024
-_RECORD_OVERHEAD: Final = 32
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.2
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -53,7 +54,7 @@ _HINTS: Final[Mapping[int, str]] = {
     ErrorCode.INVALID_TIMESTAMP: "a timestamp is further away from now than the topic allows",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "no right to write to it",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "no right to write idempotently",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "somebody else writes for this task now, or it took longer than "
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another attempt writes for this task now, or it took longer than "
     "kafka.transaction.timeout.ms",
     ErrorCode.INVALID_TXN_STATE: "the batch took longer than kafka.transaction.timeout.ms",
 }
@@ -72,12 +73,6 @@ class OpenTransaction(Protocol):
     def add(self, partitions: Collection[PartitionTuple]) -> None:
         """Add partitions before their first records are sent."""
         ...
-
-
-@dataclass(slots=True)
-class _Pending:
-    records: list[Record] = field(default_factory=list)
-    bytes: int = 0
 
 
 class TargetCluster:
@@ -131,7 +126,7 @@ class TargetCluster:
 
 
 class RecordWriter:
-    """Writer of one task's records. A record counts as written only after ``flush`` has returned."""
+    """Writer of one task's rows. A row counts as written only after ``flush`` has returned."""
 
     def __init__(
         self,
@@ -148,120 +143,135 @@ class RecordWriter:
             options: Options of the query.
             transaction: OpenTransaction of all records; None writes them outside of transactions.
             spread: Number that selects the first partition of records without key and partition. They stay on one
-                partition for a whole batch.
+                partition for about a batch.
         """
         self._target = target
         self._options = options
         self._transaction = transaction
         self._identity = transaction.identity if transaction is not None else None
         self._spread = spread
-        self._pending: dict[PartitionTuple, _Pending] = {}
+        self._held: list[Rows] = []
         self._held_bytes = 0
         self._sequences: dict[PartitionTuple, int] = {}
         self._added: set[PartitionTuple] = set()
+        self._numbers = count()
+        self._delivery = Delivery(
+            target.wire,
+            transactional_id=None if transaction is None else transaction.transactional_id,
+            timeout_s=_TIMEOUT_S,
+            resend=self._resend,
+        )
+        self.any_partition: PartitionTuple | None = None
+        """One of the partitions that were written to; None before the first row."""
 
-    def write(self, outgoing: OutgoingRecord) -> PartitionTuple:
-        """Queue a record and return its partition.
+    def write(self, rows: Rows) -> None:
+        """Queue rows.
 
         Raises:
-            WritingError: This record, or an earlier one, cannot be written.
+            WritingError: One of them, or an earlier one, cannot be written.
         """
-        record = outgoing.record
-        where = (outgoing.topic, self._partition(outgoing))
-        size = len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD
-        size += sum(len(name) + len(value or b"") for name, value in record.headers)
-        pending = self._pending.get(where)
-        if (pending is not None and pending.bytes + size > _BATCH_BYTES) or self._held_bytes + size > _HELD_BYTES:
-            self.flush()
-        pending = self._pending.setdefault(where, _Pending())
-        pending.records.append(record._replace(offset=len(pending.records)))
-        pending.bytes += size
-        self._held_bytes += size
-        return where
+        if not len(rows):
+            return
+        placed = self._placed(rows)
+        self._held.append(placed)
+        self._held_bytes += int(placed.sizes.sum()) + len(placed) * RECORD_OVERHEAD
+        if self._held_bytes > _HELD_BYTES:
+            self._send_held()
 
-    def _partition(self, outgoing: OutgoingRecord) -> int:
-        partitions = self._target.partitions(outgoing.topic)
-        if outgoing.partition is not None:
-            if outgoing.partition not in partitions:
-                raise WritingError(f"{outgoing.topic} has no partition {outgoing.partition}, only {len(partitions)}")
-            return outgoing.partition
-        key = outgoing.record.key
-        return self._spread % len(partitions) if key is None else partition_for_key(key, len(partitions))
+    def _placed(self, rows: Rows) -> Rows:
+        """Return the rows with a partition each."""
+        counts = np.array([len(self._target.partitions(topic)) for topic in rows.topics], np.int64)[rows.topic_of]
+        if (beyond := rows.partitions >= counts).any():
+            at = int(beyond.argmax())
+            topic = rows.topics[rows.topic_of[at]]
+            raise WritingError(f"{topic} has no partition {rows.partitions[at]}, only {counts[at]}")
+        is_free = rows.partitions == NO_PARTITION
+        if not is_free.any():
+            return rows
+        is_keyless = rows.keys.is_null().to_numpy(zero_copy_only=False)
+        # Rows without a key change the partition after each batch.
+        turns = np.cumsum(np.where(is_free & is_keyless, rows.sizes + RECORD_OVERHEAD, 0)) // BATCH_BYTES
+        spread = (self._spread + turns) % counts
+        self._spread += int(turns[-1]) + 1
+        by_key = partitions_of(rows.keys, counts)
+        chosen = np.where(is_free, np.where(is_keyless, spread, by_key), rows.partitions).astype(np.int32)
+        return replace(rows, partitions=chosen)
 
     def flush(self) -> None:
-        """Send all queued records and wait for their acknowledgements.
+        """Send all queued rows and wait for the acknowledgements of all records.
 
         Raises:
             WritingError: Some records cannot be written.
         """
-        pending, self._pending, self._held_bytes = self._pending, {}, 0
-        self._spread += 1
-        if not pending:
+        self._send_held()
+        self._delivery.finish()
+
+    def _send_held(self) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        if not held:
             return
-        if self._transaction is not None and (new := set(pending) - self._added):
+        batches = batches_of(joined(held))
+        partitions = {(each.topic, each.partition) for each in batches}
+        self.any_partition = min(partitions)
+        if self._transaction is not None and (new := partitions - self._added):
             self._transaction.add(sorted(new))
             self._added |= new
-        by_topic: dict[str, dict[int, list[Record]]] = {}
-        for (topic, partition), some in pending.items():
-            by_topic.setdefault(topic, {})[partition] = some.records
-        for topic, records in by_topic.items():
-            self._send_together(topic, records)
+        self._delivery.send(map(self._sequenced, batches))
+
+    def _sequenced(self, batch: RowBatch) -> SequencedBatch:
+        where = (batch.topic, batch.partition)
+        sequence = self._sequences.get(where, 0)
+        self._sequences[where] = sequence + len(batch) & MAX_SEQUENCE
+        return self._encoded(batch, sequence)
+
+    def _encoded(self, batch: RowBatch, sequence: int) -> SequencedBatch:
+        identity = self._identity = self._identity or self._target.insist(self._ask_for_identity)
+        data = batch.encode(identity, sequence, self._options.codec)
+        return SequencedBatch(next(self._numbers), batch, sequence, data)
 
     def _ask_for_identity(self) -> ProducerStamp:
         return ProducerStamp(*self._target.wire.init_producer_id())
 
-    def _send_together(self, topic: str, records: Mapping[int, Sequence[Record]]) -> None:
-        """Send one batch per partition. Where a batch is too large, send the partitions one by one and in parts."""
-        try:
-            self._send(topic, records)
-        except RecordsRefusedError as error:
-            if not error.codes & _TOO_LARGE:
-                raise self._refused(topic, error) from error
-            # Batches that were already accepted are not duplicated, thanks to their sequence numbers.
-            for partition, some in records.items():
-                self._send_in_parts(topic, partition, some)
+    def _resend(self, failed: Sequence[SequencedBatch]) -> None:
+        """Send batches again, one after the other and in parts where one is too large for its topic.
 
-    def _send_in_parts(self, topic: str, partition: int, records: Sequence[Record]) -> None:
-        try:
-            self._send(topic, {partition: records})
-        except RecordsRefusedError as error:
-            if not error.codes & _TOO_LARGE:
-                raise self._refused(topic, error) from error
-            if len(records) == 1:
-                size = len(records[0].key or b"") + len(records[0].value or b"")
-                raise WritingError(
-                    f"{topic}-{partition}: a record of {size:,} bytes is more than the topic takes (max.message.bytes)"
-                ) from error
-            middle = len(records) // 2
-            for part in (records[:middle], records[middle:]):
-                numbered = [record._replace(offset=at) for at, record in enumerate(part)]
-                self._send_in_parts(topic, partition, numbered)
+        Raises:
+            WritingError: One of them cannot be written.
+        """
+        for each in failed:
+            topic, partition = each.where
+            try:
+                self._send_alone(topic, partition, each.data)
+            except RecordsRefusedError as error:
+                if not error.codes & _TOO_LARGE:
+                    raise _refused(topic, error) from error
+                self._send_in_halves(each, error)
 
-    def _send(self, topic: str, records: Mapping[int, Sequence[Record]]) -> None:
-        identity = self._identity = self._identity or self._target.insist(self._ask_for_identity)
-        batches = {}
-        for partition, some in records.items():
-            batches[partition] = encode_batch(
-                some,
-                codec=self._options.codec,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                base_sequence=self._sequences.get((topic, partition), 0),
-                is_transactional=self._transaction is not None,
-            )
+    def _send_in_halves(self, too_large: SequencedBatch, error: RecordsRefusedError) -> None:
+        topic, partition = too_large.where
+        rows, start = too_large.batch.rows, too_large.batch.start
+        if len(too_large.batch) == 1:
+            size = int((lengths(rows.keys[start : start + 1]) + lengths(rows.values[start : start + 1]))[0])
+            raise WritingError(
+                f"{topic}-{partition}: a record of {size:,} bytes is more than the topic takes (max.message.bytes)"
+            ) from error
+        first, second = too_large.batch.halves()
+        middle = too_large.sequence + len(first) & MAX_SEQUENCE
+        self._resend([self._encoded(first, too_large.sequence), self._encoded(second, middle)])
+
+    def _send_alone(self, topic: str, partition: int, data: bytearray) -> None:
         transactional_id = None if self._transaction is None else self._transaction.transactional_id
+        wire = self._target.wire
         self._target.insist(
             lambda: write_batches(
-                self._target.wire, topic, batches, timeout_s=_TIMEOUT_S, transactional_id=transactional_id
+                wire, topic, {partition: data}, timeout_s=_TIMEOUT_S, transactional_id=transactional_id
             )
         )
-        for partition, some in records.items():
-            before = self._sequences.get((topic, partition), 0)
-            self._sequences[topic, partition] = before + len(some) & MAX_SEQUENCE
 
-    def _refused(self, topic: str, error: RecordsRefusedError) -> WritingError:
-        parts = []
-        for code in sorted(error.codes):
-            hint = _HINTS.get(code)
-            parts.append(f"{error_name(code)}: {hint}" if hint else error_name(code))
-        return WritingError(f"{topic}: records were refused: {'; '.join(parts)}")
+
+def _refused(topic: str, error: RecordsRefusedError) -> WritingError:
+    parts = []
+    for code in sorted(error.codes):
+        hint = _HINTS.get(code)
+        parts.append(f"{error_name(code)}: {hint}" if hint else error_name(code))
+    return WritingError(f"{topic}: records were refused: {'; '.join(parts)}")

@@ -9,10 +9,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.rows import OutgoingRecord, outgoing
+from klamm.dataframes.rows import NO_PARTITION, rows_of
 from klamm.dataframes.write_options import write_options
 from klamm.properties import SettingsError
-from klamm.protocol.records import Codec, Record
+from klamm.protocol.records import Codec, encode_headers
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NEEDED = {"kafka.bootstrap.servers": "a:1"}
@@ -33,15 +33,24 @@ def test_every_column_reaches_the_record() -> None:
         timestamp=pa.array([noon, None], pa.timestamp("us", tz="UTC")),
         headers=pa.array([[{"key": "h", "value": b"x"}, {"key": "n", "value": None}], None], HEADERS),
     )
+    # when
+    found = rows_of(rows, None, now=lambda: 12.5)
     # then
-    assert list(outgoing(rows, None, now=lambda: 12.5)) == [
-        OutgoingRecord("a", 3, Record(b"k", b"text", (("h", b"x"), ("n", None)), 1_700_000_000_001)),
-        OutgoingRecord("b", None, Record(None, None, (), 12_500)),
-    ]
+    assert [found.topics[at] for at in found.topic_of] == ["a", "b"]
+    assert found.partitions.tolist() == [3, NO_PARTITION]
+    assert (found.keys.to_pylist(), found.values.to_pylist()) == ([b"k", None], [b"text", None])
+    assert found.timestamps.tolist() == [1_700_000_000_001, 12_500]
+    assert found.headers.to_pylist() == [encode_headers((("h", b"x"), ("n", None))), encode_headers(())]
+
+
+def test_columns_that_are_missing_or_have_no_type_are_null() -> None:
+    found = rows_of(batch(value=[b"v"], key=pa.nulls(1), partition=pa.nulls(1)), "t", now=lambda: 2.0)
+    assert (found.keys.to_pylist(), found.partitions.tolist()) == ([None], [NO_PARTITION])
+    assert found.timestamps.tolist() == [2000]
 
 
 def test_the_option_wins_over_the_column() -> None:
-    assert [one.topic for one in outgoing(batch(value=[b"v"], topic=["column"]), "option")] == ["option"]
+    assert rows_of(batch(value=[b"v"], topic=["column"]), "option").topics == ("option",)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +66,7 @@ def test_the_option_wins_over_the_column() -> None:
 )
 def test_a_row_that_is_no_record_is_said(columns: dict[str, Any], said: str) -> None:
     with pytest.raises(WritingError, match=said):
-        list(outgoing(batch(**columns), None))
+        rows_of(batch(**columns), None)
 
 
 def test_a_stream_is_written_exactly_once_and_a_batch_is_not() -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from klamm.dataframes.batch_transaction import BatchTransaction
 from klamm.dataframes.errors import WritingError
-from klamm.dataframes.rows import WRITTEN, outgoing
+from klamm.dataframes.rows import WRITTEN, rows_of
 from klamm.dataframes.writer import RecordWriter, TargetCluster
 from klamm.properties import SettingsError
 
@@ -117,9 +117,8 @@ def _write_plainly(options: WriteOptions, batches: Iterator[Any]) -> Written:
         writer = RecordWriter(target, options, spread=_context().partitionId())
         count = 0
         for batch in batches:
-            for one in outgoing(batch, options.topic):
-                writer.write(one)
-                count += 1
+            writer.write(rows_of(batch, options.topic))
+            count += batch.num_rows
         writer.flush()
     finally:
         target.close()
@@ -136,27 +135,23 @@ def _write_in_transaction(options: WriteOptions, batches: Iterator[Any]) -> Writ
     try:
         transaction = BatchTransaction(target, options, query_id=query_id, task=task, batch_id=int(batch_id))
         writer: RecordWriter | None = None
-        where = None
         count = 0
         for batch in batches:
-            for one in outgoing(batch, options.topic):
-                if count == 0:  # a task without rows needs no connection
-                    transaction.begin()
-                    writer = None if transaction.is_written else _writer(target, options, transaction, task)
-                count += 1
-                if writer is not None:
-                    where = writer.write(one)
-        if writer is not None and where is not None:
+            if count == 0 and batch.num_rows:  # a task without rows needs no connection
+                transaction.begin()
+                if not transaction.is_written:
+                    writer = RecordWriter(target, options, transaction=transaction, spread=task)
+            count += batch.num_rows
+            if writer is not None:
+                writer.write(rows_of(batch, options.topic))
+        if writer is not None:
             writer.flush()
-            transaction.commit(where, count)
+            if writer.any_partition is not None:
+                transaction.commit(writer.any_partition, count)
         transaction.check_repeated(count)
     finally:
         target.close()
     return Written(count)
-
-
-def _writer(target: TargetCluster, options: WriteOptions, transaction: BatchTransaction, task: int) -> RecordWriter:
-    return RecordWriter(target, options, transaction=transaction, spread=task)
 
 
 def _context() -> TaskContext:

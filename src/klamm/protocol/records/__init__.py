@@ -22,7 +22,7 @@ from klamm.protocol.records.checking import RecordFields, check_records, iter_fi
 from klamm.protocol.records.codecs import Codec, compress, decompress
 from klamm.protocol.records.control import ControlRecord, ControlType, decode_marker, encode_marker
 from klamm.protocol.records.decoding import decode_records, iter_records, read_headers, read_varint
-from klamm.protocol.records.encoding import encode_batch, varint
+from klamm.protocol.records.encoding import encode_batch, encode_headers, encode_section, varint
 from klamm.protocol.records.layout import BATCH_OVERHEAD, LOG_OVERHEAD
 from klamm.protocol.records.record import Record, TimestampType
 
@@ -46,7 +46,9 @@ __all__ = [
     "decode_records",
     "decompress",
     "encode_batch",
+    "encode_headers",
     "encode_marker",
+    "encode_section",
     "is_compiled",
     "iter_batches",
     "iter_fields",

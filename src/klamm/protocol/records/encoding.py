@@ -16,7 +16,7 @@ from klamm.protocol.records.layout import (
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
 )
-from klamm.protocol.records.record import Record, TimestampType
+from klamm.protocol.records.record import Record, RecordHeaders, TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,31 +70,107 @@ def encode_batch(
     body = bytearray()
     for record in records:
         _write_record(body, record, first, base_timestamp)
-    packed = compress(codec, body, level=level)
     flags = (is_transactional and TRANSACTIONAL) | (is_control and CONTROL)
     flags |= delete_horizon is not None and DELETE_HORIZON
     max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = log_append_time
         flags |= TIMESTAMP_TYPE
+    return _batch(
+        compress(codec, body, level=level),
+        base_offset=first,
+        partition_leader_epoch=partition_leader_epoch,
+        attributes=codec | flags,
+        last_offset_delta=last - first,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+
+
+def encode_section(
+    section: bytes | bytearray | memoryview,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+) -> bytearray:
+    """Return the record batch of a section of records that are encoded already, for a Produce request.
+
+    Args:
+        section: Encoded records with the offset deltas 0, 1, 2, … and timestamp deltas relative to ``base_timestamp``.
+        record_count: Number of records, at least 1.
+        base_timestamp: Timestamp of the first record, in milliseconds since the epoch.
+        max_timestamp: Latest timestamp of the records.
+        codec: Compression codec of the records.
+        producer_id: Producer id, or -1 for none.
+        producer_epoch: Producer epoch, or -1 for none.
+        base_sequence: Sequence number of the first record, or -1 for none.
+        is_transactional: Whether the batch is part of a transaction.
+    """
+    return _batch(
+        compress(codec, section),
+        base_offset=0,
+        partition_leader_epoch=-1,
+        attributes=codec | (is_transactional and TRANSACTIONAL),
+        last_offset_delta=record_count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
+    )
+
+
+def _batch(
+    packed: bytes,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+) -> bytearray:
+    """Return a compressed section of records with its header and checksum."""
     header = HEADER.pack(
-        first,
+        base_offset,
         BATCH_OVERHEAD - LOG_OVERHEAD + len(packed),
         partition_leader_epoch,
         MAGIC,
         _NO_CRC_YET,
-        codec | flags,
-        last - first,
+        attributes,
+        last_offset_delta,
         base_timestamp,
         max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        record_count,
     )
     batch = bytearray(header) + packed
     write_crc(memoryview(batch))
     return batch
+
+
+def encode_headers(headers: RecordHeaders) -> bytes:
+    """Return the headers of a record with their number before them, as they end a record."""
+    out = bytearray()
+    _write_headers(out, headers)
+    return bytes(out)
 
 
 def _write_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
@@ -103,12 +179,16 @@ def _write_record(out: bytearray, record: Record, base_offset: int, base_timesta
     _write_varint(body, record.offset - base_offset)
     _write_bytes(body, record.key)
     _write_bytes(body, record.value)
-    _write_varint(body, len(record.headers))
-    for key, value in record.headers:
-        _write_bytes(body, key.encode("utf-8", "surrogateescape"))
-        _write_bytes(body, value)
+    _write_headers(body, record.headers)
     _write_varint(out, len(body))
     out += body
+
+
+def _write_headers(out: bytearray, headers: RecordHeaders) -> None:
+    _write_varint(out, len(headers))
+    for key, value in headers:
+        _write_bytes(out, key.encode("utf-8", "surrogateescape"))
+        _write_bytes(out, value)
 
 
 def varint(value: int) -> bytes:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from klamm.broker.configs.decider import AlterConfigGuard, ResourceAlteration
+from klamm.broker.configs.rules import ResourceAlteration
 from klamm.broker.configs.service import ConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.security.authorizer import AllowAll
-from klamm.configs.operations import AlterOperation, ConfigDelta
 from klamm.protocol.errors import StorageError
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ResourceType
 from klamm.server.author import Author
 from klamm.server.session import Session
@@ -20,6 +20,9 @@ from klamm.storage.changes import Change, PutConfig, PutHistory, PutTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from klamm.broker.configs.guard import AlterConfigGuard
+    from klamm.configs.operations import AlterOperation, ConfigDelta
 
 NOON_MS = 1_700_000_000_000
 ANNA = Author(principal="User:anna", client_id="tool")
@@ -127,7 +130,7 @@ def make_context(
 
 
 def operation(name: str, config_operation: int, value: str | None = None) -> AlterOperation:
-    return AlterOperation(name=name, config_operation=config_operation, value=value)
+    return IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=config_operation, value=value)
 
 
 def alteration(resource_type: int, name: str, *operations: AlterOperation) -> ResourceAlteration:

@@ -12,7 +12,7 @@ from klamm.security.acls import AclOperation
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.broker.configs.decider import ResourceAlteration
+    from klamm.broker.configs.rules import ResourceAlteration
     from klamm.broker.context import RequestContext
 
 

@@ -13,9 +13,9 @@ from klamm.broker.client_configs.service import ClientConfigService
 from klamm.broker.client_configs.view import CLIENTS_PAGE, clients_page
 from klamm.broker.cluster import AdvertisedBroker, ClusterInfo
 from klamm.broker.configs.as_started import as_started
+from klamm.broker.configs.guard import alter_config_guard
 from klamm.broker.configs.loggers import PythonLoggers
 from klamm.broker.configs.own_settings import allowed_client_configs
-from klamm.broker.configs.policy import alter_config_guard
 from klamm.broker.configs.policy_settings import PolicySettings
 from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.broker.context import RequestContext
@@ -167,14 +167,11 @@ class BrokerApp:
             loggers=PythonLoggers(),
             guards=[guard for guard in (alter_config_guard(policies.policies), policies, tls) if guard is not None],
         )
-        if tls is not None:
-            _apply_tls_configs(configs, tls)
-        configs.subscribe(lambda change: policies.follow(change, configs.set_on_broker(change.resource_name)))
         shares = _share_descriptors(settings)
         logs = _open_logs(settings, configs, FilePool(shares.log_files))
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
-        configs.subscribe(lambda change: _update_logs(change, logs=logs, topics=topics))
+        _follow_configs(configs, policies, tls, topics=topics, logs=logs)
         registrations = _open_registrations(topics, logs, cluster)
         groups = await _start_groups(store, configs, topics)
         producer_ids = ProducerIdAllocator(store)
@@ -280,14 +277,19 @@ def _tls_renewal(
     return TlsRenewal(encrypted, node_ids=node_ids, static=settings.static_configs)
 
 
-def _apply_tls_configs(configs: ConfigService, tls: TlsRenewal) -> None:
-    """Apply the brokers' dynamic TLS configs now and after every change."""
-    configs.subscribe(lambda change: tls.follow(change, configs.set_on_broker(change.resource_name)))
-    for name in configs.resource_names(ResourceType.BROKER):
-        if values := configs.set_on_broker(name):
-            tls.follow(
-                ConfigsChanged(resource_type=ResourceType.BROKER, resource_name=name, names=frozenset(values)), values
-            )
+def _follow_configs(
+    configs: ConfigService, policies: PolicySettings, tls: TlsRenewal | None, *, topics: TopicCatalog, logs: LogManager
+) -> None:
+    """Apply changes of dynamic configs to policies, TLS contexts and logs; TLS configs also now, at the start."""
+    broker, dynamic = ResourceType.BROKER, configs.set_on_broker
+    configs.subscribe(lambda change: policies.follow(change, dynamic(change.resource_name)), broker)
+    if tls is not None:
+        configs.subscribe(lambda change: tls.follow(change, dynamic(change.resource_name)), broker)
+        for name in configs.resource_names(broker):
+            if values := dynamic(name):
+                tls.follow(ConfigsChanged(resource_type=broker, resource_name=name, names=frozenset(values)), values)
+    configs.subscribe(lambda change: topics.update_log_configs(change.resource_name), ResourceType.TOPIC)
+    configs.subscribe(lambda _: logs.update_configs(), broker)  # broker configs are the defaults of all topics
 
 
 def _metrics(settings: BrokerSettings) -> Metrics | None:
@@ -362,15 +364,6 @@ def _housekeeping(configs: ConfigService) -> HousekeepingSettings:
 def _in_force(configs: ConfigService, topic: str) -> dict[str, str]:
     in_force = configs.topic_config(topic)
     return {name: format_value(value) for name, value in in_force.items() if value is not None}
-
-
-def _update_logs(change: ConfigsChanged, *, logs: LogManager, topics: TopicCatalog) -> None:
-    """Apply a changed config to the logs. A change of a broker config affects all topics."""
-    if change.resource_type == ResourceType.TOPIC:
-        if (topic := topics.get(change.resource_name)) is not None:
-            logs.update_config(topic.topic_id)
-    elif change.resource_type == ResourceType.BROKER:
-        logs.update_configs()
 
 
 def _limits(configs: ConfigService) -> BrokerLimits:

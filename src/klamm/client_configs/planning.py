@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from klamm.client_configs.rollout import PREFIX, parse_rollout, rollout_key
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +54,6 @@ class EntryPlan:
     value.
     """
     error: KafkaApiError | None = None
-
-
-def plan_alter(
-    entries: Sequence[AlterEntry],
-    current: Mapping[ClientConfigEntity, Mapping[str, str]],
-    limits: BrokerLimits,
-) -> tuple[EntryPlan, ...]:
-    """Plan each entry independently, in the order of the request.
-
-    An entity that appears in several entries fails in all of them. A key that appears twice fails its entry.
-    """
-    parsed = [parse_entry(entry) for entry in entries]
-    appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
-    return tuple(
-        plan_entry(entry, entity, appearances, current, limits) for entry, entity in zip(entries, parsed, strict=True)
-    )
 
 
 def parse_entry(entry: AlterEntry) -> ClientConfigEntity | KafkaApiError:

@@ -7,7 +7,7 @@ decides differently.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from klamm.configs.values import JAVA_BLANKS
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
@@ -16,20 +16,17 @@ from klamm.protocol.types import ConfigOperation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+
 MAX_VALUE_BYTES: Final = 32_767
 """Limit for a config value in bytes. Java clients cannot read longer strings in any message version."""
 _MOST_BYTES_OF_A_CHARACTER: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterOperation:
-    """Requested operation on one config."""
-
-    name: str
-    config_operation: int
-    """A ConfigOperation. Any other number is rejected when the operation is applied."""
-    value: str | None
-    """The value; a comma-separated list for APPEND and SUBTRACT. DELETE ignores it."""
+AlterOperation: TypeAlias = "IncrementalAlterConfigsRequest.AlterableConfig"
+"""Requested operation on one config: ``name``, ``config_operation`` (a ConfigOperation; any other number is rejected
+when the operation is applied) and ``value`` (a comma-separated list for APPEND and SUBTRACT; DELETE ignores it).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

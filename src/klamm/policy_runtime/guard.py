@@ -117,19 +117,14 @@ class PolicyGuard:
         """Source files of the policy."""
         return self._instance.loaded.files
 
-    async def ask(self, kind: PolicyKind, details: Details) -> tuple[BaseException | None, bool]:
-        """Ask the policy. The caller must hold ``turn``.
-
-        Returns:
-            The error that the policy raised, None when it allows the change; and whether other requests were served
-            meanwhile.
+    async def ask(self, kind: PolicyKind, details: Details) -> BaseException | None:
+        """Ask the policy; return the error that it raised, None when it allows the change. The caller holds ``turn``.
 
         Raises:
             PolicyTimeoutError: The policy exceeded its time limit.
         """
         if self._is_inline and self._unfinished is None:
-            return await self._ask_here(kind, details), False
-        has_waited = self._unfinished is not None
+            return await self._ask_here(kind, details)
         if self._unfinished is not None:
             try:
                 await self._finish(self._unfinished)
@@ -140,10 +135,9 @@ class PolicyGuard:
         question = instance.loaded.questions[kind]
         outcome = instance.worker.begin(lambda: question(details))
         if outcome is None:
-            has_waited = True
             self._unfinished = instance.worker.rest(), asyncio.get_running_loop().time()
             outcome = await self._finish(self._unfinished)
-        return outcome.error, has_waited
+        return outcome.error
 
     async def _ask_here(self, kind: PolicyKind, details: Details) -> BaseException | None:
         """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""

@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
 from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
 from klamm.policy.kinds import PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
+from klamm.policy_runtime.decision import decide_and_check
 from klamm.policy_runtime.guard import PolicyGuard
 from klamm.policy_runtime.refusals import LogLimit, RefusedCreations
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from klamm.policy.details import Details
 
 logger = logging.getLogger(__name__)
+
+Decision = TypeVar("Decision")
 
 _PAST: Final = {"refuse": "refused", "fail": "failed on", "timeout": "did not decide in time on"}
 """Text of the log line for each action of an enforced policy."""
@@ -104,12 +107,41 @@ class Policies:
         guard = self._by_kind.get(kind)
         return contextlib.nullcontext() if guard is None else guard.turn
 
-    async def check(self, kind: PolicyKind, details: Details) -> bool:
-        """Ask the policy about a change that has passed all other checks. The caller must hold ``turn(kind)``.
+    async def decide(
+        self,
+        kind: PolicyKind,
+        decide: Callable[[], Decision],
+        details: Callable[[Decision], Details],
+        revision: Callable[[], object],
+        on_denied: Callable[[KafkaApiError], None] = lambda _: None,
+    ) -> Decision:
+        """Decide on a change and let the policy check it. The caller must hold ``turn(kind)``, and apply it at once.
 
-        Returns:
-            Whether other requests were served meanwhile. If so, the caller must decide again, because deletions do not
-            wait for the turn of creations.
+        Args:
+            kind: Kind of the change. Without a policy of this kind, the decision is returned unchecked.
+            decide: Function that decides, after all other checks. It is called again when the state has changed.
+            details: Function that returns what the policy sees of a decision.
+            revision: Function that returns a value that differs after other requests changed the state.
+            on_denied: Function that is called with the error when the policy rejects the change.
+
+        Raises:
+            KafkaApiError: ``decide`` raised it, or the policy rejects the change as ``check`` describes.
+        """
+        if kind not in self._by_kind:
+            return decide()
+        (outcome,) = await decide_and_check(
+            lambda: [decide()], details, lambda asked: self.check(kind, asked), revision
+        )
+        if not isinstance(outcome, KafkaApiError):
+            return outcome
+        on_denied(outcome)
+        try:
+            raise outcome
+        finally:
+            del outcome  # avoids a reference cycle: the error's traceback refers to this frame
+
+    async def check(self, kind: PolicyKind, details: Details) -> None:
+        """Ask the policy about a change that has passed all other checks. The caller must hold ``turn(kind)``.
 
         Raises:
             KafkaApiError: The policy denies the change. Code and message are those of the error it raised.
@@ -118,12 +150,12 @@ class Policies:
         """
         guard = self._by_kind.get(kind)
         if guard is None:
-            return False
+            return
         refusal: KafkaApiError | None = None
         failure: BaseException | None = None
-        action, has_waited = "allow", True
+        action = "allow"
         try:
-            error, has_waited = await guard.ask(kind, details)
+            error = await guard.ask(kind, details)
         except PolicyTimeoutError as timeout:
             refusal, action = timeout, "timeout"
         else:
@@ -133,7 +165,6 @@ class Policies:
                 refusal, action = PolicyFailedError(), "fail"
                 failure = error
         self._conclude(kind, details, action, refusal, failure)
-        return has_waited
 
     def _conclude(
         self,

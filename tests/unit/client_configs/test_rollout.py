@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from klamm.client_configs.definitions import BrokerLimits, check_value
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.planning import AlterEntry, AlterOp, plan_alter
+from klamm.client_configs.planning import AlterEntry, AlterOp
 from klamm.client_configs.resolution import resolve
 from klamm.client_configs.rollout import HUNDREDTHS, Rollout, client_class, parse_rollout, values_for
 from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
+from tests.support.client_configs import plan_alter
 
 ALICE = ClientConfigEntity.of_user("alice")
 APPS = [ClientConfigEntity.of_client("alice", f"app-{number}") for number in range(2_000)]

@@ -6,8 +6,9 @@ import pytest
 
 from klamm.configs.brokers import BrokerSchema, check_broker_settings
 from klamm.configs.layers import BrokerLayers
-from klamm.configs.operations import AlterOperation, apply_changes, plan_incremental_alter
+from klamm.configs.operations import apply_changes, plan_incremental_alter
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation
 
 CLUSTER = {"min.insync.replicas": "1"}
@@ -20,7 +21,10 @@ def alter(
     layers = layers or BrokerLayers(cluster=CLUSTER)
     schema = BrokerSchema(layers=layers, is_cluster_default=cluster)
     current = layers.cluster if cluster else layers.dynamic
-    planned = [AlterOperation(name=name, config_operation=kind, value=value) for name, kind, value in operations]
+    planned = [
+        IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=kind, value=value)
+        for name, kind, value in operations
+    ]
     return apply_changes(current, plan_incremental_alter(current, planned, schema))
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.layers import BrokerLayers
-from klamm.configs.operations import AlterOperation, plan_incremental_alter
+from klamm.configs.operations import plan_incremental_alter
 from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation
 
 
@@ -109,7 +110,9 @@ def test_a_subscription_needs_a_name() -> None:
 @pytest.mark.parametrize("schema", [GROUP, METRICS])
 def test_nothing_of_a_group_or_subscription_takes_append(schema: GroupSchema | ClientMetricsSchema) -> None:
     """K339-16"""
-    append = AlterOperation(name="metrics", config_operation=ConfigOperation.APPEND, value="a.")
+    append = IncrementalAlterConfigsRequest.AlterableConfig(
+        name="metrics", config_operation=ConfigOperation.APPEND, value="a."
+    )
     with pytest.raises(KafkaApiError) as refused:
         plan_incremental_alter({}, [append], schema)
     assert refused.value.error_code is ErrorCode.INVALID_REQUEST

@@ -18,6 +18,7 @@ from klamm.configs.operations import (
 )
 from klamm.configs.topics import TopicSchema
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ THROTTLED = "leader.replication.throttled.replicas"
 
 
 def operation(name: str, config_operation: int, value: str | None = None) -> AlterOperation:
-    return AlterOperation(name=name, config_operation=config_operation, value=value)
+    return IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=config_operation, value=value)
 
 
 def topic_schema(layers: BrokerLayers | None = None) -> TopicSchema:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
+from klamm.broker.revision import Revision, decide_in_slices
 from klamm.client_configs.describing import DescribedEntity, describe
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.planning import (
@@ -12,7 +14,6 @@ from klamm.client_configs.planning import (
     ClientConfigChange,
     EntryPlan,
     parse_entry,
-    plan_alter,
     plan_entry,
 )
 from klamm.client_configs.resolution import resolve
@@ -54,12 +55,12 @@ class ClientConfigService:
         self._limits = limits
         self._now_ms = now_ms
         self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
-        self._times_changed = 0
+        self._revision = Revision()
         self.load()
 
     def load(self) -> None:
         """Load the configs from the metadata store: at start, and after a failed commit."""
-        self._times_changed += 1
+        self._revision.roll_back()
         self._configs.clear()
         for row in self._store.load_client_configs():
             entity = ClientConfigEntity(user=row.user, client_id=row.client_id, has_client_id=row.has_client_id)
@@ -117,22 +118,24 @@ class ClientConfigService:
             StorageError: The metadata cannot be written. Nothing was changed.
         """
         slices = TimeSlice() if time_slice is None else time_slice
-        seen, limits = self._times_changed, self._limits()
-        parsed = await slices.listed(parse_entry(entry) for entry in entries)
-        appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
-        both = zip(entries, parsed, strict=True)
-        plans: Sequence[EntryPlan] = await slices.listed(
-            plan_entry(entry, entity, appearances, self._configs, limits) for entry, entity in both
-        )
-        rows = await slices.listed(self._rows(plans, principal, client_id))
-        if seen != self._times_changed:  # another request changed the configs during a pause
-            plans = plan_alter(entries, self._configs, limits)
-            rows = list(self._rows(plans, principal, client_id))
+        plans, rows = await decide_in_slices(partial(self._plan, entries, principal, client_id), self._revision, slices)
         if rows and not validate_only:
-            self._times_changed += 1
+            self._revision.advance()
             self._apply([change for plan in plans for change in plan.changes])
             await self._store.submit(rows)
         return tuple(plans)
+
+    async def _plan(
+        self, entries: Sequence[AlterEntry], principal: str, client_id: str | None, slices: TimeSlice
+    ) -> tuple[Sequence[EntryPlan], Sequence[Change]]:
+        limits = self._limits()
+        parsed = await slices.listed(parse_entry(entry) for entry in entries)
+        appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
+        both = zip(entries, parsed, strict=True)
+        plans = await slices.listed(
+            plan_entry(entry, entity, appearances, self._configs, limits) for entry, entity in both
+        )
+        return plans, await slices.listed(self._rows(plans, principal, client_id))
 
     def _apply(self, changes: Sequence[ClientConfigChange]) -> None:
         for change in changes:

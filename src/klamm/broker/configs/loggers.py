@@ -6,7 +6,7 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.configs.logger_levels import ROOT
+from klamm.broker.configs.rules import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

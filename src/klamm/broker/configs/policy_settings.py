@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.configs.decider import ConfigDecision
+    from klamm.broker.configs.rules import ConfigDecision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.policy_runtime.guard import Instance
     from klamm.server.author import Author
@@ -46,6 +46,8 @@ class PolicySettings:
     Raises:
         PolicyLoadError: ``policy.reload.interval.ms`` is not allowed.
     """
+
+    resource_types: Final = frozenset({ResourceType.BROKER})
 
     def __init__(
         self,
@@ -87,17 +89,17 @@ class PolicySettings:
         """Return a null context: a rules file may be loaded while other changes are decided."""
         return contextlib.nullcontext()
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
-        """Reject a rules file that the policies cannot use; return whether other requests were served meanwhile.
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+        """Reject a rules file that the policies cannot use.
 
         Raises:
             KafkaApiError: The policies cannot use the rules file.
         """
-        if decision.resource_type is not ResourceType.BROKER or decision.resource_name not in self._resources:
-            return False
+        if decision.resource_name not in self._resources:
+            return
         before, after = self._in_force(), self._in_force(decision.resource_name, decision.result)
         if before.get(POLICY_RULES_FILE) == after.get(POLICY_RULES_FILE):
-            return False
+            return
         try:
             made = await self._prepare(after)
         except (PolicyLoadError, RuleFileError) as error:
@@ -107,11 +109,10 @@ class PolicySettings:
             self.reloader.discard(made)
         else:
             self._tried = after, made
-        return True
 
     def follow(self, change: ConfigsChanged, values: Mapping[str, str]) -> None:
         """Apply configs that were set on a broker or as the cluster default."""
-        if change.resource_type is not ResourceType.BROKER or change.resource_name not in self._resources:
+        if change.resource_name not in self._resources:
             return
         before = self._in_force()
         self._dynamic[change.resource_name] = values

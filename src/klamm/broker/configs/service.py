@@ -7,24 +7,19 @@ import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from klamm.broker.configs.decider import (
-    AlterConfigGuard,
-    ConfigDecider,
-    ConfigDecision,
-    LegacyConfigs,
-    LoggerLevels,
-    ResourceAlteration,
-    parts,
-)
 from klamm.broker.configs.description import describe_resource
 from klamm.broker.configs.image import CLUSTER_DEFAULT, ConfigImage
+from klamm.broker.configs.rules import ConfigDecision, LegacyConfigs, ResourceAlteration, decide, parts
+from klamm.broker.revision import Revision
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
-from klamm.configs.operations import ConfigDelta, apply_changes
+from klamm.configs.names import identity_of
+from klamm.configs.operations import ConfigDelta
 from klamm.configs.topics import validate_topic_configs
+from klamm.policy_runtime.decision import decide_and_check
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
 from klamm.protocol.types import ResourceType
 from klamm.server.author import BROKER_ITSELF, Author
@@ -33,13 +28,28 @@ from klamm.storage.changes import PutConfig, PutHistory
 from klamm.storage.history import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
 
+    from klamm.broker.configs.guard import AlterConfigGuard
     from klamm.configs.values import ConfigValue
     from klamm.storage.changes import Change, PutTopic
 
 
-_Errors: TypeAlias = "tuple[KafkaApiError | None, ...]"
+_Outcome: TypeAlias = "ConfigDecision | KafkaApiError"
+_Altered: TypeAlias = "tuple[Sequence[KafkaApiError | None], asyncio.Future[None] | None]"
+"""Error of each resource, and the commit to wait for."""
+
+
+class LoggerLevels(Protocol):
+    """Loggers whose levels can be changed."""
+
+    def levels(self) -> Mapping[str, str]:
+        """Return the effective level of every logger."""
+        ...
+
+    def apply(self, changes: Sequence[ConfigDelta]) -> None:
+        """Set levels."""
+        ...
 
 
 class ConfigStore(Protocol):
@@ -76,11 +86,12 @@ class ConfigService:
     ======  ====================================================  ==================================================
     Step    What happens                                          Other requests meanwhile
     ======  ====================================================  ==================================================
-    decide  ``ConfigDecider`` checks the change against the       not served
+    decide  ``rules.decide`` checks the change against the        not served
             current values.
-    guard   Policy, policy settings and TLS check the decision.   served if a guard waits
-            If others were served, decide and ask again, until
-            no decision differs from the checked one.
+    guard   Policy, policy settings and TLS check the decision    served if a guard waits
+            (``decide_and_check``). If the revision changed
+            meanwhile, decide and check again, until no
+            decision differs from the checked one.
     apply   The image is replaced and listeners are notified.     not served
     commit  The rows are handed to the metadata store. The        served; they see the new values. Descriptions and
             response is sent when they are durable.               changes without effect wait for the commit.
@@ -113,13 +124,14 @@ class ConfigService:
         self._now_ms = now_ms
         self._loggers = loggers
         self._image = ConfigImage({node_id: {**static, **own} for node_id, own in started_with.items()})
-        self._decider = ConfigDecider(self._image, loggers)
         self._guards = tuple(guards)
         self._least_insync_replicas = static.get(MIN_INSYNC_REPLICAS, "1")
-        self._listeners: list[Callable[[ConfigsChanged], None]] = []
+        self._listeners: Mapping[ResourceType, list[Callable[[ConfigsChanged], None]]] = {
+            resource_type: [] for resource_type in ResourceType
+        }
         self._last_commit: asyncio.Future[None] | None = None
-        self.times_loaded = 0
-        """Incremented by every load, so by every failed commit: values read before are outdated."""
+        self.revision: Final = Revision()
+        """Revision of the configs and of the names of topics."""
         self.load()
 
     def load(self) -> None:
@@ -127,7 +139,7 @@ class ConfigService:
 
         Listeners are notified of every value that differs from the one before.
         """
-        self.times_loaded += 1
+        self.revision.roll_back()
         before = self._image.values
         configs: dict[tuple[int, str], dict[str, str]] = {}
         for row in self._store.load_configs():
@@ -142,11 +154,17 @@ class ConfigService:
             old, new = before.get((kind, name), NOTHING_SET), after.get((kind, name), NOTHING_SET)
             names = frozenset(key for key in {*old, *new} if old.get(key) != new.get(key))
             if names:
-                self._notify(ConfigsChanged(resource_type=ResourceType(kind), resource_name=name, names=names))
+                self._notify(ResourceType(kind), name, names)
 
-    def subscribe(self, listener: Callable[[ConfigsChanged], None]) -> None:
-        """Call ``listener`` immediately after every change, before the change is durable."""
-        self._listeners.append(listener)
+    def subscribe(self, listener: Callable[[ConfigsChanged], None], *resource_types: ResourceType) -> None:
+        """Call ``listener`` immediately after every change, before the change is durable.
+
+        Args:
+            listener: Function to call.
+            resource_types: Types of resources whose changes to report; none means all types.
+        """
+        for resource_type in resource_types or ResourceType:
+            self._listeners[resource_type].append(listener)
 
     # -- effective values
 
@@ -203,7 +221,7 @@ class ConfigService:
         changes = tuple(ConfigDelta(name=key, value=value) for key, value in configs.items())
         decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
         self._notify_of(decision)
-        return self._rows(decision, current={}, author=author)
+        return self._rows(decision, author)
 
     def drop_topic(self, name: str, *, author: Author = BROKER_ITSELF) -> list[Change]:
         """Remove a topic and its configs; return the rows for the change history.
@@ -212,9 +230,10 @@ class ConfigService:
         """
         current = self._image.current(ResourceType.TOPIC, name)
         changes = tuple(ConfigDelta(name=key, value=None) for key in current)
-        decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
-        rows = self._rows(decision, current=current, author=author)
+        decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes, before=current)
+        rows = self._rows(decision, author)
         self._image.drop_topic(name)
+        self.revision.advance()
         return [row for row in rows if isinstance(row, PutHistory)]
 
     def describe_new_topic(self, configs: Mapping[str, str], *, node_id: int) -> tuple[DescribedConfig, ...]:
@@ -237,122 +256,92 @@ class ConfigService:
         Returns:
             For each alteration in order: None when it succeeded, else its error.
         """
-        copies = Counter(await TimeSlice().listed(alteration.identity for alteration in alterations))
-        begun: list[tuple[_Errors, asyncio.Future[None] | None]] = []
+        named = ((alteration.resource_type, alteration.resource_name) for alteration in alterations)
+        copies = Counter(await TimeSlice().listed(identity_of(*name) for name in named))
+        repeated = {identity for identity, count in copies.items() if count > 1}
+        altered: list[_Altered] = []
         for part in parts(alterations):
-            if begun:
+            if altered:
                 await asyncio.sleep(0)
-            repeated = [copies[alteration.identity] > 1 for alteration in part]
-            begun.append(await self._begin(part, repeated, node_id, author, validate_only=validate_only))
-        return tuple([error for one in begun for error in await _ended(*one)])
-
-    async def _begin(
-        self,
-        alterations: Sequence[ResourceAlteration],
-        repeated: Sequence[bool],
-        node_id: int,
-        author: Author,
-        *,
-        validate_only: bool,
-    ) -> tuple[_Errors, asyncio.Future[None] | None]:
-        """Decide on some resources and apply them; return their errors and the commit to wait for."""
-        async with contextlib.AsyncExitStack() as turns:
-            for guard in self._guards:
-                await turns.enter_async_context(guard.turn())
-            decide = partial(self._decide, alterations, repeated, node_id)
-            outcomes = await self._judged(decide, author, validate_only=validate_only)
-            errors = tuple(outcome if isinstance(outcome, KafkaApiError) else None for outcome in outcomes)
-            try:
-                return errors, None if validate_only else self._replay(outcomes, author)
-            except StorageError as error:
-                return tuple(outcome or error for outcome in errors), None
+            decide_part = partial(self._decide, part, repeated, node_id)
+            types = {alteration.resource_type for alteration in part}
+            guards = [guard for guard in self._guards if not types.isdisjoint(guard.resource_types)]
+            if guards:
+                altered.append(await self._alter_guarded(guards, decide_part, author, validate_only=validate_only))
+            else:
+                altered.append(self._apply(decide_part(), author, validate_only=validate_only))
+        return tuple([error for one in altered for error in await _ended(*one)])
 
     def _decide(
-        self, alterations: Sequence[ResourceAlteration], repeated: Sequence[bool], node_id: int
-    ) -> list[ConfigDecision | KafkaApiError]:
-        outcomes: list[ConfigDecision | KafkaApiError] = []
-        for alteration, is_repeated in zip(alterations, repeated, strict=True):
+        self, alterations: Sequence[ResourceAlteration], repeated: Set[tuple[int, str]], node_id: int
+    ) -> list[_Outcome]:
+        outcomes: list[_Outcome] = []
+        for alteration in alterations:
             try:
-                if is_repeated:
+                if repeated and identity_of(alteration.resource_type, alteration.resource_name) in repeated:
                     raise InvalidRequestError("Each resource must appear at most once.")
-                outcomes.append(self._decider.decide(alteration, node_id))
+                outcomes.append(decide(alteration, node_id=node_id, image=self._image, levels=self._loggers.levels))
             except KafkaApiError as error:
                 # Dropping the traceback avoids a reference cycle: its frame refers to ``outcomes``, which holds the
                 # error.
                 outcomes.append(error.with_traceback(None))
         return outcomes
 
-    async def _judged(
+    async def _alter_guarded(
         self,
-        decide: Callable[[], list[ConfigDecision | KafkaApiError]],
+        guards: Sequence[AlterConfigGuard],
+        decide_part: Callable[[], Sequence[_Outcome]],
         author: Author,
         *,
         validate_only: bool,
-    ) -> list[ConfigDecision | KafkaApiError]:
-        """Decide, and ask the guards until they have checked every decision in its final form.
-
-        A guard may wait, and other requests may change configs meanwhile. So all decisions are made again after a wait,
-        and the guards are asked again about those that differ.
-        """
-        if not self._guards:
-            return decide()
-        judged: dict[int, tuple[ConfigDecision, KafkaApiError | None]] = {}
+    ) -> _Altered:
+        """Apply decisions after the guards have checked them in their final form. Each guard's turn is held so long."""
         time_slice = TimeSlice()
-        while True:
-            outcomes, is_settled, pauses = decide(), True, time_slice.pauses
-            for index, decision in enumerate(outcomes):
-                if isinstance(decision, KafkaApiError) or decision.resource_type is ResourceType.BROKER_LOGGER:
-                    continue
-                if index not in judged or judged[index][0] != decision:
+
+        async def check(decision: ConfigDecision) -> None:
+            for guard in guards:
+                if decision.resource_type in guard.resource_types:
                     await time_slice.give_way()
-                    refusal, has_waited = await self._ask(decision, author, validate_only=validate_only)
-                    judged[index] = decision, refusal
-                    is_settled &= not has_waited
-                outcomes[index] = judged[index][1] or decision
-            if is_settled and pauses == time_slice.pauses:
-                return outcomes
+                    await guard.check(decision, author, validate_only=validate_only)
 
-    async def _ask(
-        self, decision: ConfigDecision, author: Author, *, validate_only: bool
-    ) -> tuple[KafkaApiError | None, bool]:
-        """Return the first guard's error, None when all accept, and whether others may have been served meanwhile."""
-        has_waited = False
-        try:
-            for guard in self._guards:
-                has_waited |= await guard.check(decision, author, validate_only=validate_only)
-        except KafkaApiError as error:
-            return error, True
-        return None, has_waited
+        async with contextlib.AsyncExitStack() as turns:
+            for guard in guards:
+                await turns.enter_async_context(guard.turn())
+            outcomes = await decide_and_check(
+                decide_part, details=lambda decision: decision, check=check, revision=lambda: self.revision.changes
+            )
+            return self._apply(outcomes, author, validate_only=validate_only)
 
-    def _replay(
-        self, outcomes: Sequence[ConfigDecision | KafkaApiError], author: Author
-    ) -> asyncio.Future[None] | None:
-        """Apply decisions; return the commit to wait for, None when there is none."""
-        decisions = [outcome for outcome in outcomes if isinstance(outcome, ConfigDecision)]
-        if not decisions:
-            return None
+    def _apply(self, outcomes: Sequence[_Outcome], author: Author, *, validate_only: bool) -> _Altered:
+        """Apply decisions unless ``validate_only``; return each one's error, and the commit to wait for, if any."""
+        errors = [outcome if isinstance(outcome, KafkaApiError) else None for outcome in outcomes]
+        if validate_only or all(errors):
+            return errors, None
         rows: list[Change] = []
-        for decision in decisions:
+        for decision in outcomes:
+            if isinstance(decision, KafkaApiError):
+                continue
             if decision.resource_type is ResourceType.BROKER_LOGGER:
                 self._loggers.apply(decision.changes)
                 continue
-            current = self._image.current(decision.resource_type, decision.resource_name)
-            rows += self._rows(decision, current=current, author=author)
-            after = apply_changes(current, decision.changes)
-            self._image.replace(decision.resource_type, decision.resource_name, after)
+            rows += self._rows(decision, author)
+            self._image.replace(decision.resource_type, decision.resource_name, decision.result)
             self._notify_of(decision)
-        if rows:
-            self._last_commit = self._store.submit(rows)
+        try:
+            if rows:
+                self._last_commit = self._store.submit(rows)
+        except StorageError as failure:
+            return [error or failure for error in errors], None
         # A change without effect must not be confirmed before the earlier change that caused this is durable.
         commit = self._last_commit
-        return None if commit is None or commit.done() else commit
+        return errors, None if commit is None or commit.done() else commit
 
-    def _rows(self, decision: ConfigDecision, *, current: Mapping[str, str], author: Author) -> list[Change]:
+    def _rows(self, decision: ConfigDecision, author: Author) -> list[Change]:
         kind, name = decision.resource_type, decision.resource_name
         at_ms = self._now_ms()
         rows: list[Change] = []
         for change in decision.changes:
-            old, new = current.get(change.name), change.value
+            old, new = decision.before.get(change.name), change.value
             rows.append(PutConfig(resource_type=kind, resource_name=name, name=change.name, value=new))
             if kind is ResourceType.BROKER and _is_secret(change.name):
                 old, new = old and HIDDEN, new and HIDDEN
@@ -370,12 +359,14 @@ class ConfigService:
         return rows
 
     def _notify_of(self, decision: ConfigDecision) -> None:
-        kind, name = decision.resource_type, decision.resource_name
+        """Advance the revision and notify the listeners of a change in the image."""
+        self.revision.advance()
         if names := frozenset(change.name for change in decision.changes):
-            self._notify(ConfigsChanged(resource_type=kind, resource_name=name, names=names))
+            self._notify(decision.resource_type, decision.resource_name, names)
 
-    def _notify(self, changed: ConfigsChanged) -> None:
-        for listener in self._listeners:
+    def _notify(self, resource_type: ResourceType, resource_name: str, names: frozenset[str]) -> None:
+        changed = ConfigsChanged(resource_type=resource_type, resource_name=resource_name, names=names)
+        for listener in self._listeners[resource_type]:
             listener(changed)
 
     # -- descriptions
@@ -418,14 +409,16 @@ class ConfigService:
                 return self._image.names_set(resource_type)
 
 
-async def _ended(errors: _Errors, commit: asyncio.Future[None] | None) -> _Errors:
+async def _ended(
+    errors: Sequence[KafkaApiError | None], commit: asyncio.Future[None] | None
+) -> Sequence[KafkaApiError | None]:
     """Wait for a commit; return the errors, with the storage error for every change that was not stored."""
     if commit is None:
         return errors
     try:
         await asyncio.shield(commit)
     except StorageError as failure:
-        return tuple(error or failure for error in errors)
+        return [error or failure for error in errors]
     return errors
 
 

@@ -144,21 +144,29 @@ async def _end(begun: Result | tuple[Topic, asyncio.Future[None]]) -> Result:
 
 
 async def _delete_if_allowed(topic: Topic, context: RequestContext, quota: MutationQuota) -> asyncio.Future[None]:
-    policies, session = context.services.policies, context.session
+    policies, topics = context.services.policies, context.services.topics
     async with policies.turn(DELETE_TOPIC):
-        if policies.guards_kind(DELETE_TOPIC):
-            details = DeleteTopicDetails(
-                topic=topic.name,
-                topic_id=topic.topic_id,
-                num_partitions=len(topic.partitions),
-                replication_factor=len(topic.partitions[0]),
-                principal=session.principal,
-                client_id=context.client_id,
-                listener=session.listener,
-            )
-            await policies.check(DELETE_TOPIC, details)
-        quota.charge(len(topic.partitions))
-        return context.services.topics.begin_delete(topic, author=context.author)
+        current = await policies.decide(
+            DELETE_TOPIC,
+            decide=lambda: topics.by_id(topic.topic_id) or topic,  # a topic that is gone is reported by its deletion
+            details=lambda decided: _details(decided, context),
+            revision=topics.decision_revision,
+        )
+        quota.charge(len(current.partitions))
+        return topics.begin_delete(current, author=context.author)
+
+
+def _details(topic: Topic, context: RequestContext) -> DeleteTopicDetails:
+    session = context.session
+    return DeleteTopicDetails(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0]),
+        principal=session.principal,
+        client_id=context.client_id,
+        listener=session.listener,
+    )
 
 
 def _result(name: str | None, topic_id: UUID, error: ApiError) -> Result:

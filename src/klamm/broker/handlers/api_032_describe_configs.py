@@ -123,10 +123,10 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
         return DescribeConfigsAnswer(refused, to_wire)
     configs = context.services.configs
     while True:
-        times_loaded = configs.times_loaded
+        rollbacks = configs.revision.rollbacks
         found: _Found = {}
         results = [_describe(resource, context, found) async for resource in context.time_slice.over(request.resources)]
-        if await configs.settle() and configs.times_loaded == times_loaded:
+        if await configs.settle() and configs.revision.rollbacks == rollbacks:
             return DescribeConfigsAnswer(results, to_wire)
         # A commit failed, so the values read before were rolled back. The current values are durable.
 

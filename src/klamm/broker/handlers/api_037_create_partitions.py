@@ -97,20 +97,16 @@ async def _end(name: str, growing: asyncio.Future[None] | ApiError) -> Result:
 async def _grow(
     asked: Asked, context: RequestContext, quota: MutationQuota, *, validate_only: bool
 ) -> asyncio.Future[None] | None:
-    policies = context.services.policies
+    policies, topics = context.services.policies, context.services.topics
     async with policies.turn(CREATE_PARTITIONS):
-        topic, added = _decide(asked, context)
-        judged = None
-        while policies.guards_kind(CREATE_PARTITIONS):
-            details = _details(asked, topic, context, validate_only=validate_only)
-            if details == judged:
-                break
-            if not await policies.check(CREATE_PARTITIONS, details):
-                break
-            judged = details
-            topic, added = _decide(asked, context)  # other requests were served meanwhile
+        topic, added = await policies.decide(
+            CREATE_PARTITIONS,
+            decide=lambda: _decide(asked, context),
+            details=lambda decided: _details(asked, decided[0], context, validate_only=validate_only),
+            revision=topics.decision_revision,
+        )
         quota.charge(len(added))
-        return None if validate_only else context.services.topics.begin_grow(topic, added)
+        return None if validate_only else topics.begin_grow(topic, added)
 
 
 def _decide(asked: Asked, context: RequestContext) -> tuple[Topic, Sequence[Sequence[int]]]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.alterations import alter_resources
-from klamm.broker.configs.decider import ResourceAlteration
-from klamm.configs.operations import AlterOperation
+from klamm.broker.configs.rules import ResourceAlteration
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -43,10 +42,7 @@ def _alteration(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -
     return ResourceAlteration(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        operations=tuple(
-            AlterOperation(name=config.name, config_operation=config.config_operation, value=config.value)
-            for config in resource.configs
-        ),
+        operations=resource.configs,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from klamm.broker.revision import Revision, decide_in_slices
 from klamm.configs.quotas import (
     QuotaChange,
     QuotaComponent,
@@ -74,12 +75,12 @@ class QuotaService:
         self._store = store
         self._now_ms = now_ms
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
-        self._times_changed = 0
+        self._revision = Revision()
         self.load()
 
     def load(self) -> None:
         """Load the quotas from the metadata store: at start, and after a failed commit."""
-        self._times_changed += 1
+        self._revision.roll_back()
         self._quotas.clear()
         for row in self._store.load_quotas():
             if row.value is not None:
@@ -139,13 +140,11 @@ class QuotaService:
         slices = TimeSlice() if time_slice is None else time_slice
         copies = Counter(await slices.listed(frozenset(parts) for parts, _ in alterations))
         repeated = {parts for parts, count in copies.items() if count > 1}
-        seen = self._times_changed
-        decided = await self._decide(alterations, repeated, author, slices)
-        if seen != self._times_changed:  # another request changed quotas during a pause
-            decided = await self._decide(alterations, repeated, author, TimeSlice(math.inf))
-        outcomes, rows, after = decided
+        outcomes, rows, after = await decide_in_slices(
+            partial(self._decide, alterations, repeated, author), self._revision, slices
+        )
         if rows and not validate_only:
-            self._times_changed += 1
+            self._revision.advance()
             self._quotas.update(after)
             for entity in [entity for entity, values in after.items() if not values]:
                 del self._quotas[entity]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.configs.decider import ConfigDecision
+    from klamm.broker.configs.rules import ConfigDecision
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.server.author import Author
     from klamm.server.listeners import Listener
@@ -44,6 +44,8 @@ class TlsRenewal:
         node_ids: Broker ids.
         static: Settings of the properties file.
     """
+
+    resource_types: Final = frozenset({ResourceType.BROKER})
 
     def __init__(
         self,
@@ -66,15 +68,14 @@ class TlsRenewal:
         """Return a null context: TLS settings may be checked while other changes are decided."""
         return contextlib.nullcontext()
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
-        """Reject TLS settings that do not work; return whether other requests were served meanwhile.
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+        """Reject TLS settings that do not work.
 
         Raises:
             KafkaApiError: The TLS settings do not work.
         """
-        if decision.resource_type is not ResourceType.BROKER or not decision.resource_name:
-            return False
-        has_waited = False
+        if not decision.resource_name:
+            return
         node_id, configs = int(decision.resource_name), {**self._static, **decision.result}
         for name in self._concerned(change.name for change in decision.changes):
             key = node_id, name
@@ -88,12 +89,10 @@ class TlsRenewal:
                 raise InvalidRequestError(as_dynamic_error(message)) from None
             if not validate_only:
                 self._tried[key] = configs, made
-            has_waited = True
-        return has_waited
 
     def follow(self, change: ConfigsChanged, dynamic: Mapping[str, str]) -> None:
         """Apply changed configs of a broker. Settings that do not work are logged and the old context stays in use."""
-        if change.resource_type is not ResourceType.BROKER or not change.resource_name:
+        if not change.resource_name:
             return
         node_id, configs = int(change.resource_name), {**self._static, **dynamic}
         for name in self._concerned(change.names):

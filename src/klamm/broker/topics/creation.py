@@ -3,8 +3,7 @@
 The checks have Kafka's order: name, existence, configs, partitions, replicas. Then the policy is asked about a topic
 that is otherwise valid (KIP-108), the partition quota is charged, and the topic is created.
 
-A policy runs in another thread, and other requests are served meanwhile. So the topic is decided again after the policy
-has accepted it. If the new decision differs, the policy is asked again, until it has accepted exactly what is created.
+The rejection of an automatic creation is remembered for a moment, because such a client retries several times a second.
 """
 
 from __future__ import annotations
@@ -83,40 +82,27 @@ async def begin_topic(
     Raises:
         KafkaApiError: The name, configs, placement, policy or quota rejects the topic.
     """
-    policies = context.services.policies
-    async with policies.turn(CREATE_TOPIC):
-        placement, configs = _decide(spec, context)
-        judged = None
-        while policies.guards_kind(CREATE_TOPIC):
-            details = _details(spec, placement, configs, context, validate_only=validate_only)
-            if details == judged:
-                break
-            if not await _ask_policy(details, spec, context):
-                break
-            judged = details
-            placement, configs = _decide(spec, context)  # again: other requests were served meanwhile
+    services = context.services
+
+    def remember(denial: KafkaApiError) -> None:
+        if spec.is_automatic:
+            services.policies.refused_creations.remember(spec.name, context.author, denial.error_code)
+
+    async with services.policies.turn(CREATE_TOPIC):
+        placement, configs = await services.policies.decide(
+            CREATE_TOPIC,
+            decide=lambda: _decide(spec, context),
+            details=lambda decided: _details(spec, *decided, context, validate_only=validate_only),
+            revision=services.topics.decision_revision,
+            on_denied=remember,
+        )
         quota.charge(len(placement.partitions))
-        topics = context.services.topics
+        topics = services.topics
         if validate_only:
             topic = Topic(name=spec.name, topic_id=topics.new_topic_id(), partitions=placement.partitions)
             return CreatableTopic(topic=topic, configs=configs)
         topic, durable = topics.begin_create(spec.name, placement.partitions, configs=configs, author=context.author)
     return CreatableTopic(topic=topic, configs=configs, durable=durable)
-
-
-async def _ask_policy(details: TopicDetails, spec: TopicSpec, context: RequestContext) -> bool:
-    """Ask the policy about a topic, and return whether other requests were served meanwhile.
-
-    Raises:
-        KafkaApiError: The policy rejects the topic. The rejection of an automatic creation is remembered for a moment.
-    """
-    policies = context.services.policies
-    try:
-        return await policies.check(CREATE_TOPIC, details)
-    except KafkaApiError as refusal:
-        if spec.is_automatic:
-            policies.refused_creations.remember(spec.name, context.author, refusal.error_code)
-        raise
 
 
 def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> None:

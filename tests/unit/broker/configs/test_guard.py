@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
+from klamm.protocol.errors import ErrorCode, PolicyViolationError
 from klamm.protocol.types import ResourceType
 from tests.support.configs import (
     ANNA,
@@ -21,7 +21,7 @@ from tests.support.configs import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.broker.configs.decider import ConfigDecision, ResourceAlteration
+    from klamm.broker.configs.rules import ConfigDecision, ResourceAlteration
     from klamm.broker.configs.service import ConfigService
     from klamm.server.author import Author
 
@@ -30,6 +30,8 @@ TOPIC = ResourceType.TOPIC
 
 class SlowGuard:
     """Takes a turn of the event loop for each verdict; ``meanwhile`` runs during the first one."""
+
+    resource_types = frozenset(ResourceType)
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None, *, refuses: str | None = None) -> None:
         self.lock = asyncio.Lock()
@@ -40,7 +42,7 @@ class SlowGuard:
     def turn(self) -> asyncio.Lock:
         return self.lock
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
         assert author is ANNA
         assert not validate_only
         self.seen.append((decision.resource_name, dict(decision.result)))
@@ -50,13 +52,10 @@ class SlowGuard:
             meanwhile()
         if decision.resource_name == self._refuses:
             raise PolicyViolationError("hands off")
-        return True
 
 
 async def alter(service: ConfigService, *alterations: ResourceAlteration) -> list[ErrorCode]:
-    outcomes: tuple[KafkaApiError | None, ...] = await service.alter(
-        alterations, node_id=1, author=ANNA, validate_only=False
-    )
+    outcomes = await service.alter(alterations, node_id=1, author=ANNA, validate_only=False)
     return [ErrorCode.NONE if outcome is None else outcome.error_code for outcome in outcomes]
 
 

@@ -29,7 +29,7 @@ from tests.support.configs import (
 )
 
 if TYPE_CHECKING:
-    from klamm.broker.configs.decider import ConfigDecision, ResourceAlteration
+    from klamm.broker.configs.rules import ConfigDecision, ResourceAlteration
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = (
     ResourceType.TOPIC,
@@ -455,16 +455,17 @@ def test_a_policy_sees_what_is_altered_and_what_it_leads_to() -> None:
     seen: list[tuple[object, ...]] = []
 
     class Guard:
+        resource_types = frozenset(ResourceType)
+
         def turn(self) -> AbstractAsyncContextManager[None]:
             return nullcontext()
 
-        async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
+        async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
             assert not validate_only
             kind, name = decision.resource_type, decision.resource_name
             seen.append((kind, name, decision.altered, decision.result, author.principal))
             if name == "guarded":
                 raise PolicyViolationError("hands off")
-            return False
 
     store = MemoryConfigStore(topics=["t", "guarded"])
     service = make_service(store, guards=(Guard(),))

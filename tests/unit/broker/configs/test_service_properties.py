@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.broker.configs.decider import ResourceAlteration
+from klamm.broker.configs.rules import ResourceAlteration
 from klamm.configs.definitions import broker_configs, group_configs, topic_configs
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import RESOURCE_TYPES

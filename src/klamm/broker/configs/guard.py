@@ -1,22 +1,43 @@
-"""Guard that asks a policy about config changes."""
+"""Guards of config changes: the final checks of a change that is otherwise valid."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.policy.details import AlterConfigDetails
 from klamm.policy.kinds import ALTER_CONFIG
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
+    from collections.abc import Set
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.broker.configs.decider import AlterConfigGuard, ConfigDecision
+    from klamm.broker.configs.rules import ConfigDecision
     from klamm.policy_runtime import Policies
     from klamm.server.author import Author
 
 
+class AlterConfigGuard(Protocol):
+    """Final check of otherwise valid changes: a policy, the TLS settings or the policy settings."""
+
+    @property
+    def resource_types(self) -> Set[ResourceType]:
+        """Types of the resources whose changes are checked. Changes of loggers are never checked."""
+        ...
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """Return the context manager to hold from the decision until the change is applied."""
+        ...
+
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
+        """Raise a KafkaApiError to reject a change."""
+        ...
+
+
 class _PolicyGuard:
     """Adapter from config decisions to the policy's input."""
+
+    resource_types: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER}
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
@@ -24,7 +45,7 @@ class _PolicyGuard:
     def turn(self) -> AbstractAsyncContextManager[object]:
         return self._policies.turn(ALTER_CONFIG)
 
-    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> bool:
+    async def check(self, decision: ConfigDecision, author: Author, *, validate_only: bool) -> None:
         result = decision.result
         details = AlterConfigDetails(
             resource_type=decision.resource_type.name,
@@ -38,7 +59,7 @@ class _PolicyGuard:
             removed=frozenset(decision.before).difference(result),
             defaults=decision.defaults,
         )
-        return await self._policies.check(ALTER_CONFIG, details)
+        await self._policies.check(ALTER_CONFIG, details)
 
 
 def alter_config_guard(policies: Policies) -> AlterConfigGuard | None:

@@ -1,0 +1,226 @@
+"""Rules of config changes: what a request changes on each resource, or why it is rejected. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from klamm.broker.configs.image import CLUSTER_DEFAULT
+from klamm.configs.brokers import BrokerSchema, is_store_of_listener
+from klamm.configs.groups import ClientMetricsSchema, GroupSchema
+from klamm.configs.layers import NOTHING_SET
+from klamm.configs.names import parse_node_id
+from klamm.configs.operations import (
+    AlterOperation,
+    ConfigDelta,
+    ConfigSchema,
+    apply_changes,
+    check_configs,
+    check_operations,
+    plan_incremental_alter,
+    plan_legacy_alter,
+)
+from klamm.configs.topics import TopicSchema
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.types import ConfigOperation, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from klamm.broker.configs.image import ConfigImage
+
+ROOT: Final = "root"
+"""Name of the root logger."""
+LEVELS: Final = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
+
+LegacyConfigs: TypeAlias = Sequence[tuple[str, str | None]]
+
+
+OPERATIONS_AT_ONCE: Final = 256
+"""Number of operations that are decided and applied in one turn of the event loop, which takes some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceAlteration:
+    """Requested change of one resource."""
+
+    resource_type: int
+    resource_name: str
+    operations: Sequence[AlterOperation] | None
+    """Operations of IncrementalAlterConfigs; None for the legacy AlterConfigs, which uses ``replacement``."""
+    replacement: LegacyConfigs = ()
+    """All configs of the resource after a legacy AlterConfigs; configs not named are removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDecision:
+    """Decided change of one resource, not yet applied."""
+
+    resource_type: ResourceType
+    resource_name: str
+    changes: tuple[ConfigDelta, ...]
+    before: Mapping[str, str] = field(default_factory=dict)
+    """Dynamic configs of the resource at the time of the decision."""
+    replaced: frozenset[str] | None = None
+    """Configs that a legacy AlterConfigs names; None for IncrementalAlterConfigs."""
+    defaults: Mapping[str, str] = field(default_factory=lambda: NOTHING_SET)
+    """For a topic, the broker's value of every topic config."""
+
+    @property
+    def altered(self) -> Mapping[str, str | None]:
+        """Changed configs that the request names; None as value means removal.
+
+        As in Kafka, a policy does not see the configs that a replacement removes by not naming them.
+        """
+        named = self.replaced
+        return {change.name: change.value for change in self.changes if named is None or change.name in named}
+
+    @property
+    def result(self) -> Mapping[str, str]:
+        """Dynamic configs of the resource after the change."""
+        return apply_changes(self.before, self.changes)
+
+
+def decide(
+    alteration: ResourceAlteration, *, node_id: int, image: ConfigImage, levels: Callable[[], Mapping[str, str]]
+) -> ConfigDecision:
+    """Decide on an alteration without applying it.
+
+    Args:
+        alteration: Requested change.
+        node_id: Broker id that received the request.
+        image: Current values.
+        levels: Function that returns the effective level of every logger.
+
+    Raises:
+        KafkaApiError: The alteration is rejected.
+    """
+    operations, name = alteration.operations, alteration.resource_name
+    if alteration.resource_type == ResourceType.BROKER_LOGGER and operations is not None:
+        return _decide_loggers(name, operations, node_id, levels)
+    try:
+        resource_type, name, schema = _schema(alteration, node_id, image)
+    except KafkaApiError:
+        # Errors of the request itself take precedence over an unknown resource.
+        if operations is None:
+            check_configs(alteration.replacement)
+        else:
+            check_operations(operations)
+        raise
+    current = image.current(resource_type, name)
+    if operations is None:
+        changes = plan_legacy_alter(current, alteration.replacement, schema)
+    else:
+        changes = plan_incremental_alter(current, operations, schema)
+    if resource_type is ResourceType.BROKER:
+        changes += _set_again(current, alteration)
+    if resource_type is ResourceType.TOPIC and not image.has_topic(name):
+        raise UnknownTopicOrPartitionError(f"The topic '{name}' does not exist.")
+    return ConfigDecision(
+        resource_type=resource_type,
+        resource_name=name,
+        changes=changes,
+        before=current,
+        replaced=None if operations is not None else frozenset(key for key, _ in alteration.replacement),
+        defaults=image.topic_default_texts() if resource_type is ResourceType.TOPIC else NOTHING_SET,
+    )
+
+
+def _schema(alteration: ResourceAlteration, node_id: int, image: ConfigImage) -> tuple[ResourceType, str, ConfigSchema]:
+    name = alteration.resource_name
+    match alteration.resource_type:
+        case ResourceType.TOPIC:
+            return ResourceType.TOPIC, name, TopicSchema(topic=name, layers=image.layers(node_id))
+        case ResourceType.GROUP:
+            return ResourceType.GROUP, name, GroupSchema(group_id=name, layers=image.layers(node_id))
+        case ResourceType.CLIENT_METRICS:
+            return ResourceType.CLIENT_METRICS, name, ClientMetricsSchema(subscription=name)
+        case ResourceType.BROKER:
+            if name != CLUSTER_DEFAULT:
+                named_id = parse_node_id(name)
+                if named_id != node_id:
+                    raise InvalidRequestError(f"Unexpected broker id, expected {node_id}, but received {name}")
+                name = str(named_id)
+            schema = BrokerSchema(
+                layers=image.layers(node_id),
+                is_cluster_default=name == CLUSTER_DEFAULT,
+                speaks_for_process=node_id == image.node_ids[0],
+            )
+            return ResourceType.BROKER, name, schema
+        case unknown:
+            raise InvalidRequestError(f"Unknown resource type {int(unknown)}")
+
+
+def _decide_loggers(
+    name: str, operations: Sequence[AlterOperation], node_id: int, levels: Callable[[], Mapping[str, str]]
+) -> ConfigDecision:
+    check_operations(operations)
+    if parse_node_id(name) != node_id:
+        raise InvalidRequestError(f"Unexpected node id. Expected {node_id}, but received {name}")
+    changes = plan_logger_levels(levels(), operations)
+    return ConfigDecision(resource_type=ResourceType.BROKER_LOGGER, resource_name=str(node_id), changes=changes)
+
+
+def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigDelta, ...]:
+    """Return the stores of listeners that are set to their current value, so their files are reloaded (KIP-226)."""
+    named: Iterable[tuple[str, str | None]] = alteration.replacement
+    if alteration.operations is not None:
+        named = ((o.name, o.value) for o in alteration.operations if o.config_operation == ConfigOperation.SET)
+    return tuple(
+        ConfigDelta(name=name, value=value)
+        for name, value in named
+        if value is not None and current.get(name) == value and is_store_of_listener(name)
+    )
+
+
+def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[ResourceAlteration]]:
+    """Split a request into parts that are each decided and applied in one step."""
+    begin = size = 0
+    for end, alteration in enumerate(alterations):
+        operations = alteration.replacement if alteration.operations is None else alteration.operations
+        if size and size + len(operations) > OPERATIONS_AT_ONCE:
+            yield alterations[begin:end]
+            begin, size = end, 0
+        size += 1 + len(operations)
+    if begin < len(alterations):
+        yield alterations[begin:]
+
+
+def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOperation]) -> tuple[ConfigDelta, ...]:
+    """Decide on operations on loggers: either all are valid or none is applied.
+
+    Args:
+        known: Effective level of every existing logger.
+        operations: Requested operations.
+
+    Raises:
+        InvalidConfigError: A logger or a level does not exist.
+        InvalidRequestError: The operation is not defined for loggers, or would remove the level of the root logger.
+    """
+    check_operations(operations)
+    return tuple(_plan_one(known, operation) for operation in operations)
+
+
+def _plan_one(known: Mapping[str, str], operation: AlterOperation) -> ConfigDelta:
+    name, level = operation.name, operation.value
+    match operation.config_operation:
+        case ConfigOperation.SET | ConfigOperation.DELETE as kind:
+            if name not in known:
+                raise InvalidConfigError(f"Logger {name} does not exist!")
+            if kind == ConfigOperation.DELETE:
+                if name == ROOT:
+                    raise InvalidRequestError(f"Removing the log level of the {ROOT} logger is not allowed")
+                return ConfigDelta(name=name, value=None)
+            if level not in LEVELS:
+                raise InvalidConfigError(
+                    f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+                    f"Valid log levels are {', '.join(LEVELS)}"
+                )
+            return ConfigDelta(name=name, value=level)
+        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT as kind:
+            raise InvalidRequestError(
+                f"{ConfigOperation(kind).name} operation is not allowed for the BROKER_LOGGER resource"
+            )
+        case unknown:
+            raise InvalidRequestError(f"Unknown operations type {unknown}")

@@ -1,0 +1,43 @@
+"""A decision that others made outdated during a pause is made again, without a pause."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from klamm.broker.revision import Revision, decide_in_slices
+from klamm.server.time_slice import TimeSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def decided(meanwhile: Callable[[Revision], object]) -> tuple[int, list[int]]:
+    """Return the revision that the decision was made on, and the pauses of each attempt."""
+    revision, pauses = Revision(), []
+
+    async def decide(time_slice: TimeSlice) -> int:
+        seen = revision.changes
+        await time_slice.give_way()
+        pauses.append(time_slice.pauses)
+        if len(pauses) == 1:
+            meanwhile(revision)
+        return seen
+
+    return asyncio.run(decide_in_slices(decide, revision, TimeSlice(0))), pauses
+
+
+def test_a_decision_during_which_nothing_changed_is_made_once() -> None:
+    assert decided(lambda _: None) == (0, [1])
+
+
+def test_after_a_change_or_a_rollback_it_is_made_again_without_a_pause() -> None:
+    assert decided(Revision.advance) == (1, [1, 0])
+    assert decided(Revision.roll_back) == (1, [1, 0])
+
+
+def test_a_rollback_is_a_change_but_a_change_is_no_rollback() -> None:
+    revision = Revision()
+    revision.advance()
+    revision.roll_back()
+    assert (revision.changes, revision.rollbacks) == (2, 1)

@@ -1,0 +1,81 @@
+"""A policy has checked exactly what is applied, whatever others change while it thinks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from klamm.policy_runtime.decision import decide_and_check
+from klamm.protocol.errors import KafkaApiError, PolicyViolationError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Room:
+    """Values that a decision depends on, and a policy; ``meanwhile`` runs when the policy is asked the first time."""
+
+    def __init__(self, values: dict[str, int], meanwhile: Callable[[Room], None] = lambda _: None) -> None:
+        self.values = values
+        self.revision = 0
+        self.decided = 0
+        self.asked: list[tuple[str, int]] = []
+        self._meanwhile: Callable[[Room], None] | None = meanwhile
+
+    def change(self, name: str, value: int | None) -> None:
+        self.revision += 1
+        if value is None:
+            del self.values[name]
+        else:
+            self.values[name] = value
+
+    def decide(self, *names: str) -> list[tuple[str, int] | KafkaApiError]:
+        self.decided += 1
+        return [(name, self.values[name]) if name in self.values else UnknownTopicOrPartitionError() for name in names]
+
+    async def check(self, details: tuple[str, int]) -> None:
+        self.asked.append(details)
+        await asyncio.sleep(0)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile(self)
+        if details[1] < 0:
+            raise PolicyViolationError("no")
+
+    def run(self, *names: str) -> list[tuple[str, int] | KafkaApiError]:
+        return asyncio.run(
+            decide_and_check(lambda: self.decide(*names), lambda decision: decision, self.check, lambda: self.revision)
+        )
+
+
+def test_a_decision_is_made_and_checked_once_when_nothing_changes() -> None:
+    room = Room({"a": 1, "b": 2})
+    assert room.run("a", "b") == [("a", 1), ("b", 2)]
+    assert (room.decided, room.asked) == (1, [("a", 1), ("b", 2)])
+
+
+def test_what_others_change_is_decided_again_and_only_what_differs_is_checked_again() -> None:
+    room = Room({"a": 1, "b": 2}, lambda room: room.change("a", 3))
+    assert room.run("a", "b") == [("a", 3), ("b", 2)]
+    assert (room.decided, room.asked) == (2, [("a", 1), ("b", 2), ("a", 3)])
+
+
+def test_a_change_of_something_else_is_no_reason_to_check_again() -> None:
+    room = Room({"a": 1}, lambda room: room.change("c", 3))
+    assert room.run("a") == [("a", 1)]
+    assert (room.decided, room.asked) == (2, [("a", 1)])
+
+
+def test_a_rejection_stays_with_its_decision_and_goes_with_it() -> None:
+    room = Room({"a": -1, "b": -2}, lambda room: room.change("a", 1))
+    first, second = room.run("a", "b")
+    assert first == ("a", 1)
+    assert isinstance(second, PolicyViolationError)
+    assert room.asked == [("a", -1), ("b", -2), ("a", 1)]
+
+
+def test_an_error_of_the_decision_itself_is_not_shown_to_the_policy() -> None:
+    room = Room({"a": 1}, lambda room: room.change("a", None))
+    (outcome,) = room.run("a")
+    assert isinstance(outcome, UnknownTopicOrPartitionError)
+    assert room.asked == [("a", 1)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from klamm.admin._topics import supported_features
 from klamm.client.errors import api_error, raise_for_code
 from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
@@ -140,5 +139,5 @@ def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:
 
 async def _require_feature(pool: ConnectionPool, deadline: Deadline) -> None:
     """Check the feature before sending: a broker without it reads the same bytes as a SCRAM request."""
-    if CLIENT_CONFIGS_FEATURE not in await supported_features(pool, deadline):
+    if CLIENT_CONFIGS_FEATURE not in await pool.features(deadline):
         raise UnsupportedVersionError(f"The broker does not announce the feature {CLIENT_CONFIGS_FEATURE} (KIP-649)")

@@ -17,10 +17,9 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
-from klamm.client.errors import ConnectionLostError, api_error, raise_for_code
+from klamm.client.errors import ConnectionLostError, api_error
 from klamm.client.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, KafkaApiError
-from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -193,29 +192,8 @@ async def describe_cluster(pool: ConnectionPool, deadline: Deadline) -> ClusterD
             Node(id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
             for broker in sorted(response.brokers, key=lambda broker: broker.node_id)
         ),
-        features=await supported_features(pool, deadline),
+        features=await pool.features(deadline),
     )
-
-
-async def supported_features(
-    pool: ConnectionPool, deadline: Deadline, node_id: int | None = None
-) -> Mapping[str, tuple[int, int]]:
-    """Return the lowest and highest supported version per feature of a broker. kafka-python discards these."""
-    offered = await pool.offered_versions(deadline, node_id)
-    if offered.get(ApiVersionsRequest.API_KEY, (0, 0))[1] < FIRST_API_VERSIONS_WITH_FEATURES:
-        return {}
-    response = await pool.send(
-        ApiVersionsRequest(client_software_name="klamm", client_software_version="1"),
-        ApiVersionsResponse,
-        deadline=deadline,
-        node_id=node_id,
-        min_version=FIRST_API_VERSIONS_WITH_FEATURES,
-    )
-    raise_for_code(response.error_code)
-    return {feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features}
-
-
-FIRST_API_VERSIONS_WITH_FEATURES = 3
 
 
 async def list_offsets(

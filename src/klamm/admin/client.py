@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
+from klamm.admin._calls import AdminCalls
 from klamm.admin._changes import ConfigValue, operations
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
@@ -27,11 +28,13 @@ from klamm.admin.results import (
 )
 from klamm.admin.types import AlterConfigsOptions, ConfigResource
 from klamm.client.pool import ConnectionPool
+from klamm.client.transport import ConnectionSettings
+from klamm.properties import parse_int
 from klamm.protocol.types import ResourceType
 from klamm.security.acls import ANY_ACL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from klamm.security.acls import Acl, AclFilter
 
 DEFAULT_API_TIMEOUT_MS = 60_000
+_API_TIMEOUT: Final = "default.api.timeout.ms"
 _NOTHING: Final[Mapping[str, ConfigValue]] = MappingProxyType({})
 
 
@@ -76,7 +80,34 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         **settings: Any,
     ) -> None:
         settings.setdefault("client_id", "klamm-admin")
-        super().__init__(ConnectionPool(bootstrap_servers, timeout_ms=timeout_ms, **settings))
+        super().__init__(
+            ConnectionPool(ConnectionSettings.of_keywords(bootstrap_servers, settings), timeout_ms=timeout_ms)
+        )
+
+    @classmethod
+    def from_properties(
+        cls, bootstrap_servers: str | Sequence[str], properties: Mapping[str, str], *, timeout_ms: int | None = None
+    ) -> Self:
+        """Create a client from properties of the Java admin client, as in a file for ``--command-config``.
+
+        Args:
+            bootstrap_servers: One or several addresses ``host:port``.
+            properties: Properties for security, ``client.id``, ``request.timeout.ms``, ``default.api.timeout.ms``,
+                ``reconnect.backoff.ms`` and ``reconnect.backoff.max.ms``. Other properties have no effect.
+            timeout_ms: Limit for each call in milliseconds. None means ``default.api.timeout.ms``, or one minute.
+
+        Raises:
+            klamm.properties.SettingsError: A property has a value that is not supported.
+            ValueError: An address is not of the form ``host:port``.
+        """
+        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+        settings = ConnectionSettings.of(tuple(servers), properties, "klamm-admin")
+        if timeout_ms is None:
+            limit = properties.get(_API_TIMEOUT, str(DEFAULT_API_TIMEOUT_MS))
+            timeout_ms = parse_int(_API_TIMEOUT, limit, at_least=1)
+        made = cls.__new__(cls)
+        AdminCalls.__init__(made, ConnectionPool(settings, timeout_ms=timeout_ms))
+        return made
 
     def __enter__(self) -> Self:
         """Return the client itself. It connects on first use."""

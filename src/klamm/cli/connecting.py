@@ -5,13 +5,12 @@ Errors are reported as one line and an exit code.
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from klamm.cli import write_nothing_more
 from klamm.cli.output import complain
@@ -20,25 +19,13 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, Unsup
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from klamm.admin import AdminClient
 
 EXIT_FAILED: Final = 1
 _SILENCE_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 1.0
-
-_LOGIN = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_NAMES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "client.id": ("client_id", str),
-    "security.protocol": ("security_protocol", str),
-    "sasl.mechanism": ("sasl_mechanism", str),
-    "request.timeout.ms": ("request_timeout_ms", int),
-    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
-    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
-    "default.api.timeout.ms": ("timeout_ms", int),
-}
-"""Properties with the same meaning in the Java admin client; its other tuning properties are ignored."""
 
 
 class RefusedError(Exception):
@@ -58,13 +45,11 @@ def connect(options: argparse.Namespace, *, timeout_ms: int = 60_000) -> Iterato
     from klamm.admin import AdminClient  # noqa: PLC0415  # --help and wrong flags need no network library
 
     properties = {} if options.command_config is None else read_properties(Path(options.command_config))
-    settings = {"timeout_ms": timeout_ms, **client_settings(properties)}
+    properties = {"default.api.timeout.ms": str(timeout_ms), **properties}
     addresses = _addresses(options.bootstrap_server)
-    try:
-        admin = AdminClient(addresses, **settings)
-    except ValueError as error:
-        raise SettingsError(f"--bootstrap-server {options.bootstrap_server}: {error}") from error
-    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, settings["timeout_ms"] / 1000))
+    admin = AdminClient.from_properties(addresses, properties)
+    limit_s = int(properties["default.api.timeout.ms"]) / 1000
+    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit_s))
     timer.daemon = True
     timer.start()
     try:
@@ -116,36 +101,6 @@ def _is_known(address: str) -> bool:
         return bool(socket.getaddrinfo(*(split_address(address) or ("", 0)), type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
         return False
-
-
-def client_settings(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Translate properties of the Java admin client.
-
-    Raises:
-        SettingsError: A value is not a number, a login has no user or password, or a key store cannot be opened.
-    """
-    settings: dict[str, Any] = {}
-    for name, value in properties.items():
-        if name in _NAMES:
-            ours, read = _NAMES[name]
-            try:
-                settings[ours] = read(value)
-            except ValueError as error:
-                raise SettingsError(f"{name}={value}: expected a whole number") from error
-    if properties.get("security.protocol", "").strip().upper().endswith("SSL"):
-        from klamm.tls import client_context  # noqa: PLC0415  # OpenSSL costs start-up time
-
-        settings["ssl_context"] = client_context(properties)
-    if "sasl.jaas.config" in properties:
-        settings |= _login(properties["sasl.jaas.config"])
-    return settings
-
-
-def _login(jaas: str) -> dict[str, str]:
-    found = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _LOGIN.findall(jaas)}
-    if set(found) != {"username", "password"}:
-        raise SettingsError('sasl.jaas.config: expected a login module with username="..." and password="..."')
-    return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
 
 
 def explain(error: BaseException) -> str:

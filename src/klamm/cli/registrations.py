@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _REACH_TIMEOUT_MS: Final = 15_000
 _OWN_CLIENT_IDS: Final = frozenset({"klamm-admin", "klamm-mirror-admin", "klamm-policy-test", "klamm-status"})
-_OWN_SOFTWARE: Final = "klamm-mirror"
+_OWN_SOFTWARE: Final = "klamm"
 """Software name of the report's own data connections. Connections of the mirror have the same name."""
 
 

@@ -8,12 +8,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from klamm.client.connection import Connection
+from klamm.client.connection import HANDSHAKE_TIMEOUT_S, open_connection
 from klamm.client.errors import ConnectionLostError, DeniedError, SaslAuthenticationFailedError
 from klamm.client.login import log_in
-from klamm.client.transport import connect
 from klamm.properties import split_address
-from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
+from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.client.buffers import BufferPool
+    from klamm.client.connection import Connection
     from klamm.client.transport import ConnectionSettings
     from klamm.protocol.types import PartitionTuple
 
@@ -123,27 +123,9 @@ class Cluster:
             self._bootstrap = None
 
     def _open(self, host: str, port: int) -> Connection:
-        try:
-            transport = connect(host, port, self._settings.security)
-        except OSError as error:
-            raise ConnectionLostError(f"{host}:{port}: {error.strerror or error}") from error
-        connection = Connection(transport, client_id=self._settings.client_id, pool=self._pool)
-        try:
-            asked_at = time.monotonic()
-            connection.handshake(_TIMEOUT_S)
-            self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked_at)
-            self._log_in(connection)
-        except SaslAuthenticationFailedError as error:
-            raise SaslAuthenticationFailedError(f"{host}:{port}: {error}") from error
-        except (ConnectionLostError, ProtocolError) as error:
-            connection.close()
-            raise ConnectionLostError(f"{host}:{port}: {error}") from error
-        return connection
-
-    def _log_in(self, connection: Connection) -> None:
-        if self._settings.security.uses_sasl:
-            due_s = log_in(connection, self._settings.security, timeout_s=_TIMEOUT_S)
-            connection.login_due_at = float("inf") if due_s is None else time.monotonic() + due_s
+        opened = open_connection(host, port, self._settings, self._pool)
+        self.round_trip_s = min(self.round_trip_s, opened.round_trip_s)
+        return opened
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the node id of a partition's leader, or None if there is none or it is unknown."""
@@ -173,7 +155,8 @@ class Cluster:
         found = self._connections.get((node_id, lane))
         if found is not None and not found.closed:
             if time.monotonic() >= found.login_due_at:
-                self._log_in(found)
+                host, _ = self._addresses[node_id]
+                log_in(found, self._settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
             return found
         if node_id not in self._addresses:
             raise ConnectionLostError(f"Node {node_id} is unknown")

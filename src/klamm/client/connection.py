@@ -1,7 +1,12 @@
-"""Connection to one broker: requests are sent as lists of buffers, responses arrive as frames in order."""
+"""Connection to one broker: requests are sent as lists of buffers, responses arrive as frames in order.
+
+Every connection of klamm to a broker is opened by ``open_connection``, in these steps: TCP connection, TLS handshake,
+ApiVersions, SASL login.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import select
 import struct
@@ -10,17 +15,25 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from klamm.client.errors import ConnectionLostError
+from klamm.client.errors import (
+    ConnectionLostError,
+    SaslAuthenticationFailedError,
+    SslAuthenticationFailedError,
+    UnreadableResponseError,
+)
+from klamm.client.login import log_in
+from klamm.client.transport import TlsRejectedError, connect
 from klamm.client.versions import negotiate
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.primitives import skip_tagged_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.client.buffers import BufferPool, FrameBuffer
-    from klamm.client.transport import Transport
+    from klamm.client.transport import ConnectionSettings, Transport
     from klamm.protocol.schema import Message
 
 Response = TypeVar("Response", bound="Message")
@@ -30,6 +43,7 @@ _HEADER: Final = struct.Struct(">hhi")
 _MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 _READS_PER_TURN: Final = 16
 _API_VERSIONS_VERSION: Final = 3
+HANDSHAKE_TIMEOUT_S: Final = 10.0
 _UNSUPPORTED_VERSION: Final = 35
 
 
@@ -50,8 +64,9 @@ class Connection:
     call.
     """
 
-    def __init__(self, transport: Transport, *, client_id: str, pool: BufferPool) -> None:
+    def __init__(self, transport: Transport, *, client_id: str, pool: BufferPool, software_name: str = "klamm") -> None:
         self._transport = transport
+        self._software_name = software_name
         self._client_id = client_id.encode()
         self._pool = pool
         self._correlation_ids = itertools.count()
@@ -61,7 +76,12 @@ class Connection:
         self._frame: FrameBuffer | None = None
         self._frame_bytes = 0
         self._filled = 0
-        self._versions: dict[int, tuple[int, int]] = {}
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        """First and last version per API key that the broker offers."""
+        self.features: Mapping[str, tuple[int, int]] = {}
+        """Lowest and highest version per feature that the broker supports (KIP-584)."""
+        self.round_trip_s = float("inf")
+        """Time in seconds of the broker's first response. Infinite before it."""
         self.closed = False
         self.login_due_at = float("inf")
         """Time of the next re-authentication, on the monotonic clock."""
@@ -90,11 +110,18 @@ class Connection:
         Raises:
             ConnectionLostError: The broker does not respond.
         """
-        request = ApiVersionsRequest(client_software_name="klamm-mirror", client_software_version="0.1.0")
+        request = ApiVersionsRequest(
+            client_software_name=self._software_name, client_software_version=_software_version()
+        )
+        asked_at = time.monotonic()
         response = self.call(request, ApiVersionsResponse, version=_API_VERSIONS_VERSION, timeout_s=timeout_s)
         if response.error_code == _UNSUPPORTED_VERSION:
             response = self.call(ApiVersionsRequest(), ApiVersionsResponse, version=0, timeout_s=timeout_s)
-        self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self.round_trip_s = time.monotonic() - asked_at
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self.features = {
+            feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features
+        }
 
     def version_of(self, request_class: type[Message], *, at_most: int = 32767, at_least: int = 0) -> int:
         """Return the highest version that both sides support.
@@ -102,7 +129,7 @@ class Connection:
         Raises:
             UnsupportedVersionError: There is no common version.
         """
-        return negotiate(request_class, self._versions, min_version=at_least, max_version=at_most)
+        return negotiate(request_class, self.versions, min_version=at_least, max_version=at_most)
 
     def submit(
         self,
@@ -209,6 +236,8 @@ class Connection:
                 reads += 1
                 if reads >= _READS_PER_TURN and not self._transport.pending():
                     return
+        except UnreadableResponseError:
+            raise
         except (OSError, ProtocolError) as error:
             self._lose(error)
 
@@ -245,13 +274,19 @@ class Connection:
         response_class: type[Message] = waiting.response_class
         # The ApiVersions response always has the old header, so that any client can read it.
         flexible = response_class.is_flexible(waiting.version) and response_class.API_KEY != ApiVersionsResponse.API_KEY
-        offset = _SIZE.size + 1 if flexible else _SIZE.size
-        if flexible and view[_SIZE.size] != 0:
-            raise ProtocolError("Response header has unexpected tagged fields")
+        try:
+            offset = skip_tagged_fields(view, _SIZE.size, len(view)) if flexible else _SIZE.size
+        except IndexError as error:
+            raise ProtocolError("A response ends within its header") from error
         version = waiting.version
         if response_class is ApiVersionsResponse and int.from_bytes(view[offset : offset + 2]) == _UNSUPPORTED_VERSION:
             version = 0  # version 0, so that a client of any version can read the error
-        waiting.on_response(decode(response_class, version, view, offset), frame)
+        try:
+            response = decode(response_class, version, view, offset)
+        except ProtocolError as error:
+            self.close()
+            raise UnreadableResponseError(f"Cannot decode {response_class.__name__}: {error}") from error
+        waiting.on_response(response, frame)
         frame.release()
 
     def _lose(self, error: Exception) -> None:
@@ -265,3 +300,40 @@ class Connection:
             self._transport.close()
             self._out.clear()
             self._waiting.clear()
+
+
+def open_connection(host: str, port: int, settings: ConnectionSettings, pool: BufferPool) -> Connection:
+    """Open a connection that is ready for requests. Blocks for some seconds at most.
+
+    Raises:
+        SaslAuthenticationFailedError: The broker rejects the login.
+        SslAuthenticationFailedError: One side rejects the other's certificate.
+        ConnectionLostError: The broker cannot be reached or does not respond.
+    """
+    where = f"{host}:{port}"
+    try:
+        transport = connect(host, port, settings)
+    except TlsRejectedError as error:
+        raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
+    except OSError as error:
+        raise ConnectionLostError(f"{where}: {error.strerror or error}") from error
+    connection = Connection(transport, client_id=settings.client_id, pool=pool, software_name=settings.software_name)
+    try:
+        connection.handshake(HANDSHAKE_TIMEOUT_S)
+        if settings.security.uses_sasl:
+            log_in(connection, settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
+    except SaslAuthenticationFailedError as error:
+        raise SaslAuthenticationFailedError(f"{where}: {error}") from error
+    except (ConnectionLostError, ProtocolError) as error:
+        connection.close()
+        if isinstance(error.__cause__, TlsRejectedError):
+            raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
+        raise ConnectionLostError(f"{where}: {error}") from error
+    return connection
+
+
+@functools.cache
+def _software_version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415  # takes a while to import
+
+    return version("klamm")

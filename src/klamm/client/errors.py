@@ -2,7 +2,8 @@
 
 ============================  =========================================================================================
 ``ConnectionLostError``       The connection broke or could not be opened. Subclasses: ``DeniedError``,
-                              ``SaslAuthenticationFailedError``, ``UnreadableResponseError``.
+                              ``SaslAuthenticationFailedError``, ``SslAuthenticationFailedError``,
+                              ``UnreadableResponseError``.
 ``KafkaApiError``             The broker returned an error code.
 ``UnsupportedVersionError``   A ``KafkaApiError``: the broker lacks an API, or a version of it that klamm supports.
 ``ProtocolError``             The broker's bytes violate the protocol.
@@ -34,6 +35,13 @@ class SaslAuthenticationFailedError(KafkaApiError, ConnectionLostError):
     """The broker rejects the login. A retry succeeds only after the login or the broker's credentials are changed."""
 
     error_code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class SslAuthenticationFailedError(ConnectionLostError):
+    """The TLS handshake failed because one side rejects the other's certificate (Kafka's SslAuthenticationException).
+
+    A retry succeeds only after a certificate or the trusted certificates are changed.
+    """
 
 
 class DeniedError(ConnectionLostError):

@@ -1,10 +1,15 @@
-"""SASL authentication on a data connection: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), by kafka-python."""
+"""SASL authentication of a connection: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
+
+kafka-python implements the mechanisms. It is imported with the first login only.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client.errors import SaslAuthenticationFailedError
+from klamm.properties import SettingsError
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -17,11 +22,10 @@ _RENEW_AT: Final = 0.85
 """Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
 
 
-def log_in(connection: Connection, security: Security, *, timeout_s: float) -> float | None:
-    """Authenticate the connection. No other request may be sent meanwhile.
+def log_in(connection: Connection, security: Security, *, host: str, timeout_s: float) -> None:
+    """Authenticate the connection and set the time of its next authentication.
 
-    Returns:
-        Seconds until the next authentication. None means that the session does not expire.
+    No other request may be sent meanwhile.
 
     Raises:
         SaslAuthenticationFailedError: The broker rejects the login or does not support the mechanism. The connection
@@ -29,26 +33,28 @@ def log_in(connection: Connection, security: Security, *, timeout_s: float) -> f
         ConnectionLostError: The connection broke.
     """
     try:
-        return _log_in(connection, security, timeout_s)
+        lifetime_s = _log_in(connection, security, host, timeout_s) / 1000
     except SaslAuthenticationFailedError:
         connection.close()
         raise
-    except (UnsupportedVersionError, ValueError, KeyError) as error:
+    except (SettingsError, UnsupportedVersionError, ValueError, KeyError, RuntimeError, OSError) as error:
         connection.close()
+        if isinstance(error, ConnectionError):
+            raise
         raise _rejected(security, str(error)) from error
+    connection.login_due_at = time.monotonic() + lifetime_s * _RENEW_AT if lifetime_s > 0 else float("inf")
 
 
 def _rejected(
     security: Security, reason: str, code: ErrorCode = ErrorCode.SASL_AUTHENTICATION_FAILED
 ) -> SaslAuthenticationFailedError:
     """Return the error of a login. It names the code, by which the mirror recognizes that an operator is needed."""
-    who = f"Login as {security.username} by {security.mechanism}"
-    return SaslAuthenticationFailedError(f"{code.name}: {who} failed: {reason}")
+    who = f"Login as {security.username} by" if security.username else "Login by"
+    return SaslAuthenticationFailedError(f"{code.name}: {who} {security.mechanism} failed: {reason}")
 
 
-def _log_in(connection: Connection, security: Security, timeout_s: float) -> float | None:
-    from kafka.net.sasl import get_sasl_mechanism  # noqa: PLC0415  # only logins pay for importing kafka-python
-
+def _log_in(connection: Connection, security: Security, host: str, timeout_s: float) -> int:
+    """Authenticate and return the lifetime of the session in milliseconds, 0 if it does not expire."""
     asked = SaslHandshakeRequest(mechanism=security.mechanism)
     # From SaslHandshake version 1 on, tokens are sent in SaslAuthenticate, whose response has an error message.
     version = connection.version_of(SaslHandshakeRequest, at_least=1)
@@ -56,11 +62,7 @@ def _log_in(connection: Connection, security: Security, timeout_s: float) -> flo
     if offered.error_code != ErrorCode.NONE:
         reason = f"the broker offers {', '.join(offered.mechanisms) or 'no mechanism'}"
         raise _rejected(security, reason, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
-    mechanism = get_sasl_mechanism(security.mechanism)(
-        sasl_mechanism=security.mechanism,
-        sasl_plain_username=security.username,
-        sasl_plain_password=security.password,
-    )
+    mechanism = _mechanism(security, host)
     lifetime_ms = 0
     while not mechanism.is_done():
         token = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
@@ -71,4 +73,22 @@ def _log_in(connection: Connection, security: Security, timeout_s: float) -> flo
         lifetime_ms = answer.session_lifetime_ms
     if not mechanism.is_authenticated():
         raise _rejected(security, "the broker's final token is invalid")
-    return lifetime_ms / 1000 * _RENEW_AT if lifetime_ms > 0 else None
+    return lifetime_ms
+
+
+def _mechanism(security: Security, host: str) -> Any:
+    """Return kafka-python's object of the SASL mechanism, which has no types."""
+    from kafka.net.sasl import get_sasl_mechanism  # noqa: PLC0415  # only logins pay for importing kafka-python
+
+    settings = {
+        "host": host,
+        "sasl_plain_username": security.username,
+        "sasl_plain_password": security.password,
+        "sasl_mechanism": security.mechanism,
+        **security.login,
+    }
+    if security.mechanism == "OAUTHBEARER" and "sasl_oauth_token_provider" not in settings:
+        from klamm.client.bearer_token import BearerTokenProvider  # noqa: PLC0415  # see above
+
+        settings["sasl_oauth_token_provider"] = BearerTokenProvider(security.login)
+    return get_sasl_mechanism(security.mechanism)(**settings)

@@ -1,29 +1,54 @@
-"""Connection pool with its own thread, kafka-python's connection manager, and retries until a deadline.
+"""Connection pool with its own thread, for calls from many threads and coroutines, with retries until a deadline.
 
-Work is written as coroutines that run on kafka-python's event loop (``kafka.net.selector``, not asyncio). They may
-await only what this module provides. Callers get ``concurrent.futures.Future`` objects.
+The thread runs an asyncio event loop. Work is written as coroutines that run on it; callers get futures. Connections
+are opened by ``open_connection`` in short-lived threads, because it blocks, and are then driven by the event loop. Each
+connection carries any number of requests at a time; the broker answers them in order.
+
+States of a node, seen from the pool:
+
+===========  ===========  ==========================================================================================
+From         To           On
+===========  ===========  ==========================================================================================
+unknown      opening      A call needs the node. Calls that need it meanwhile wait for the same attempt.
+opening      open         The connection is ready. The node's backoff ends.
+opening      backing off  It could not be opened. The backoff doubles with each failure in a row.
+backing off  opening      A call needs the node and the backoff has passed. Until then calls prefer other nodes.
+open         unknown      The connection broke, a request timed out, or the SASL session is about to expire. The
+                          cached controller is forgotten in the first two cases.
+===========  ===========  ==========================================================================================
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import kafka.errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
-
-from klamm.client.bridge import BridgedRequest, BridgedResponse
-from klamm.client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
+from klamm.client.buffers import BufferPool
+from klamm.client.connection import open_connection
+from klamm.client.errors import (
+    RETRIABLE_CODES,
+    ConnectionLostError,
+    SaslAuthenticationFailedError,
+    SslAuthenticationFailedError,
+    UnreadableResponseError,
+    api_error,
+)
 from klamm.client.outcome import Outcome
-from klamm.client.versions import negotiate
-from klamm.protocol.errors import KafkaApiError, ProtocolError, UnsupportedVersionError
+from klamm.properties import split_address
+from klamm.protocol.codec import encode
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from concurrent.futures import Future
 
+    from klamm.client.buffers import FrameBuffer
+    from klamm.client.connection import Connection
+    from klamm.client.transport import ConnectionSettings
     from klamm.protocol.schema import Message
 
 AnyResponse = TypeVar("AnyResponse", bound="Message")
@@ -31,52 +56,42 @@ AnyResult = TypeVar("AnyResult")
 
 CONTROLLER: Final = -1
 """Node id that stands for the controller named in Metadata responses."""
+_DEFAULT_PORT: Final = 9092
+_FATAL: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError, UnreadableResponseError)
+"""Errors of a connection that a retry does not mend."""
 
-_RECONNECT_BACKOFF_MAX_MS: Final = 1_000
-"""Kafka's default of ``reconnect.backoff.max.ms``. With kafka-python's 30 s, a recovered node would stay unused for
-long.
-"""
 
-_SETTINGS: Final[frozenset[str]] = frozenset(KafkaConnectionManager.DEFAULT_CONFIG) - {"metrics", "metric_group_prefix"}
+class _NotReadyError(ConnectionLostError):
+    """No node can take the request at present."""
 
 
 class ConnectionPool:
     """Connections to the brokers of one cluster, driven by one thread. Thread-safe.
 
     Args:
-        bootstrap_servers: One or several addresses ``host:port``, as in kafka-python.
+        settings: Addresses and settings of connections.
         timeout_ms: Default limit for one unit of work in milliseconds, including retries (``default.api.timeout.ms``).
-        retry_backoff_ms: Pause before a retry in milliseconds.
-        settings: Connection and security settings with kafka-python's names, and ``client_id``.
 
     Raises:
-        ValueError: A setting is unknown.
+        ValueError: A bootstrap server is not of the form ``host:port``.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str | list[str],
-        *,
-        timeout_ms: int = 60_000,
-        retry_backoff_ms: int = 100,
-        **settings: Any,
-    ) -> None:
-        unknown = sorted(set(settings) - _SETTINGS)
-        if unknown:
-            raise ValueError(f"Unknown connection settings: {', '.join(unknown)}")
-        settings.setdefault("receive_message_max_bytes", 100_000_000)
-        settings.setdefault("reconnect_backoff_max_ms", _RECONNECT_BACKOFF_MAX_MS)
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, settings: ConnectionSettings, *, timeout_ms: int = 60_000) -> None:
+        self._settings = settings
         self._timeout_ms = timeout_ms
-        self._retry_backoff_s = retry_backoff_ms / 1000
-        self._net = NetworkSelector(**settings)
-        self._manager = KafkaConnectionManager(self._net, bootstrap_servers=bootstrap_servers, **settings)
-        self._lock = threading.Lock()
-        self._open: set[Future[Any]] = set()
-        self._closed = False
+        self._buffers = BufferPool(max_free_bytes=0)
+        self._servers = [_Node(_address(server), self._open, settings) for server in settings.bootstrap_servers]
+        self._bootstraps = 0
+        self._nodes: dict[int, _Node] = {}
         self._controller_id: int | None = None
-        self._rebootstraps = 0
-        self._net.start()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()
+        self._unsettled: set[Future[Any]] = set()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="klamm-connections", daemon=True)
+        self._thread.start()
 
     def submit(
         self, work: Callable[[Deadline], Coroutine[Any, Any, AnyResult]], *, timeout_ms: int | None = None
@@ -84,7 +99,7 @@ class ConnectionPool:
         """Run ``work(deadline)`` on the pool's thread and return a future of its result or exception.
 
         Args:
-            work: Function that returns a coroutine. The coroutine awaits only what the pool provides.
+            work: Function that returns a coroutine.
             timeout_ms: Limit in milliseconds. None means the pool's own limit.
 
         Raises:
@@ -92,34 +107,45 @@ class ConnectionPool:
         """
         outcome: Outcome[AnyResult] = Outcome()
         outcome.set_running_or_notify_cancel()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("The connection pool is closed")
-            self._open.add(outcome)
-        outcome.add_done_callback(self._forget)
         deadline = Deadline(self._timeout_ms if timeout_ms is None else timeout_ms)
 
         async def run() -> None:
             try:
                 value = await work(deadline)
-            except GeneratorExit:
-                raise  # the loop is closed: close() settles the future
+            except asyncio.CancelledError:
+                raise  # close() settles the future
             except BaseException as error:  # noqa: BLE001  # reported through the future
-                _settle(outcome, error=_translated(error))
+                self._settle(outcome, error=error)
             else:
-                _settle(outcome, value=value)
+                self._settle(outcome, value=value)
 
-        self._net.call_soon_threadsafe(run)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("The connection pool is closed")
+            self._unsettled.add(outcome)
+            self._loop.call_soon_threadsafe(lambda: self._start(run()))
         return outcome
+
+    def _start(self, work: Coroutine[Any, Any, AnyResult]) -> asyncio.Task[AnyResult]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _settle(self, outcome: Future[Any], *, value: Any = None, error: BaseException | None = None) -> None:
+        with self._lock:
+            if outcome not in self._unsettled:
+                return
+            self._unsettled.discard(outcome)
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(value)
 
     @property
     def is_searching(self) -> bool:
         """Return whether the pool is open and no broker has responded yet."""
-        return not self._closed and not self._manager.bootstrapped
-
-    def _forget(self, outcome: Future[Any]) -> None:
-        with self._lock:
-            self._open.discard(outcome)
+        return not self._closed and not self._nodes
 
     def close(self) -> None:
         """Close all connections and stop the thread. Work in progress fails. Idempotent."""
@@ -127,15 +153,27 @@ class ConnectionPool:
             if self._closed:
                 return
             self._closed = True
-        self._net.call_soon_threadsafe(self._manager.close)
-        self._net.stop()
-        self._net.close()
-        with self._lock:
-            unfinished = list(self._open)
-        for outcome in unfinished:
-            _settle(outcome, error=ConnectionLostError("The connection pool was closed before the response arrived"))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        for outcome in list(self._unsettled):
+            error = ConnectionLostError("The connection pool was closed before the response arrived")
+            self._settle(outcome, error=error)
 
-    # --- awaitable by coroutines on the pool's thread ---
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for node in (*self._servers, *self._nodes.values()):
+            node.disconnect()
+        await asyncio.sleep(0)  # connections that were opened in the last moment are closed by their callbacks
+
+    # --- for coroutines on the pool's thread ---
 
     async def send(
         self,
@@ -166,21 +204,46 @@ class ConnectionPool:
         Raises:
             UnsupportedVersionError: The broker does not offer the API in a usable version.
             TimeoutError: The deadline has passed.
-            ConnectionLostError: The cluster has no broker ``node_id``, or ``looked_up`` is set and the node failed.
-            KafkaApiError: Authentication failed.
+            ConnectionLostError: The cluster has no broker ``node_id``, or ``looked_up`` is set and the node failed, or
+                the login or a certificate is rejected.
             ProtocolError: The response could not be decoded.
         """
 
         async def attempt() -> AnyResponse:
-            target = await self._node(node_id, deadline)
-            response = await self._attempt(
-                request, response_class, target, deadline, min_version=min_version, max_version=max_version
-            )
+            link = await self._link(node_id, deadline)
+            version = link.connection.version_of(type(request), at_least=min_version, at_most=max_version)
+            response = await link.call(request, response_class, version, self._attempt_limit_s(deadline))
             if (code := retry_on(response)) in RETRIABLE_CODES:
-                raise _RefusedForNowError(str(api_error(code)))
+                raise _NotReadyError(str(api_error(code)))
             return response
 
         return await self._until_answered(attempt, deadline, what=type(request).__name__, looked_up=looked_up)
+
+    async def offered_versions(
+        self, deadline: Deadline, node_id: int | None = None, *, looked_up: bool = False
+    ) -> Mapping[int, tuple[int, int]]:
+        """Return the first and last version per API key that a broker offers. See ``send`` for arguments and errors."""
+
+        async def attempt() -> Mapping[int, tuple[int, int]]:
+            return (await self._link(node_id, deadline)).connection.versions
+
+        return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
+
+    async def features(self, deadline: Deadline, node_id: int | None = None) -> Mapping[str, tuple[int, int]]:
+        """Return the lowest and highest version per feature of a broker. See ``send`` for arguments and errors."""
+
+        async def attempt() -> Mapping[str, tuple[int, int]]:
+            return (await self._link(node_id, deadline)).connection.features
+
+        return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=False)
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, AnyResult]]) -> Awaitable[AnyResult]:
+        """Start another coroutine on the pool's thread, to be awaited later."""
+        return self._start(work())
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep on the pool's event loop."""
+        await asyncio.sleep(max(seconds, 0.0))
 
     async def _until_answered(
         self, attempt: Callable[[], Awaitable[AnyResult]], deadline: Deadline, *, what: str, looked_up: bool
@@ -190,127 +253,330 @@ class ConnectionPool:
         Every failure clears the cached controller. Its broker may be gone for good, and then a Metadata response names
         another one.
         """
-        last: BaseException | None = None
+        last: Exception | None = None
         while not deadline.passed():
             try:
                 return await attempt()
-            except ConnectionLostError:
-                raise
-            except (kafka_errors.KafkaError, OSError) as error:
+            except (ConnectionLostError, TimeoutError) as error:
                 self._controller_id = None
-                if not _worth_retrying(error):
+                if isinstance(error, (*_FATAL, _UnknownNodeError)):
                     raise
                 if looked_up:
                     raise ConnectionLostError(str(error)) from error
-                last = error
-            await self.pause(min(self._retry_backoff_s, deadline.left_s()))
+                if last is None or str(error):  # a wait that ends with the deadline says nothing of the cause
+                    last = error
+            await self.pause(min(self._settings.retry_backoff_s, deadline.left_s()))
         limit = f"within {deadline.limit_ms} ms"
-        if not self._manager.bootstrapped:
-            servers = self._bootstrap_servers
-            named = servers if isinstance(servers, str) else ",".join(servers)
-            raise TimeoutError(f"No broker at {named} responded {limit}: {last}") from last
+        if not self._nodes:
+            servers = ",".join(self._settings.bootstrap_servers)
+            raise TimeoutError(f"No broker at {servers} responded {limit}: {last}") from last
         raise TimeoutError(f"{what}: no response {limit}: {last}") from last
 
-    async def _attempt(
-        self,
-        request: Message,
-        response_class: type[AnyResponse],
-        node_id: int | str,
-        deadline: Deadline,
-        *,
-        min_version: int = 0,
-        max_version: int = 0x7FFF,
-    ) -> AnyResponse:
-        connection = self._manager.get_connection(node_id)
-        await self._manager.wait_for(connection.init_future, deadline.left_ms())
-        version = negotiate(
-            type(request),
-            connection.broker_version_data.api_versions,
-            min_version=min_version,
-            max_version=max_version,
-        )
-        bridged = BridgedRequest(request, response_class, version)
-        answer: BridgedResponse[AnyResponse] = await connection.send_request(
-            bridged, request_timeout_ms=min(deadline.left_ms(), self._manager.config["request_timeout_ms"])
-        )
-        return answer.unwrap()
+    def _attempt_limit_s(self, deadline: Deadline) -> float:
+        return min(deadline.left_s(), self._settings.request_timeout_s)
 
-    async def _node(self, node_id: int | None, deadline: Deadline) -> int | str:
-        if not self._manager.bootstrapped:
-            await self._manager.wait_for(self._manager.bootstrap_async(deadline.left_ms()), deadline.left_ms())
+    async def _link(self, node_id: int | None, deadline: Deadline) -> _Link:
+        """Return an open connection to a node.
+
+        Raises:
+            ConnectionLostError: There is none at present.
+            TimeoutError: The deadline passed first.
+        """
+        if not self._nodes:
+            await self._refresh(deadline)
         if node_id is None:
-            return await self._any_node()
+            return await self._any_node(deadline)
         is_controller = node_id == CONTROLLER
         if is_controller:
             if self._controller_id is None:
-                self._controller_id = await self._find_controller(deadline)
+                await self._refresh(deadline, await self._any_node(deadline))
+            if self._controller_id is None:
+                raise _NotReadyError("the cluster has no controller yet")
             node_id = self._controller_id
-        if self._manager.cluster.broker_metadata(node_id) is None:
-            await self._manager.cluster.refresh_metadata()
-            if self._manager.cluster.broker_metadata(node_id) is None:
-                message = f"The cluster has no broker {node_id}"
+        if node_id not in self._nodes or not self._nodes[node_id].is_ready:
+            await self._refresh(deadline, await self._any_node(deadline))
+            if node_id not in self._nodes:
                 # A broker may become controller soon, so a later attempt may succeed.
-                raise kafka_errors.NodeNotReadyError(message) if is_controller else ConnectionLostError(message)
-        return node_id
+                raise (_NotReadyError if is_controller else _UnknownNodeError)(f"The cluster has no broker {node_id}")
+        return await self._nodes[node_id].link(deadline)
 
-    async def _any_node(self) -> int | str:
-        brokers = self._manager.cluster.brokers()
-        if all(self._manager.connection_delay(broker.node_id) > 0 for broker in brokers):
-            await self._rebootstrap()
-        chosen = self._manager.least_loaded_node()
-        if chosen is None:
-            raise kafka_errors.NodeNotReadyError("no broker is reachable")
-        return chosen  # type: ignore[no-any-return]
+    async def _any_node(self, deadline: Deadline) -> _Link:
+        """Return a connection to the least loaded node. Open connections come first; nodes that failed are left out.
 
-    async def _rebootstrap(self) -> None:
-        """Refresh the metadata from a bootstrap server, because all known brokers are unreachable (KIP-899)."""
-        servers = self._manager.cluster.bootstrap_brokers()
-        self._rebootstraps += 1
-        server = servers[self._rebootstraps % len(servers)].node_id
-        try:
-            await self._manager.cluster.refresh_metadata(server)
-        finally:
-            self._manager.close(server)
-
-    async def _find_controller(self, deadline: Deadline) -> int:
-        from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse  # noqa: PLC0415  # on first use
-
-        response = await self._attempt(
-            MetadataRequest(topics=[], allow_auto_topic_creation=False),
-            MetadataResponse,
-            await self._node(None, deadline),
-            deadline,
-            min_version=1,
-        )
-        if response.controller_id < 0:
-            raise kafka_errors.NodeNotReadyError("the cluster has no controller yet")
-        return response.controller_id
-
-    async def offered_versions(
-        self, deadline: Deadline, node_id: int | None = None, *, looked_up: bool = False
-    ) -> Mapping[int, tuple[int, int]]:
-        """Return the first and last version per API key that a broker offers.
-
-        Args:
-            deadline: Deadline of all attempts.
-            node_id: The broker's id, or None for any broker.
-            looked_up: See ``send``, which raises the same errors.
+        If all nodes have failed, a bootstrap server is asked for other nodes (KIP-899).
         """
+        ready = [node for node in self._nodes.values() if node.is_ready]
+        if not ready:
+            await self._refresh(deadline)
+            ready = list(self._nodes.values())
+        node = min(ready, key=lambda each: (not each.is_open, each.in_flight, random.random()))  # noqa: S311  # no secret
+        return await node.link(deadline)
 
-        async def attempt() -> Mapping[int, tuple[int, int]]:
-            connection = self._manager.get_connection(await self._node(node_id, deadline))
-            await self._manager.wait_for(connection.init_future, deadline.left_ms())
-            return connection.broker_version_data.api_versions  # type: ignore[no-any-return]
+    async def _refresh(self, deadline: Deadline, link: _Link | None = None) -> None:
+        """Update nodes and controller from a Metadata response of ``link``, or else of the next bootstrap server.
 
-        return await self._until_answered(attempt, deadline, what="ApiVersions", looked_up=looked_up)
+        Calls that need it at the same time share one request.
+        """
+        if self._refreshing is None:
+            self._refreshing = self._start(self._refresh_once(link))
+            self._refreshing.add_done_callback(self._on_refreshed)
+        async with asyncio.timeout(deadline.left_s()):
+            await asyncio.shield(self._refreshing)
 
-    def spawn(self, work: Callable[[], Awaitable[AnyResult]]) -> Awaitable[AnyResult]:
-        """Start another coroutine on the pool's thread, to be awaited later."""
-        return self._net.call_soon_with_future(work)  # type: ignore[no-any-return]
+    def _on_refreshed(self, refreshing: asyncio.Task[None]) -> None:
+        self._refreshing = None
+        if not refreshing.cancelled():
+            refreshing.exception()  # for asyncio, which else logs errors that no call waits for
 
-    async def pause(self, seconds: float) -> None:
-        """Sleep on the pool's event loop."""
-        await self._net.sleep(max(seconds, 0.0))
+    async def _refresh_once(self, link: _Link | None) -> None:
+        limit_s = self._settings.request_timeout_s
+        server: _Node | None = None
+        if link is None:
+            server = self._servers[self._bootstraps % len(self._servers)]
+            self._bootstraps += 1
+            link = await server.link(Deadline(int(limit_s * 1000)))
+        try:
+            request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+            version = link.connection.version_of(MetadataRequest, at_least=1)
+            self._update(await link.call(request, MetadataResponse, version, limit_s), server)
+        finally:
+            if server is not None and server not in self._nodes.values():
+                server.disconnect()
+
+    def _update(self, response: MetadataResponse, server: _Node | None) -> None:
+        """Replace the nodes. Nodes with an unchanged address keep their connections; gone nodes are disconnected."""
+        known, self._nodes = self._nodes, {}
+        for broker in response.brokers:
+            address = (broker.host, broker.port)
+            node = known.pop(broker.node_id, None)
+            if node is not None and node.address != address:
+                node.disconnect()
+                node = None
+            if (node is None or not node.is_open) and server is not None and server.address == address:
+                node = server
+            self._nodes[broker.node_id] = node or _Node(address, self._open, self._settings)
+        for gone in known.values():
+            gone.disconnect()
+        self._controller_id = response.controller_id if response.controller_id >= 0 else None
+
+    def _open(self, host: str, port: int) -> asyncio.Future[_Link]:
+        """Open a connection in a thread."""
+        opened: asyncio.Future[_Link] = self._loop.create_future()
+
+        def settle(connection: Connection | None, error: BaseException | None) -> None:
+            if connection is None:
+                opened.set_exception(error or ConnectionLostError("unknown"))
+            else:
+                opened.set_result(_Link(connection, self._loop))
+
+        def run() -> None:
+            connection: Connection | None = None
+            failure: BaseException | None = None
+            try:
+                connection = open_connection(host, port, self._settings, self._buffers)
+            except BaseException as error:  # noqa: BLE001  # reported through the future
+                failure = error
+            with self._lock:
+                is_closed = self._closed
+                if not is_closed:
+                    self._loop.call_soon_threadsafe(settle, connection, failure)
+            if is_closed and connection is not None:
+                connection.close()
+
+        threading.Thread(target=run, name=f"klamm-connect-{host}:{port}", daemon=True).start()
+        return opened
+
+
+def _address(server: str) -> tuple[str, int]:
+    found = split_address(server if ":" in server else f"{server}:{_DEFAULT_PORT}")
+    if found is None:
+        raise ValueError(f"bootstrap_servers={server!r}: expected host:port")
+    return found
+
+
+class _UnknownNodeError(ConnectionLostError):
+    """The cluster has no such broker."""
+
+
+class _Node:
+    """A broker's address, the connection to it, and the backoff after failures."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        open_link: Callable[[str, int], asyncio.Future[_Link]],
+        settings: ConnectionSettings,
+    ) -> None:
+        self.address = address
+        self._open_link = open_link
+        self._settings = settings
+        self._link: _Link | None = None
+        self._opening: asyncio.Future[_Link] | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the node has a connection that can be used."""
+        return self._link is not None and self._link.is_usable
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests without a response so far."""
+        return self._link.connection.in_flight if self._link is not None else 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the node is connected or its last connection attempt has not failed."""
+        return self.is_open or not self._failures
+
+    async def link(self, deadline: Deadline) -> _Link:
+        """Return the connection, and open it if necessary, after the backoff.
+
+        Raises:
+            ConnectionLostError: It could not be opened, or not before the deadline.
+        """
+        while not (self._link is not None and self._link.is_usable):
+            if self._opening is None and (backoff_s := self._retry_at - time.monotonic()) > 0:
+                await asyncio.sleep(min(backoff_s, deadline.left_s()))
+            elif self._opening is None:
+                self._opening = self._open_link(*self.address)
+                self._opening.add_done_callback(self._on_opened)
+            if self._opening is not None:
+                return await self._opened(self._opening, deadline)
+            if deadline.passed():
+                raise _NotReadyError(f"{self.address[0]}:{self.address[1]}: cannot be reached")
+        return self._link
+
+    async def _opened(self, opening: asyncio.Future[_Link], deadline: Deadline) -> _Link:
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                return await asyncio.shield(opening)
+        except TimeoutError:
+            raise _NotReadyError(f"{self.address[0]}:{self.address[1]}: no connection in time") from None
+
+    def _on_opened(self, opening: asyncio.Future[_Link]) -> None:
+        self._opening = None
+        if opening.cancelled():
+            return
+        if opening.exception() is None:
+            if self._link is not None:
+                self._link.retire()
+            self._link, self._failures = opening.result(), 0
+            return
+        backoff_s = self._settings.reconnect_backoff_s * 2**self._failures
+        self._failures += 1
+        self._retry_at = time.monotonic() + min(backoff_s, self._settings.reconnect_backoff_max_s)
+
+    def disconnect(self) -> None:
+        """Close the connection. Its requests in flight fail."""
+        if self._link is not None:
+            self._link.lose(ConnectionLostError("The connection was closed"))
+        if self._opening is not None:
+            self._opening.add_done_callback(_close_opened)
+
+
+def _close_opened(opening: asyncio.Future[_Link]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().lose(ConnectionLostError("The connection was closed"))
+
+
+class _Link:
+    """An open connection, driven by the event loop."""
+
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        self.connection = connection
+        self._loop = loop
+        self._answers: set[asyncio.Future[Any]] = set()
+        self._throttled_until = 0.0
+        self._is_retired = False
+        self._is_writing = False
+        loop.add_reader(connection.fileno(), self._on_readable)
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether requests may be sent: the connection is open and its SASL session does not expire soon."""
+        return not self.connection.closed and time.monotonic() < self.connection.login_due_at
+
+    async def call(
+        self, request: Message, response_class: type[AnyResponse], version: int, timeout_s: float
+    ) -> AnyResponse:
+        """Send a request and return its response.
+
+        Raises:
+            ConnectionLostError: The connection broke, or no response arrived in time; then the connection is closed.
+        """
+        if (throttled_s := self._throttled_until - time.monotonic()) > 0:
+            await asyncio.sleep(min(throttled_s, timeout_s))  # the broker asked for a pause (KIP-219)
+        answer: asyncio.Future[AnyResponse] = self._loop.create_future()
+
+        def on_response(response: AnyResponse, _: FrameBuffer) -> None:
+            throttle_time_ms = getattr(response, "throttle_time_ms", 0)
+            if throttle_time_ms > 0:
+                self._throttled_until = time.monotonic() + throttle_time_ms / 1000
+            if not answer.done():
+                answer.set_result(response)
+
+        if self.connection.closed:
+            raise ConnectionLostError("The connection was closed")
+        self._answers.add(answer)
+        self.connection.submit(type(request), version, [encode(request, version)], response_class, on_response)
+        self._drive(self.connection.write)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            error = ConnectionLostError(f"No response to {type(request).__name__} within {timeout_s:g} s")
+            self.lose(error)
+            raise error from None
+        finally:
+            self._answers.discard(answer)
+            if self._is_retired and not self._answers:
+                self.lose(ConnectionLostError("The connection was closed"))
+
+    def retire(self) -> None:
+        """Close the connection after the last response. Another one has taken its place."""
+        self._is_retired = True
+        if not self._answers:
+            self.lose(ConnectionLostError("The connection was closed"))
+
+    def lose(self, error: ConnectionLostError) -> None:
+        """Close the connection and fail its requests in flight."""
+        if not self.connection.closed:
+            self._unregister()
+            self.connection.close()
+        for answer in list(self._answers):
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # for asyncio, which else logs errors that no call waits for
+
+    def _on_readable(self) -> None:
+        self._drive(self.connection.read)
+
+    def _on_writable(self) -> None:
+        self._drive(self.connection.write)
+
+    def _drive(self, step: Callable[[], None]) -> None:
+        """Read or write. If the connection breaks, it has closed itself: the descriptor is unregistered before."""
+        descriptor = self.connection.fileno()
+        try:
+            step()
+        except ConnectionLostError as error:
+            self._unregister(descriptor)
+            self.lose(error)
+            return
+        if self.connection.wants_write != self._is_writing:
+            self._is_writing = self.connection.wants_write
+            if self._is_writing:
+                self._loop.add_writer(descriptor, self._on_writable)
+            else:
+                self._loop.remove_writer(descriptor)
+
+    def _unregister(self, descriptor: int | None = None) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            descriptor = self.connection.fileno() if descriptor is None else descriptor
+            self._loop.remove_reader(descriptor)
+            self._loop.remove_writer(descriptor)
 
 
 class Deadline:
@@ -333,49 +599,3 @@ class Deadline:
     def passed(self) -> bool:
         """Return whether the deadline has passed."""
         return self.left_ms() == 0
-
-
-def _settle(outcome: Future[Any], *, value: Any = None, error: BaseException | None = None) -> None:
-    if outcome.done():
-        return
-    if error is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(value)
-
-
-class _RefusedForNowError(kafka_errors.RetriableError):  # type: ignore[misc]  # kafka-python has no types
-    """A broker responded with one of ``RETRIABLE_CODES``."""
-
-
-def _worth_retrying(error: Exception) -> bool:
-    """Return whether a later attempt may succeed: yes for connection errors, no for failed authentication."""
-    if isinstance(error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.AuthorizationError)):
-        return False
-    return isinstance(
-        error,
-        (
-            OSError,
-            kafka_errors.RetriableError,
-            kafka_errors.KafkaConnectionError,
-            kafka_errors.Cancelled,
-            # The broker disappeared from the metadata between being chosen and being connected to.
-            kafka_errors.UnknownBrokerIdError,
-        ),
-    )
-
-
-def _translated(error: BaseException) -> BaseException:
-    """Convert kafka-python's exceptions into klamm's. The original remains the cause."""
-    if not isinstance(error, kafka_errors.KafkaError) or isinstance(error, (KafkaApiError, ProtocolError)):
-        return error
-    if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
-        translated: BaseException = UnsupportedVersionError(str(error))
-    elif isinstance(error, kafka_errors.KafkaTimeoutError):
-        translated = TimeoutError(str(error))
-    elif isinstance(error, kafka_errors.BrokerResponseError):
-        translated = api_error(error.errno, str(error))
-    else:
-        translated = ConnectionLostError(str(error))
-    translated.__cause__ = error
-    return translated

@@ -1,33 +1,63 @@
-"""Security settings of a client from Java's client properties, for data connections and admin connections."""
+"""Security settings of a client, from Java's client properties or from keyword arguments."""
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.properties import SettingsError
 from klamm.security.jaas import parse_jaas
-from klamm.tls import client_context
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = (*_PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI")
+_SERVICE_NAME: Final = "sasl.kerberos.service.name"
+KEYWORDS: Final = frozenset(
+    {
+        "security_protocol",
+        "sasl_mechanism",
+        "sasl_plain_username",
+        "sasl_plain_password",
+        "sasl_kerberos_name",
+        "sasl_kerberos_service_name",
+        "sasl_kerberos_domain_name",
+        "sasl_oauth_token_provider",
+        "ssl_context",
+        "ssl_cafile",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_password",
+        "ssl_crlfile",
+        "ssl_check_hostname",
+    }
+)
+"""kafka-python's names of security settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """Security settings of one client. They are sent to Spark's tasks, where files must exist under the same paths."""
+    """Security settings of one client.
+
+    Settings from properties are sent to Spark's tasks, where files must exist under the same paths.
+    """
 
     protocol: str = "PLAINTEXT"
     mechanism: str = ""
     """SASL mechanism. Without SASL this, ``username`` and ``password`` are empty."""
     username: str = ""
     password: str = field(default="", repr=False)
+    login: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Options of OAUTHBEARER and GSSAPI: those of the login module and the ``sasl.*`` properties, or keyword arguments.
+    """
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The client's ``ssl.*`` properties, including passwords."""
+    context: ssl.SSLContext | None = field(default=None, repr=False)
+    """TLS context that is used instead of ``tls``. None for settings from properties."""
 
     @property
     def uses_tls(self) -> bool:
@@ -44,8 +74,8 @@ class Security:
         """Parse a client's properties.
 
         Raises:
-            SettingsError: The protocol or mechanism is not supported, the login has no username or password, or a store
-                cannot be opened. The message never contains a secret.
+            SettingsError: The protocol or mechanism is not supported, the login lacks an option, or a store cannot be
+                opened. The message never contains a secret.
         """
         protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
         if protocol not in PROTOCOLS:
@@ -60,35 +90,90 @@ class Security:
             made.tls_context()
         return made
 
+    @classmethod
+    def of_keywords(cls, settings: Mapping[str, Any]) -> Security:
+        """Return the security settings among keyword arguments with kafka-python's names.
+
+        Raises:
+            ValueError: The protocol is unknown, or SASL is required without a mechanism.
+            OSError: A file of certificates cannot be read.
+        """
+        protocol = str(settings.get("security_protocol", "PLAINTEXT")).upper()
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"security_protocol={protocol!r}: expected one of {', '.join(PROTOCOLS)}")
+        uses_sasl = protocol.startswith("SASL_")
+        if uses_sasl and not settings.get("sasl_mechanism"):
+            raise ValueError(f"security_protocol={protocol!r} requires sasl_mechanism")
+        return cls(
+            protocol=protocol,
+            mechanism=str(settings["sasl_mechanism"]) if uses_sasl else "",
+            username=settings.get("sasl_plain_username") or "",
+            password=settings.get("sasl_plain_password") or "",
+            login={name: value for name, value in settings.items() if name in _LOGIN_KEYWORDS and value is not None},
+            context=_context(settings) if protocol.endswith("SSL") else None,
+        )
+
     def tls_context(self) -> ssl.SSLContext:
         """Return the TLS context for connections.
 
         Raises:
             SettingsError: A store cannot be opened, or a setting is not supported.
         """
-        return client_context(self.tls)
+        from klamm.tls import client_context  # noqa: PLC0415  # OpenSSL costs start-up time
 
-    def admin_settings(self) -> dict[str, Any]:
-        """Return the equivalent settings of ``klamm.admin.AdminClient``."""
-        settings: dict[str, Any] = {"security_protocol": self.protocol}
-        if self.uses_tls:
-            settings["ssl_context"] = self.tls_context()
-        if self.uses_sasl:
-            settings |= {
-                "sasl_mechanism": self.mechanism,
-                "sasl_plain_username": self.username,
-                "sasl_plain_password": self.password,
-            }
-        return settings
+        return self.context or client_context(self.tls)
 
 
-def _login(properties: Mapping[str, str]) -> dict[str, str]:
+_LOGIN_KEYWORDS: Final = frozenset(
+    {"sasl_kerberos_name", "sasl_kerberos_service_name", "sasl_kerberos_domain_name", "sasl_oauth_token_provider"}
+)
+
+
+def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    import ssl  # noqa: PLC0415  # OpenSSL costs start-up time
+
+    context: ssl.SSLContext | None = settings.get("ssl_context")
+    if context is not None:
+        return context
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings.get("ssl_check_hostname", True)
+    if authority := settings.get("ssl_cafile"):
+        context.load_verify_locations(authority)
+    else:
+        context.load_default_certs()
+    if certificate := settings.get("ssl_certfile"):
+        context.load_cert_chain(certificate, settings.get("ssl_keyfile"), settings.get("ssl_password"))
+    if revoked := settings.get("ssl_crlfile"):
+        context.load_verify_locations(revoked)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    return context
+
+
+def _login(properties: Mapping[str, str]) -> dict[str, Any]:
     mechanism = properties.get("sasl.mechanism", "GSSAPI").strip().upper()
     if mechanism not in MECHANISMS:
         raise SettingsError(f"sasl.mechanism={mechanism}: expected one of {', '.join(MECHANISMS)}")
+    if mechanism == "GSSAPI":
+        return {"mechanism": mechanism, "login": _kerberos(properties)}
     if "sasl.jaas.config" not in properties:
-        raise SettingsError("sasl.jaas.config: expected a login module with its username and password")
+        raise SettingsError("sasl.jaas.config: expected a login module with its options")
     options = parse_jaas(properties["sasl.jaas.config"], setting="sasl.jaas.config").options
+    if mechanism == "OAUTHBEARER":
+        more = {name: value for name, value in properties.items() if name.startswith("sasl.oauthbearer.")}
+        return {"mechanism": mechanism, "login": {**options, **more}}
     if "username" not in options or "password" not in options:
         raise SettingsError('sasl.jaas.config: expected a login module with username="..." and password="..."')
     return {"mechanism": mechanism, "username": options["username"], "password": options["password"]}
+
+
+def _kerberos(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the service name of the brokers. The ticket comes from the Kerberos cache of the operating system."""
+    if importlib.util.find_spec("gssapi") is None:
+        raise SettingsError("sasl.mechanism=GSSAPI: requires the Python package gssapi")
+    service = properties.get(_SERVICE_NAME)
+    if service is None and "sasl.jaas.config" in properties:
+        options = parse_jaas(properties["sasl.jaas.config"], setting="sasl.jaas.config").options
+        service = options.get("serviceName")
+    if service is None:
+        raise SettingsError(f"{_SERVICE_NAME}: required for sasl.mechanism=GSSAPI")
+    return {"sasl_kerberos_service_name": service}

@@ -5,19 +5,26 @@ from __future__ import annotations
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from klamm.client.security import Security
+from klamm.client.security import KEYWORDS, Security
 from klamm.properties import parse_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CONNECT_TIMEOUT_S: Final = 5.0
-_TIMEOUT: Final = "request.timeout.ms"
 _PLAINTEXT: Final = Security()
 _MAX_VIEWS: Final = 512
 """Maximum number of views per system call, below IOV_MAX (1024)."""
+_CLOSED: Final = (
+    "the broker closed the connection during the TLS handshake: its listener has no TLS, or it rejects our certificate;"
+    " its log has the reason"
+)
+_CERTIFICATE_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+
+
+class TlsRejectedError(OSError):
+    """One side of a TLS connection rejects the other's certificate."""
 
 
 class Transport(Protocol):
@@ -84,17 +91,38 @@ class PlainTransport:
 class TlsTransport:
     """TCP with TLS."""
 
-    __slots__ = ("_socket",)
+    __slots__ = ("_has_received", "_socket")
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str) -> None:
         """Perform the TLS handshake, within the socket's timeout.
 
         Raises:
-            OSError: The peer's identity is wrong, or it does not support TLS.
+            TlsRejectedError: One side rejects the other's certificate.
+            OSError: The peer does not support TLS.
         """
+        self._has_received = False
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = context.wrap_socket(connected, server_hostname=host)
+        try:
+            self._socket = context.wrap_socket(connected, server_hostname=host.rstrip("."))
+        except OSError as error:
+            raise self._named(error) from error
         self._socket.setblocking(False)
+
+    def _named(self, error: OSError) -> OSError:
+        """Return an error that names what went wrong in the TLS handshake, or else the error itself.
+
+        In TLS 1.3 the client ends the handshake before the broker has checked the client's certificate. So until the
+        first bytes arrive, a closed connection belongs to the handshake.
+        """
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return TlsRejectedError(f"our side rejects the broker's certificate: {error.strerror or error}")
+        reason = getattr(error, "reason", None) or ""
+        alert = reason.partition("ALERT_")[2]
+        if any(word in alert for word in _CERTIFICATE_ALERTS):
+            return TlsRejectedError(f"the broker rejects our certificate: {alert.replace('_', ' ').lower()}")
+        if not self._has_received and isinstance(error, (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError)):
+            return ConnectionResetError(_CLOSED)
+        return error
 
     def fileno(self) -> int:
         """Return the file descriptor to select on."""
@@ -112,6 +140,11 @@ class TlsTransport:
                 filled += count
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return filled or None
+        except OSError as error:
+            raise self._named(error) from error
+        if not filled and not self._has_received:
+            raise ConnectionResetError(_CLOSED)
+        self._has_received = True
         return filled
 
     def send_views(self, views: Sequence[memoryview]) -> int:
@@ -125,6 +158,8 @@ class TlsTransport:
                     break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
+        except OSError as error:
+            raise self._named(error) from error
         return total
 
     def pending(self) -> bool:
@@ -138,12 +173,23 @@ class TlsTransport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """Connection settings for the brokers of one cluster. They are sent to Spark's tasks."""
+    """Connection settings for the brokers of one cluster. Those from properties are sent to Spark's tasks."""
 
     bootstrap_servers: tuple[str, ...]
     client_id: str
     security: Security = _PLAINTEXT
     request_timeout_s: float = 30.0
+    connect_timeout_s: float = 5.0
+    """Time limit in seconds for the TCP connection, and for the TLS handshake."""
+    reconnect_backoff_s: float = 0.05
+    reconnect_backoff_max_s: float = 1.0
+    """Kafka's default of ``reconnect.backoff.max.ms``."""
+    retry_backoff_s: float = 0.1
+    """Pause in seconds before a request is repeated."""
+    socket_options: tuple[tuple[int, int, int], ...] = ()
+    """Arguments of ``socket.setsockopt``."""
+    software_name: str = "klamm"
+    """Name of the client software in ApiVersions (KIP-511)."""
 
     @classmethod
     def of(
@@ -154,25 +200,86 @@ class ConnectionSettings:
         Raises:
             SettingsError: A setting is not supported. The message has the property, its value and the allowed values.
         """
-        timeout = properties.get(_TIMEOUT, "30000")
+
+        def seconds(name: str, default: int, *, at_least: int = 0) -> float:
+            return parse_int(name, properties.get(name, str(default)), at_least=at_least) / 1000
+
         return cls(
             bootstrap_servers=bootstrap_servers,
             client_id=properties.get("client.id", client_id),
             security=Security.of(properties),
-            request_timeout_s=parse_int(_TIMEOUT, timeout, at_least=1) / 1000,
+            request_timeout_s=seconds("request.timeout.ms", 30_000, at_least=1),
+            reconnect_backoff_s=seconds("reconnect.backoff.ms", 50),
+            reconnect_backoff_max_s=seconds("reconnect.backoff.max.ms", 1_000),
+        )
+
+    @classmethod
+    def of_keywords(cls, bootstrap_servers: str | Sequence[str], settings: Mapping[str, Any]) -> ConnectionSettings:
+        """Return the settings for keyword arguments with kafka-python's names.
+
+        Raises:
+            ValueError: A setting is unknown or has a wrong value.
+            OSError: A file of certificates cannot be read.
+        """
+        unknown = sorted(set(settings) - _KEYWORDS - _UNUSED - KEYWORDS)
+        if unknown:
+            raise ValueError(f"Unknown connection settings: {', '.join(unknown)}")
+        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+        return cls(
+            bootstrap_servers=tuple(server.strip() for server in servers),
+            client_id=settings.get("client_id") or "",
+            security=Security.of_keywords(settings),
+            request_timeout_s=settings.get("request_timeout_ms", 30_000) / 1000,
+            connect_timeout_s=settings.get("socket_connection_setup_timeout_ms", 5_000) / 1000,
+            reconnect_backoff_s=settings.get("reconnect_backoff_ms", 50) / 1000,
+            reconnect_backoff_max_s=settings.get("reconnect_backoff_max_ms", 1_000) / 1000,
+            retry_backoff_s=settings.get("retry_backoff_ms", 100) / 1000,
+            socket_options=tuple(settings.get("socket_options") or ()),
+            software_name=settings.get("client_software_name", "klamm"),
         )
 
 
-def connect(host: str, port: int, security: Security = _PLAINTEXT) -> Transport:
-    """Open a connection, with TLS if ``security`` requires it. SASL authentication happens later.
+_KEYWORDS: Final = frozenset(
+    {
+        "client_id",
+        "client_software_name",
+        "reconnect_backoff_max_ms",
+        "reconnect_backoff_ms",
+        "request_timeout_ms",
+        "retry_backoff_ms",
+        "socket_connection_setup_timeout_ms",
+        "socket_options",
+    }
+)
+"""kafka-python's names of settings that are not about security."""
+_UNUSED: Final = frozenset(
+    {
+        "api_version",
+        "client_dns_lookup",
+        "client_software_version",
+        "connections_max_idle_ms",
+        "max_in_flight_requests_per_connection",
+        "metadata_max_age_ms",
+        "receive_message_max_bytes",
+        "socket_connection_setup_timeout_max_ms",
+    }
+)
+"""Settings that tune kafka-python's own connections. They are accepted without effect."""
+
+
+def connect(host: str, port: int, settings: ConnectionSettings) -> Transport:
+    """Open a connection, with TLS if the settings require it. SASL authentication happens later.
 
     Raises:
-        OSError: The broker is unreachable, or its identity is wrong.
+        TlsRejectedError: One side rejects the other's certificate.
+        OSError: The broker is unreachable, or its listener has no TLS.
     """
-    connected = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
+    connected = socket.create_connection((host, port), timeout=settings.connect_timeout_s)
     try:
-        if security.uses_tls:
-            return TlsTransport(connected, security.tls_context(), host)
+        for option in settings.socket_options:
+            connected.setsockopt(*option)
+        if settings.security.uses_tls:
+            return TlsTransport(connected, settings.security.tls_context(), host)
         return PlainTransport(connected)
     except BaseException:
         connected.close()

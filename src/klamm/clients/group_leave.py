@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.client.errors import raise_for_code
 from klamm.client.pool import ConnectionPool
+from klamm.client.transport import ConnectionSettings
 from klamm.protocol.errors import KafkaApiError, ProtocolError
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
@@ -30,7 +31,9 @@ def leave_group(settings: dict[str, Any], group_id: str, group_instance_id: str)
         group_id: Id of the group.
         group_instance_id: Id of the static member.
     """
-    pool = ConnectionPool(**settings, timeout_ms=_TIMEOUT_MS)
+    settings = dict(settings)
+    servers = settings.pop("bootstrap_servers")
+    pool = ConnectionPool(ConnectionSettings.of_keywords(servers, settings), timeout_ms=_TIMEOUT_MS)
     try:
         pool.submit(lambda deadline: _leave(pool, deadline, group_id, group_instance_id)).result()
     except (KafkaApiError, ProtocolError, OSError) as error:

@@ -17,8 +17,8 @@ import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 
-from klamm.client.bridge import BridgedRequest, BridgedResponse
 from klamm.client.versions import negotiate
+from klamm.clients.kafka_python_bridge import BridgedRequest, BridgedResponse
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse

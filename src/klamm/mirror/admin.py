@@ -25,7 +25,6 @@ from klamm.admin import (
 from klamm.client.buffers import BufferPool
 from klamm.client.cluster import Cluster
 from klamm.client.errors import ConnectionLostError
-from klamm.client.security import Security
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.model import (
     UNKNOWN_COUNT,
@@ -101,11 +100,12 @@ class KafkaAdmin:
         Raises:
             SettingsError: A security property is not supported or has a wrong value.
         """
-        settings = Security.of(properties).admin_settings()
         self._cluster = f"cluster {alias}" if alias else "the cluster"
         client_id = properties.get("client.id", "klamm-mirror-admin")
         self._connection = ConnectionSettings.of(tuple(bootstrap_servers), properties, client_id)
-        self._admin = AdminClient(list(bootstrap_servers), timeout_ms=timeout_ms, client_id=client_id, **settings)
+        self._admin = AdminClient.from_properties(
+            bootstrap_servers, {"client.id": client_id, **properties}, timeout_ms=timeout_ms
+        )
 
     @classmethod
     def of(cls, flow: FlowSettings, side: Literal["source", "target"], *, timeout_ms: int | None = None) -> KafkaAdmin:

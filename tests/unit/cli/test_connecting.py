@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.cli import connecting
-from klamm.cli.connecting import client_settings, connect, explain, guarded
+from klamm.cli.connecting import connect, explain, guarded
 from klamm.client.errors import api_error
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
@@ -23,50 +23,25 @@ if TYPE_CHECKING:
 
     import klamm
 
-LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="al\\"ice" password="p w";'
-
-
-def test_properties_of_the_java_client_are_understood() -> None:
-    assert client_settings(
-        {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.jaas.config": LOGIN,
-            "default.api.timeout.ms": "5000",
-            "metadata.max.age.ms": "1",
-        }
-    ) == {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": 'al"ice',
-        "sasl_plain_password": "p w",
-        "timeout_ms": 5000,
-    }
-
 
 @pytest.mark.parametrize(
-    ("name", "value", "complaint"),
+    ("line", "complaint"),
     [
-        ("request.timeout.ms", "soon", "request.timeout.ms=soon: expected a whole number"),
-        ("sasl.jaas.config", "Module required;", "sasl.jaas.config: expected a login module with username"),
+        ("request.timeout.ms=soon", "request.timeout.ms=soon: expected a whole number"),
+        ("default.api.timeout.ms=soon", "default.api.timeout.ms=soon: expected a whole number"),
+        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config=Module required;",
+         "sasl.jaas.config: expected"),
+        ("security.protocol=ssl\nssl.truststore.location=/trust.jks",
+         "ssl.truststore.location=/trust.jks: cannot be read: No such file"),
     ],
-)
-def test_properties_that_cannot_be_used_are_named(name: str, value: str, complaint: str) -> None:
-    with pytest.raises(SettingsError, match=complaint):
-        client_settings({name: value})
-
-
-def test_tls_is_read_as_the_java_client_does() -> None:
-    unchecked = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
-    assert not client_settings(unchecked)["ssl_context"].check_hostname
-    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location=/trust\.jks: cannot be read: No such file"):
-        client_settings({"security.protocol": "ssl", "ssl.truststore.location": "/trust.jks"})
-
-
-def test_a_password_is_never_part_of_a_complaint() -> None:
-    with pytest.raises(SettingsError) as refused:
-        client_settings({"sasl.jaas.config": 'Module required password="hunter2";'})
-    assert "hunter2" not in str(refused.value)
+)  # fmt: skip
+def test_properties_that_cannot_be_used_are_named(tmp_path: Path, line: str, complaint: str) -> None:
+    (config := tmp_path / "client.properties").write_text(line + "\n")
+    with (
+        pytest.raises(SettingsError, match=complaint),
+        connect(Namespace(bootstrap_server="127.0.0.1:1", command_config=str(config))),
+    ):
+        pass
 
 
 def test_errors_become_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

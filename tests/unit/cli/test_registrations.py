@@ -63,7 +63,7 @@ def client(
 def test_who_did_not_register_is_told_from_who_registered_nothing() -> None:
     # given
     clients = [client("old", None), client("new", ["acks"]), client("newest", [])]
-    tools = [client("klamm-admin", None), client("report", None, "klamm-mirror"), client("", None, "unknown")]
+    tools = [client("klamm-admin", None), client("report", None, "klamm"), client("", None, "unknown")]
     # when
     others = [client("admin", None, kinds=("admin",)), client("idle", None, kinds=())]
     found = registrations.sightings([*clients, *tools, *others])
@@ -104,7 +104,7 @@ def test_a_cluster_that_is_away_is_named(
     def no_cluster(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(klamm.admin, "AdminClient", no_cluster)
+    monkeypatch.setattr(klamm.admin.AdminClient, "from_properties", no_cluster)
     # when
     code = registrations.main(["report", "--bootstrap-server", "127.0.0.1:9092"])
     # then

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm.client.errors import ConnectionLostError
 from klamm.client.pool import CONTROLLER, ConnectionPool
+from klamm.client.transport import ConnectionSettings
+from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.stub_broker import CLOSE, StubBroker
+from tests.support.stub_broker import CLOSE, SILENCE, StubBroker
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
     from klamm.client.pool import Deadline
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 CREATE_TOPICS = 19
 METADATA = 3
+API_VERSIONS = 18
 
 
 class Cluster:
@@ -69,8 +75,9 @@ def create_topics(pool: ConnectionPool, *, node_id: int | None, looked_up: bool 
 
 
 @contextlib.contextmanager
-def connected(*brokers: StubBroker) -> Iterator[ConnectionPool]:
-    pool = ConnectionPool([broker.bootstrap_servers for broker in brokers])
+def connected(*brokers: StubBroker, **settings: Any) -> Iterator[ConnectionPool]:
+    servers = [broker.bootstrap_servers for broker in brokers]
+    pool = ConnectionPool(ConnectionSettings.of_keywords(servers, settings))
     try:
         yield pool
     finally:
@@ -145,7 +152,10 @@ def test_the_versions_of_any_broker_come_from_one_that_lives(cluster: Cluster) -
         if len(refused) <= len(cluster.brokers):
             return CLOSE
         return ApiVersionsResponse(
-            api_keys=[ApiVersionsResponse.ApiVersion(api_key=CREATE_TOPICS, min_version=2, max_version=7)]
+            api_keys=[
+                ApiVersionsResponse.ApiVersion(api_key=CREATE_TOPICS, min_version=2, max_version=7),
+                ApiVersionsResponse.ApiVersion(api_key=METADATA, min_version=1, max_version=9),
+            ]
         )
 
     with connected(*cluster.brokers.values()) as pool:
@@ -158,3 +168,79 @@ def test_the_versions_of_any_broker_come_from_one_that_lives(cluster: Cluster) -
         offered = [pool.submit(pool.offered_versions).result(20) for _ in range(5)]
     # then
     assert all(CREATE_TOPICS in versions for versions in offered)
+
+
+class _PatientBroker(StubBroker):
+    """A broker that answers CreateTopics only when a number of these requests have arrived."""
+
+    expected = 3
+
+    def __init__(self) -> None:
+        super().__init__(versions={CREATE_TOPICS: (2, 7)})
+        self._held: list[tuple[socket.socket, bytes]] = []
+
+    def _answer(self, connection: socket.socket, frame: bytes) -> bool:
+        if int.from_bytes(frame[:2]) != CREATE_TOPICS:
+            return super()._answer(connection, frame)
+        self._held.append((connection, frame))
+        if len(self._held) == self.expected:
+            assert len({held for held, _ in self._held}) == 1
+            return all(StubBroker._answer(self, *held) for held in self._held)
+        return True
+
+
+def test_calls_share_a_connection_and_do_not_wait_for_each_other() -> None:
+    with _PatientBroker() as broker, connected(broker) as pool:
+        broker.answer(CREATE_TOPICS, lambda _: CreateTopicsResponse())
+
+        async def work(deadline: Deadline) -> None:
+            await pool.send(CreateTopicsRequest(), CreateTopicsResponse, deadline=deadline)
+
+        calls = [pool.submit(work, timeout_ms=10_000) for _ in range(broker.expected)]
+        for call in calls:
+            call.result(10)
+
+
+def test_a_connection_without_a_response_in_time_is_replaced(cluster: Cluster) -> None:
+    silent = [SILENCE]
+    cluster.brokers[0].answer(CREATE_TOPICS, lambda _: silent.pop() if silent else CreateTopicsResponse())
+    with connected(cluster.brokers[2], request_timeout_ms=200) as pool:
+        create_topics(pool, node_id=0)
+    assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 2
+    assert len(cluster.brokers[0].requests(API_VERSIONS)) == 2
+
+
+def test_an_unreadable_response_fails_at_once(cluster: Cluster) -> None:
+    cluster.brokers[0].answer(CREATE_TOPICS, lambda _: b"\x00")
+    with connected(cluster.brokers[2]) as pool, pytest.raises(ProtocolError, match="Cannot decode CreateTopicsResp"):
+        create_topics(pool, node_id=0)
+    assert len(cluster.brokers[0].requests(CREATE_TOPICS)) == 1
+
+
+def test_a_throttled_connection_pauses(cluster: Cluster) -> None:
+    """KIP-219."""
+    cluster.brokers[0].answer(CREATE_TOPICS, lambda _: CreateTopicsResponse(throttle_time_ms=150))
+    with connected(cluster.brokers[2]) as pool:
+        create_topics(pool, node_id=0)
+        began = time.monotonic()
+        create_topics(pool, node_id=0)
+    assert time.monotonic() - began > 0.1
+
+
+def test_a_pool_that_is_closed_within_its_own_thread_ends() -> None:
+    with StubBroker() as broker:
+        pool = ConnectionPool(ConnectionSettings.of_keywords(broker.bootstrap_servers, {}))
+        ended = threading.Event()
+
+        def close(_: object) -> None:
+            pool.close()
+            ended.set()
+
+        pool.submit(pool.offered_versions).add_done_callback(close)
+        assert ended.wait(10)
+
+
+def test_an_address_is_a_host_with_or_without_a_port() -> None:
+    ConnectionPool(ConnectionSettings.of_keywords("localhost", {})).close()
+    with pytest.raises(ValueError, match="bootstrap_servers='a:b': expected host:port"):
+        ConnectionPool(ConnectionSettings.of_keywords("a:b", {}))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,12 +25,62 @@ def test_a_login_is_read_from_javas_properties() -> None:
     assert (read.mechanism, read.username, read.password) == ("SCRAM-SHA-512", 'al"ice', "p w")
     assert read.uses_sasl
     assert not read.uses_tls
-    assert read.admin_settings() == {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": 'al"ice',
-        "sasl_plain_password": "p w",
+
+
+def test_options_of_oauthbearer_are_kept_for_the_login() -> None:
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    read = Security.of(
+        {
+            "security.protocol": "sasl_plaintext",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.jaas.config": f'{module} required clientId="me" clientSecret="hush";',
+            "sasl.oauthbearer.token.endpoint.url": "http://tokens.invalid/",
+        }
+    )
+    assert read.login == {
+        "clientId": "me",
+        "clientSecret": "hush",
+        "sasl.oauthbearer.token.endpoint.url": "http://tokens.invalid/",
     }
+    assert "hush" not in repr(read)
+
+
+def test_the_kerberos_service_is_read_where_the_library_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    settings = {"security.protocol": "SASL_PLAINTEXT"}
+    for more in ({"sasl.kerberos.service.name": "kafka"}, {"sasl.jaas.config": 'M required serviceName="kafka";'}):
+        read = Security.of(settings | more)
+        assert (read.mechanism, read.login) == ("GSSAPI", {"sasl_kerberos_service_name": "kafka"})
+    with pytest.raises(SettingsError, match=r"sasl\.kerberos\.service\.name: required"):
+        Security.of(settings)
+
+
+def test_keyword_arguments_have_the_same_meaning() -> None:
+    read = Security.of_keywords(
+        {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "alice",
+            "sasl_plain_password": "p w",
+            "sasl_kerberos_service_name": None,
+            "ssl_check_hostname": False,
+        }
+    )
+    assert (read.protocol, read.mechanism, read.username, read.password) == ("SASL_SSL", "PLAIN", "alice", "p w")
+    assert not read.login
+    assert not read.tls_context().check_hostname
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"security_protocol": "TLS"}, "security_protocol='TLS': expected one of PLAINTEXT, SSL"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "requires sasl_mechanism"),
+    ],
+)
+def test_keyword_arguments_without_meaning_are_named(settings: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Security.of_keywords(settings)
 
 
 def test_passwords_are_not_shown() -> None:
@@ -46,7 +97,8 @@ def test_host_names_are_checked_unless_the_file_says_otherwise() -> None:
     ("settings", "complaint"),
     [
         ({"security.protocol": "TLS"}, "security.protocol=TLS: expected one of PLAINTEXT, SSL"),
-        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI: expected one of PLAIN"),
+        ({**SCRAM, "sasl.mechanism": "DIGEST-MD5"}, "sasl.mechanism=DIGEST-MD5: expected one of PLAIN"),
+        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI: requires the Python package gssapi"),
         ({**SCRAM, "sasl.jaas.config": 'Module required password="hunter2";'}, "expected a login module with username"),
         (
             {"security.protocol": "SSL", "ssl.truststore.type": "BKS"},

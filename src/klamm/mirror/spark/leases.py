@@ -134,4 +134,5 @@ def _connection(plain: Mapping[str, Any]) -> ConnectionSettings:
     values = dict(plain)
     values["bootstrap_servers"] = tuple(values["bootstrap_servers"])
     values["security"] = Security(**values["security"])
+    values["socket_options"] = tuple(values["socket_options"])
     return ConnectionSettings(**values)

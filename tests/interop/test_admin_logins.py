@@ -1,0 +1,139 @@
+"""Logins of klamm's own client on a klamm broker: mechanisms, expiring sessions, and rejections by name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm.admin import AdminClient, ErrorCode
+from klamm.client.buffers import BufferPool
+from klamm.client.cluster import Cluster
+from klamm.client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
+from klamm.client.transport import ConnectionSettings
+from tests.support.security import Certificates, sasl_settings
+from tests.support.tokens import claims_of, unsecured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+REAUTHENTICATE_MS = 700
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    """The address of a broker with users by PLAIN and SCRAM, unsecured tokens, and sessions that expire soon."""
+    settings = sasl_settings() | {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+        "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{BEARER} required;",
+        "connections.max.reauth.ms": str(REAUTHENTICATE_MS),
+    }
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=settings) as broker:
+        yield broker.bootstrap_servers
+
+
+def login(mechanism: str, options: str, **more: str) -> dict[str, str]:
+    module = BEARER if mechanism == "OAUTHBEARER" else PLAIN
+    jaas = f"{module} required {options};"
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas, **more}
+
+
+def admin_error(address: str, properties: Mapping[str, str]) -> BaseException | None:
+    with AdminClient.from_properties(address, properties, timeout_ms=10_000) as admin:
+        return admin.describe_cluster().exception()
+
+
+def data_path_error(address: str, properties: Mapping[str, str]) -> Exception | None:
+    cluster = Cluster(ConnectionSettings.of((address,), properties, "test"), BufferPool(max_free_bytes=0))
+    try:
+        cluster.refresh(())
+    except ConnectionLostError as error:
+        return error
+    finally:
+        cluster.close()
+    return None
+
+
+def test_a_session_that_expires_is_renewed_between_calls(guarded: str) -> None:
+    """KIP-368."""
+    properties = login("PLAIN", 'username="alice" password="alice-secret"')
+    with AdminClient.from_properties(guarded, properties, timeout_ms=10_000) as admin:
+        until = time.monotonic() + 3 * REAUTHENTICATE_MS / 1000
+        while time.monotonic() < until:
+            assert admin.describe_cluster().result().nodes
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "reason"),
+    [
+        ("PLAIN", 'username="alice" password="wrong"', "SASL_AUTHENTICATION_FAILED: Login as alice by PLAIN failed"),
+        ("SCRAM-SHA-512", 'username="alice" password="x"', "UNSUPPORTED_SASL_MECHANISM: Login as alice by SCRAM-SHA-512"
+         " failed: the broker offers PLAIN, SCRAM-SHA-256, OAUTHBEARER"),
+        ("OAUTHBEARER", 'clientId="me"', "SASL_AUTHENTICATION_FAILED: Login by OAUTHBEARER failed: sasl.oauthbearer"),
+    ],
+)  # fmt: skip
+def test_a_rejected_login_is_named_at_once(guarded: str, mechanism: str, options: str, reason: str) -> None:
+    properties = login(mechanism, options)
+    for error in (admin_error(guarded, properties), data_path_error(guarded, properties)):
+        assert isinstance(error, SaslAuthenticationFailedError)
+        assert error.error_code is ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert reason in str(error)
+
+
+def test_tokens_come_from_the_login_module_a_file_or_a_server(guarded: str, tmp_path: Path) -> None:
+    token = unsecured(claims_of("alice"))
+    (tmp_path / "token").write_text(f"{token}\n")
+    requests: list[tuple[str | None, bytes]] = []
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            requests.append((self.headers["Authorization"], self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"access_token": token}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/token"
+        for properties in (
+            login("OAUTHBEARER", 'unsecuredLoginStringClaim_sub="alice"'),
+            login("OAUTHBEARER", "", **{ENDPOINT: (tmp_path / "token").as_uri()}),
+            login("OAUTHBEARER", 'clientId="me" clientSecret="hush" scope="kafka"', **{ENDPOINT: url}),
+        ):
+            assert admin_error(guarded, properties) is None
+            assert data_path_error(guarded, properties) is None
+        server.shutdown()
+    credentials = base64.b64encode(b"me:hush").decode()
+    assert requests == [(f"Basic {credentials}", b"grant_type=client_credentials&scope=kafka")] * 2
+
+
+def test_certificates_that_one_side_rejects_are_named(tmp_path: Path) -> None:
+    made = Certificates.create(tmp_path)
+    trusts = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(made.authority), "ssl.keystore.type": "PEM"}
+    server = {**trusts, "ssl.keystore.location": str(made.issue("server", "/CN=server")), "ssl.client.auth": "required"}
+    expired = {**trusts, "ssl.keystore.location": str(made.issue("old", "/CN=old", days=-1))}
+    with klamm.Broker(listen="SSL://127.0.0.1:0", config=server) as broker:
+        errors = [
+            data_path_error(broker.bootstrap_servers, {"security.protocol": "SSL", **mine}) for mine in (expired, {})
+        ]
+        hasty = {"security.protocol": "SSL", **expired}
+        with AdminClient.from_properties(broker.bootstrap_servers, hasty, timeout_ms=500) as admin:
+            errors.append(admin.describe_cluster().exception())  # type: ignore[arg-type]
+        at_once = admin_error(broker.bootstrap_servers, {"security.protocol": "SSL"})
+    assert "it rejects our certificate" in str(errors[0])
+    assert "certificate verify failed" in str(errors[1])
+    assert "it rejects our certificate" in str(errors[2])
+    assert isinstance(at_once, SslAuthenticationFailedError)

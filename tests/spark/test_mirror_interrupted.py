@@ -59,17 +59,12 @@ def assert_readable(mirror: MirrorProcess) -> None:
     assert "did not end" not in text
 
 
-@pytest.mark.parametrize("to", ["the process group", "every process", "the terminal"])
-def test_however_the_signal_comes_a_mirror_ends_in_order(mirror: MirrorProcess, to: str) -> None:
-    """systemd signals every process of a service, a shell script the process group, a terminal sends Ctrl-C.
+def signal_twice(mirror: MirrorProcess, to: str) -> float:
+    """Signal a mirror, and again while it ends; return when that began.
 
-    The log holds a line with its time where something changed, and nothing of what Spark writes while it starts.
+    systemd signals every process of a service, a shell script the process group, a terminal sends Ctrl-C.
     """
-    # given
-    mirror.wait_for("lag 0")
-    time.sleep(1.5)
     processes = family(mirror)
-    # when
     since = time.monotonic()
     for _ in range(2):
         if to == "every process":
@@ -80,6 +75,18 @@ def test_however_the_signal_comes_a_mirror_ends_in_order(mirror: MirrorProcess, 
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(mirror.process.pid, signal.SIGINT if to == "the terminal" else signal.SIGTERM)
         time.sleep(0.3)
+    return since
+
+
+@pytest.mark.parametrize("to", ["the process group", "the terminal"])
+def test_however_the_signal_comes_a_mirror_ends_in_order(mirror: MirrorProcess, to: str) -> None:
+    """The log holds a line with its time where something changed, and nothing of what Spark writes while it starts."""
+    # given
+    mirror.wait_for("lag 0")
+    time.sleep(1.5)
+    processes = family(mirror)
+    # when
+    since = signal_twice(mirror, to)
     # then
     assert_ended_in_order(mirror, since, processes)
     lines = mirror.text().splitlines()
@@ -125,7 +132,7 @@ def test_a_mirror_ends_in_time_while_the_target_does_not_answer(
     assert psutil.wait_procs(processes, timeout=5)[1] == []
 
 
-def test_when_the_jvm_dies_one_line_says_so_and_a_new_one_goes_on(
+def test_when_the_jvm_dies_one_line_says_so_and_a_new_one_goes_on_and_ends_in_order(
     mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]
 ) -> None:
     # given
@@ -139,10 +146,10 @@ def test_when_the_jvm_dies_one_line_says_so_and_a_new_one_goes_on(
     produce(source.bootstrap_servers, "t", [(0, Seen(None, b"after", (), 1_700_000_000_000))])
     arrived = read(target.bootstrap_servers, "A.t", {0: before + 1}, timeout_s=60)[0]
     processes = family(mirror)
-    since = time.monotonic()
-    mirror.process.terminate()
+    since = signal_twice(mirror, "every process")
     # then
     assert_ended_in_order(mirror, since, processes)
+    assert "A->B STOPPED" in mirror.text().splitlines()[-1]
     assert [record.value for record in arrived].count(b"after") == 1
     [line] = [line for line in mirror.text().splitlines() if "Spark" in line and "WARNING" in line]
     assert f"Spark's JVM (pid {jvm.pid}) was killed by SIGKILL; a new session is started" in line

@@ -28,6 +28,7 @@ from klamm.client.errors import ConnectionLostError
 from klamm.client.transport import ConnectionSettings
 from klamm.mirror.control_records import ControlConnection, TopicGoneError
 from klamm.protocol.errors import KafkaApiError
+from tests.support.class_archives import let_spark_start_quickly
 from tests.support.processes import start_process, wait_until
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class MirrorProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        let_spark_start_quickly()
         program = ("-m", "klamm.cli", "mirror") if self._as_users_run_it else ("-c", _TALKATIVE)
         command: list[str | Path] = [sys.executable, *program, self._file, *self._options]
         self._process = start_process(command, log=self.log, new_session=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -179,6 +180,28 @@ def test_a_log_that_ends_before_the_position_is_a_loss_and_mirrored_from_where_i
     (resumed,) = copy_all(settings, *partitions)
     assert resumed.state is CopyState.COPYING
     assert read(address, f"A.{topic}", {0: 10}) == {0: numbered(20, 10)}
+
+
+def test_a_klamm_source_that_lost_the_end_of_its_log_is_noticed_although_it_is_as_long_again() -> None:
+    """A power cut took records that were only in the page cache, and others got their offsets since."""
+    with KlammBroker() as broker:
+        # given
+        address = broker.bootstrap_servers
+        create_topic(address, POSITIONS, 5, {"cleanup.policy": "compact"})
+        partitions, settings = create_both(address, "torn"), copy_settings(address, address, alias="A")
+        write(address, "torn", numbered(0, 10))
+        cut = (broker.data_dir / "logs" / "torn-0" / f"{0:020d}.log").stat().st_size
+        write(address, "torn", numbered(10, 10))
+        copy_all(settings, *partitions)
+        # when
+        broker.kill()
+        os.truncate(broker.data_dir / "logs" / "torn-0" / f"{0:020d}.log", cut)
+        broker.start()
+        write(address, "torn", numbered(100, 20))
+        (stopped,) = copy_all(settings, *partitions)
+    # then
+    assert stopped.state is CopyState.STOPPED
+    assert "its log diverges at offset 10 from what was read up to offset 20 of leader epoch 0" in stopped.reason
 
 
 def test_an_offset_that_the_source_refuses_is_a_loss_however_long_its_log_is_by_then(

@@ -139,6 +139,13 @@ class DataPath:
         assert log is not None
         return log
 
+    def start_epoch(self, leader_epoch: int) -> None:
+        """Raise the leader epoch, as a restart after an unclean end does."""
+        self.services.cluster = replace(self.services.cluster, leader_epoch=leader_epoch)
+        for topic in self.topics.known.values():
+            for partition in range(len(topic.partitions)):
+                self.log(topic.name, partition).leader_epoch = leader_epoch
+
     def context(self, version: int, *, node_id: int = HERE) -> RequestContext:
         return RequestContext(
             services=cast("Any", self.services),

@@ -129,8 +129,13 @@ class BrokerApp:
         """
         lock = DataDirectoryLock(settings.data_dir)
         try:
-            store, cluster_id = await open_metadata(settings)
-            cluster = ClusterInfo(cluster_id=cluster_id, nodes=nodes[settings.listeners[0].name], by_listener=nodes)
+            store, cluster_id, leader_epoch = await open_metadata(settings)
+            cluster = ClusterInfo(
+                cluster_id=cluster_id,
+                nodes=nodes[settings.listeners[0].name],
+                by_listener=nodes,
+                leader_epoch=leader_epoch,
+            )
             policies = await PolicySettings.load(
                 settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0]
             )
@@ -168,7 +173,7 @@ class BrokerApp:
             guards=[guard for guard in (alter_config_guard(policies.policies), policies, tls) if guard is not None],
         )
         shares = _share_descriptors(settings)
-        logs = _open_logs(settings, configs, FilePool(shares.log_files))
+        logs = _open_logs(settings, configs, FilePool(shares.log_files), cluster.leader_epoch)
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
         _follow_configs(configs, policies, tls, topics=topics, logs=logs)
@@ -338,13 +343,14 @@ async def _start_transactions(
     return transactions
 
 
-def _open_logs(settings: BrokerSettings, configs: ConfigService, pool: FilePool) -> LogManager:
+def _open_logs(settings: BrokerSettings, configs: ConfigService, pool: FilePool, leader_epoch: int) -> LogManager:
     return LogManager(
         settings.data_dir / LOGS_DIRECTORY,
         configs_of=lambda topic: _in_force(configs, topic),
         now_ms=now_ms,
         pool=pool,
         settings=lambda: _housekeeping(configs),
+        leader_epoch=leader_epoch,
     )
 
 

@@ -28,6 +28,8 @@ class ClusterInfo:
     """Brokers by ascending id with their addresses of the first listener. The first broker is the controller."""
     by_listener: Mapping[str, tuple[AdvertisedBroker, ...]] = field(default_factory=dict)
     """Brokers with their addresses of each listener, by listener name."""
+    leader_epoch: int = 0
+    """Leader epoch of all partitions. It rises with every start after an unclean end, since records may be lost."""
 
     @property
     def controller_id(self) -> int:

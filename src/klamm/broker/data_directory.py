@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.broker.configs.own_settings import max_history
 from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
@@ -23,7 +23,7 @@ from klamm.storage.identity import (
 from klamm.storage.lock import make_durable_directory
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
 from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
-from klamm.storage.rebuilding import largest_producer_id, topics_in
+from klamm.storage.rebuilding import largest_leader_epoch, largest_producer_id, topics_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,21 +33,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOGS_DIRECTORY: Final = "logs"
+_LEADER_EPOCH: Final = "leader_epoch"
+"""Name of the setting with the leader epoch of all partitions."""
 _SKIPPED_PRODUCER_IDS: Final = 1_000_000
 """Gap between the largest producer id in the logs and the next new one. Larger ids may occur in damaged segments."""
 
 
-async def open_metadata(settings: BrokerSettings) -> tuple[MetadataStore, str]:
-    """Open the metadata of a locked data directory; return the store and the cluster id.
+class Metadata(NamedTuple):
+    """The opened metadata of a data directory."""
+
+    store: MetadataStore
+    cluster_id: str
+    leader_epoch: int
+    """Leader epoch of all partitions until the broker stops."""
+
+
+async def open_metadata(settings: BrokerSettings) -> Metadata:
+    """Open the metadata of a locked data directory.
+
+    After an unclean end records may be missing, and new ones get their offsets. So the leader epoch rises, as after an
+    election in Kafka: clients that compare epochs (KIP-320) notice if the log is not the one that they have read.
 
     Raises:
         MetadataLostError: The directory has logs, but their metadata is missing or damaged.
         DataDirectoryError: The metadata cannot be opened, or belongs to other logs.
     """
     metadata, logs = settings.data_dir / METADATA_FILE_NAME, settings.data_dir / LOGS_DIRECTORY
-    is_rebuilt = False
+    is_rebuilt, was_clean = False, (logs / CLEAN_SHUTDOWN).exists()
     try:
-        check_metadata(metadata, logs, was_clean=(logs / CLEAN_SHUTDOWN).exists())
+        check_metadata(metadata, logs, was_clean=was_clean)
     except MetadataLostError as error:
         if not settings.recovers_metadata:
             raise
@@ -60,17 +74,17 @@ async def open_metadata(settings: BrokerSettings) -> tuple[MetadataStore, str]:
     protect_metadata(metadata)
     store = MetadataStore.open(metadata, max_history=max_history(settings.static_configs))
     try:
-        cluster_id = await _rebuild(store, settings, logs) if is_rebuilt else await _cluster_id(store)
+        opened = await _rebuild(store, settings, logs) if is_rebuilt else await _identify(store, was_clean=was_clean)
         make_durable_directory(logs)
-        write_cluster_id(logs, cluster_id)
+        write_cluster_id(logs, opened.cluster_id)
     except BaseException:
         await store.close()
         raise
-    return store, cluster_id
+    return opened
 
 
-async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -> str:
-    """Store the metadata that the logs contain, in one commit; return the cluster id."""
+async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -> Metadata:
+    """Store the metadata that the logs contain, in one commit."""
     cluster_id = read_cluster_id(logs)
     if cluster_id is None:
         cluster_id = _new_cluster_id()
@@ -79,23 +93,29 @@ async def _rebuild(store: MetadataStore, settings: BrokerSettings, logs: Path) -
         missing_ok=True
     )  # without this file the start recovers all logs, and so finds their open transactions
     next_producer_id = largest_producer_id(logs) + 1 + _SKIPPED_PRODUCER_IDS
+    leader_epoch = largest_leader_epoch(logs) + 1
     await store.submit(
         [
             PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id),
             PutSetting(name=NEXT_PRODUCER_ID, value=str(next_producer_id)),
+            PutSetting(name=_LEADER_EPOCH, value=str(leader_epoch)),
             *topics_in(logs, node_ids=settings.node_ids, internal=INTERNAL_TOPICS | {REGISTRATIONS_TOPIC}),
         ]
     )
-    return cluster_id
+    return Metadata(store, cluster_id, leader_epoch)
 
 
-async def _cluster_id(store: MetadataStore) -> str:
-    for setting in store.load_settings():
-        if setting.name == CLUSTER_ID_SETTING:
-            return setting.value
-    cluster_id = _new_cluster_id()
-    await store.submit([PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id)])
-    return cluster_id
+async def _identify(store: MetadataStore, *, was_clean: bool) -> Metadata:
+    """Return the stored cluster id and leader epoch. A new store gets an id, and an unclean end a new epoch."""
+    stored = {setting.name: setting.value for setting in store.load_settings()}
+    cluster_id, leader_epoch = stored.get(CLUSTER_ID_SETTING), int(stored.get(_LEADER_EPOCH, "0"))
+    if cluster_id is None:
+        cluster_id = _new_cluster_id()
+        await store.submit([PutSetting(name=CLUSTER_ID_SETTING, value=cluster_id)])
+    elif not was_clean:
+        leader_epoch += 1
+        await store.submit([PutSetting(name=_LEADER_EPOCH, value=str(leader_epoch))])
+    return Metadata(store, cluster_id, leader_epoch)
 
 
 def _new_cluster_id() -> str:

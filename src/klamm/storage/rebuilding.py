@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.protocol.errors import CorruptBatchError
 from klamm.storage.changes import PutConfig, PutTopic
 from klamm.storage.identity import partition_directories
-from klamm.storage.log.checkpoints import read_topic_id
+from klamm.storage.log.checkpoints import LEADER_EPOCHS, read_epochs, read_topic_id
 from klamm.storage.log.files import FilePool
 from klamm.storage.log.segment import LogSegment
 
@@ -59,6 +59,12 @@ def topics_in(logs: Path, *, node_ids: Sequence[int], internal: AbstractSet[str]
         changes += [PutConfig(resource_type=_TOPIC, resource_name=topic, name=name, value="-1") for name in _KEEP]
         logger.warning("Topic %s is recovered with %d partitions and without retention", topic, counts[topic])
     return changes
+
+
+def largest_leader_epoch(logs: Path) -> int:
+    """Return the largest leader epoch in the checkpoints of the logs, -1 if there is none."""
+    found = (read_epochs(path / LEADER_EPOCHS) for path, _, _ in partition_directories(logs))
+    return max((epochs[-1].epoch for epochs in found if epochs), default=-1)
 
 
 def largest_producer_id(logs: Path) -> int:

@@ -16,6 +16,7 @@ from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.model import TransactionPartition
 from klamm.storage.errors import DataDirectoryError
+from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
 from tests.support.logs import batch, read_all
 from tests.support.transactions import committed_values, write
 
@@ -190,5 +191,34 @@ def test_only_the_brokers_own_user_can_read_the_data(tmp_path: Path) -> None:
         (data_dir / "metadata.sqlite").chmod(0o644)
         async with running(data_dir):
             assert modes(data_dir)["metadata.sqlite"] == "0o600"
+
+    run(main())
+
+
+def test_the_leader_epoch_rises_with_every_start_after_an_unclean_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        await fill(tmp_path)
+        for expected in (0, 1, 1, 2):
+            async with running(tmp_path) as services:
+                log = log_of(services, "orders")
+                assert (services.cluster.leader_epoch, log.leader_epoch) == (expected, expected)
+                log.append(batch("x"))
+                assert log.epochs.latest == expected
+            if expected != 1 or log.epochs.epoch_of(log.end_offset - 2) == 1:
+                (tmp_path / "logs" / CLEAN_SHUTDOWN).unlink()
+
+    run(main())
+
+
+def test_recovered_metadata_continue_behind_the_leader_epochs_of_the_logs(tmp_path: Path) -> None:
+    async def main() -> None:
+        await fill(tmp_path)
+        for _ in range(3):
+            (tmp_path / "logs" / CLEAN_SHUTDOWN).unlink()
+            async with running(tmp_path) as services:
+                log_of(services, "orders").append(batch("x"))
+        lose(tmp_path)
+        async with running(tmp_path, "--recover") as services:
+            assert services.cluster.leader_epoch == 4
 
     run(main())

@@ -21,7 +21,6 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.security.checks import may_transactional_id
-from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.broker.transactions.admission import (
     ClientAbility,
@@ -227,7 +226,7 @@ async def _append(
         answer = _refused(data.index, error)
         if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
-                leader_id=topic.leader(data.index), leader_epoch=LEADER_EPOCH
+                leader_id=topic.leader(data.index), leader_epoch=context.services.cluster.leader_epoch
             )
         return answer
     answer = PartitionResponse(

@@ -6,8 +6,8 @@ returned whatever its size. Waits up to ``max_wait_ms`` for ``min_bytes``; appen
 a large response is read by the handler. The rest is read from disk when the connection can send it, so a client that
 does not read costs no memory.
 Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's address when another broker id
-was asked (KIP-951). read_committed reads up to the last stable offset, also waits for that to advance, and returns the
-aborted transactions in the range it read.
+was asked or the client's leader epoch is older (KIP-951). read_committed reads up to the last stable offset, also waits
+for that to advance, and returns the aborted transactions in the range it read.
 Not implemented: follower fetching (KIP-392), fetches of replicas, tiered storage.
 """
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.fetch.response import FetchedBody, PartitionRead
 from klamm.broker.fetch.sessions import named_partitions
-from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.partitions import find_topic, leader_log
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
@@ -39,6 +38,8 @@ _READ_COMMITTED: Final = 1
 """Value of ``isolation_level``; 0 is read_uncommitted."""
 _READ_AT_ONCE: Final = 512 * 1024
 """Bytes of a response that the handler reads. If the disk fails for these, the partition gets an error code."""
+_NAMES_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""Errors that are answered with the current leader and its epoch (KIP-951)."""
 _UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -146,8 +147,8 @@ def _find(
     try:
         log = leader_log(context, topic, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
     except KafkaApiError as error:
-        if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            answer.current_leader = topic.leader(wanted.partition), LEADER_EPOCH
+        if error.error_code in _NAMES_LEADER:
+            answer.current_leader = topic.leader(wanted.partition), context.services.cluster.leader_epoch
         raise
     found.logs.append(log)
     found.seen.append(log.high_watermark)

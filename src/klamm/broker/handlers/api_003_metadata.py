@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.security.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
-from klamm.broker.topics.catalog import LEADER_EPOCH
 from klamm.broker.topics.creation import RESERVED_NAMES, TopicSpec, create_topic
 from klamm.broker.topics.internal import ensure_internal_topic
+from klamm.broker.topics.partitions import NO_LEADER
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -50,7 +50,7 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
         wanted = None
     if wanted is None:
         topics = [
-            _found(topic)
+            _found(topic, context)
             async for topic in context.time_slice.over(context.services.topics.all())
             if may_topic(context, AclOperation.DESCRIBE, topic.name)
         ]
@@ -102,13 +102,15 @@ async def _answer(
         return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
     topic = context.services.topics.get(name)
     if topic is not None:
-        return _found(topic)
+        return _found(topic, context)
     refusal = _refuse_creation(name, context, may_create=may_create)
     if refusal:
         return _failed(refusal, name=name)
     if name in INTERNAL_TOPICS:
         internal = ensure_internal_topic(name, context.services)
-        return _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name) if internal is None else _found(internal)
+        return (
+            _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name) if internal is None else _found(internal, context)
+        )
     return await _create(name, context)
 
 
@@ -118,7 +120,7 @@ def _answer_by_id(topic_id: UUID, context: RequestContext) -> MetadataResponse.M
         return _failed(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
     if not may_topic(context, AclOperation.DESCRIBE, topic.name):
         return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic_id)
-    return _found(topic)
+    return _found(topic, context)
 
 
 def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) -> ErrorCode:
@@ -142,10 +144,10 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     spec = TopicSpec(name=name, is_automatic=True)
     created, error = await attempt(lambda: create_topic(spec, context), api=API.key)
     if created is not None:
-        return _found(created)
+        return _found(created, context)
     topic = context.services.topics.get(name)
     if topic is not None:
-        return _found(topic)
+        return _found(topic, context)
     if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         # Clients do not expect this error here. As with Apache Kafka, the client retries until the topic may be
         # created.
@@ -165,8 +167,9 @@ def _policy_refusal(name: str, context: RequestContext) -> ErrorCode | None:
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _found(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
-    return MetadataResponse.MetadataResponseTopic(
+def _found(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
+    leader_epoch = context.services.cluster.leader_epoch
+    found = MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
@@ -174,7 +177,7 @@ def _found(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
             MetadataResponse.MetadataResponsePartition(
                 partition_index=index,
                 leader_id=replicas[0],
-                leader_epoch=LEADER_EPOCH,
+                leader_epoch=leader_epoch,
                 replica_nodes=list(replicas),
                 isr_nodes=list(replicas),
                 offline_replicas=[],
@@ -182,6 +185,11 @@ def _found(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
             for index, replicas in enumerate(topic.partitions)
         ],
     )
+    for index in context.services.logs.offline_partitions(topic.topic_id):
+        partition = found.partitions[index]
+        partition.error_code, partition.leader_id = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+        partition.isr_nodes, partition.offline_replicas = partition.isr_nodes[:1], partition.replica_nodes
+    return found
 
 
 def _failed(

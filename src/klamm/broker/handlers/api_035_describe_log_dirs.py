@@ -1,9 +1,11 @@
 """DescribeLogDirs (key 35), v1-4.
 
 Returns the data directory as named by ``log.dirs``, the size of each partition with a replica on the broker id that was
-asked, and the space of the file system (v4, KIP-827). As in Kafka, partitions that do not exist are left out. Requires
-DESCRIBE on the cluster; before v3 a denied request gets an empty response. All replicas are one log, so no replica lags
-and none is being moved to another directory.
+asked, and the space of the file system (v4, KIP-827). As in Kafka, partitions that do not exist are left out. While
+partitions are offline because an fsync failed, they are left out and the directory has the error KAFKA_STORAGE_ERROR;
+Kafka takes the whole directory offline and lists none of its partitions. Requires DESCRIBE on the cluster; before v3 a
+denied request gets an empty response. All replicas are one log, so no replica lags and none is being moved to another
+directory.
 """
 
 from __future__ import annotations
@@ -49,12 +51,14 @@ async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> De
 async def _describe(directory: str, request: DescribeLogDirsRequest, context: RequestContext) -> Result:
     topics: dict[str, DescribeLogDirsResponse.DescribeLogDirsTopic] = {}
     closed: list[tuple[Partition, Path]] = []
+    logs = context.services.logs
     asked = ((topic, index) for topic, indexes in await _asked_for(request, context) for index in indexes)
     async for topic, index in context.time_slice.over(asked):
         if not topic.has_partition(index) or context.node_id not in topic.partitions[index]:
             continue
-        footprint = context.services.logs.footprint(topic.topic_id, index)
-        if footprint is None:  # the topic is being created or deleted
+        footprint = logs.footprint(topic.topic_id, index)
+        # None: the topic is being created or deleted
+        if footprint is None or index in logs.offline_partitions(topic.topic_id):
             continue
         partition = Partition(partition_index=index)
         if isinstance(footprint, Path):
@@ -71,7 +75,13 @@ async def _describe(directory: str, request: DescribeLogDirsRequest, context: Re
         raise StorageError(f"{directory}: {error}") from error
     for (partition, _), size in zip(closed, sizes, strict=True):
         partition.partition_size = size
-    return Result(log_dir=directory, topics=list(topics.values()), total_bytes=room.total, usable_bytes=room.free)
+    return Result(
+        error_code=ErrorCode.KAFKA_STORAGE_ERROR if logs.offline_count else ErrorCode.NONE,
+        log_dir=directory,
+        topics=list(topics.values()),
+        total_bytes=room.total,
+        usable_bytes=room.free,
+    )
 
 
 async def _asked_for(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[tuple[Topic, Iterable[int]]]:

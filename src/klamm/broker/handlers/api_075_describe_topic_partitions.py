@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.security.checks import authorized_operations, may_topic
-from klamm.broker.topics.catalog import LEADER_EPOCH
+from klamm.broker.topics.partitions import NO_LEADER
 from klamm.configs.names import INTERNAL_TOPICS, check_topic_name
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -54,7 +54,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
             answers.append(Answer(error_code=_missing(name), name=name, is_internal=is_internal, partitions=[]))
             continue
         last = min(len(topic.partitions), first + left)
-        answers.append(_describe(topic, first, last))
+        answers.append(_describe(topic, first, last, context))
         answers[-1].topic_authorized_operations = authorized_operations(context, AclResourceType.TOPIC, name)
         left -= max(0, last - first)
         if last < len(topic.partitions):
@@ -81,8 +81,9 @@ def _page(answers: list[Answer], topic: str, partition: int) -> DescribeTopicPar
     return DescribeTopicPartitionsResponse(topics=answers, next_cursor=cursor)
 
 
-def _describe(topic: Topic, first: int, last: int) -> Answer:
-    return Answer(
+def _describe(topic: Topic, first: int, last: int, context: RequestContext) -> Answer:
+    leader_epoch = context.services.cluster.leader_epoch
+    answer = Answer(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
@@ -90,7 +91,7 @@ def _describe(topic: Topic, first: int, last: int) -> Answer:
             DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
                 leader_id=topic.leader(index),
-                leader_epoch=LEADER_EPOCH,
+                leader_epoch=leader_epoch,
                 replica_nodes=list(topic.partitions[index]),
                 isr_nodes=list(topic.partitions[index]),
                 eligible_leader_replicas=[],
@@ -100,6 +101,12 @@ def _describe(topic: Topic, first: int, last: int) -> Answer:
             for index in range(first, last)
         ],
     )
+    offline = context.services.logs.offline_partitions(topic.topic_id)
+    for partition in answer.partitions if offline else ():
+        if partition.partition_index in offline:
+            partition.leader_id = NO_LEADER
+            partition.isr_nodes, partition.offline_replicas = partition.isr_nodes[:1], partition.replica_nodes
+    return answer
 
 
 ROUTE: Final = Route(api=API, request=DescribeTopicPartitionsRequest, handle=handle)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from klamm.storage.log import LogManager
     from klamm.storage.metadata import MetadataStore
 
-LEADER_EPOCH: Final = 0
-"""Constant: leaders never change, since the first replica leads and this process holds all replicas."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:

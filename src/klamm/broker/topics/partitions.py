@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from klamm.storage.log import PartitionLog
 
 ANY_EPOCH: Final = -1
+NO_LEADER: Final = -1
+"""Leader of a partition that is offline, because an fsync of its log failed."""
 
 
 def find_topic(

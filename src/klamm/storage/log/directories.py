@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from klamm.storage.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from klamm.storage.log.files import fsync_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -82,3 +85,19 @@ def is_claimed(directory: Path, topic_id: UUID) -> bool:
         with suppress(OSError):  # with a full disk, the next start logs the warning again
             write_topic_id(directory, topic_id)
     return found is None or found == topic_id
+
+
+def remove_all(paths: Sequence[Path]) -> None:
+    """Remove renamed files and directories. A failure is logged and does not affect the others."""
+    for path in paths:
+        try:
+            if path.name.endswith((DELETED, STRAY)):
+                # After a power cut, the directory must not reappear under its old name without its topic id.
+                fsync_path(path.parent)
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            logger.warning("%s cannot be removed; the next start of the broker tries again: %s", path, error)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import json
 import logging
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
@@ -35,6 +34,7 @@ from klamm.storage.log.directories import (
     is_claimed,
     is_partition,
     put_aside,
+    remove_all,
     stray_since_ms,
 )
 from klamm.storage.log.error_reports import ErrorReports
@@ -46,6 +46,7 @@ from klamm.storage.log.segment import RetiredFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
     from uuid import UUID
 
@@ -100,6 +101,7 @@ class LogManager:
         now_ms: Callable[[], int] = _wall_clock_ms,
         pool: FilePool | None = None,
         settings: Callable[[], HousekeepingSettings] = HousekeepingSettings,
+        leader_epoch: int = 0,
     ) -> None:
         """Scan a data directory. No log is opened yet.
 
@@ -109,7 +111,9 @@ class LogManager:
             now_ms: Wall clock, milliseconds since the epoch.
             pool: Pool of file descriptors; None for one of ``DEFAULT_MAX_OPEN``.
             settings: Function that returns the current broker configs of log maintenance.
+            leader_epoch: Leader epoch of all partitions.
         """
+        self._leader_epoch = leader_epoch
         self._data_dir = data_dir
         self._configs_of = configs_of
         self._now_ms = now_ms
@@ -121,6 +125,8 @@ class LogManager:
         self._compacted = read_offsets(data_dir / CLEANER_OFFSETS)
         self._directories: set[str] = set()
         self._epoch = ConfigEpoch()
+        self._offline: dict[UUID, set[int]] = {}
+        """Partitions whose fsync failed, by topic."""
         self._retired: list[RetiredFile] = []
         self._strays: list[RetiredFile] = []
         self._checkpointing = asyncio.Lock()
@@ -271,7 +277,7 @@ class LogManager:
             compacted_up_to=self._compacted.get(name, 0) if is_ours else 0,
             now_ms=self._now_ms,
         )
-        log.has_directory = is_ours
+        log.has_directory, log.leader_epoch = is_ours, self._leader_epoch
         return log
 
     def delete_topic(self, topic_id: UUID) -> asyncio.Task[None] | None:
@@ -285,6 +291,7 @@ class LogManager:
             if all directories are already renamed.
         """
         topic = self._topics.pop(topic_id, None)
+        self._offline.pop(topic_id, None)
         if topic is None:
             return None
         for partition, log in topic.logs.items():
@@ -528,7 +535,13 @@ class LogManager:
                 flush.log.flushed(flush.end_offset)
             elif isinstance(flush.error, FsyncError) and flush.log.failure is None:
                 self.flush_failures += 1
-                flush.log.take_offline(flush.error)
+                self.take_offline(flush.log, flush.error)
+
+    def take_offline(self, log: PartitionLog, error: OSError) -> None:
+        """Stop serving a log after a failed fsync."""
+        log.take_offline(error)
+        if not log.is_deleted:
+            self._offline.setdefault(log.topic_id, set()).add(log.partition)
 
     async def checkpoint(self) -> None:
         """Write recovery points, log start offsets and compacted offsets durably.
@@ -583,7 +596,11 @@ class LogManager:
     @property
     def offline_count(self) -> int:
         """Number of logs that are offline because an fsync failed."""
-        return sum(log.failure is not None for log in self._open_logs.values())
+        return sum(map(len, self._offline.values()))
+
+    def offline_partitions(self, topic_id: UUID) -> AbstractSet[int]:
+        """Return the partitions of a topic that are offline because an fsync failed."""
+        return self._offline.get(topic_id, frozenset())
 
     @property
     def has_outdated_checkpoints(self) -> bool:
@@ -611,7 +628,7 @@ class LogManager:
             if log.retired:
                 due += log.take_retired(now_ms)
         if due:
-            await asyncio.to_thread(_remove_all, due)
+            await asyncio.to_thread(remove_all, due)
 
 
 @dataclass(slots=True)
@@ -637,22 +654,6 @@ async def _to_its_end(working: asyncio.Future[Any]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait({working})
         raise
-
-
-def _remove_all(paths: Sequence[Path]) -> None:
-    """Remove renamed files and directories. A failure is logged and does not affect the others."""
-    for path in paths:
-        try:
-            if path.name.endswith((DELETED, STRAY)):
-                # After a power cut, the directory must not reappear under its old name without its topic id.
-                fsync_path(path.parent)
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            logger.warning("%s cannot be removed; the next start of the broker tries again: %s", path, error)
 
 
 def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -148,9 +148,15 @@ class PartitionLog:
         return max(self.epochs.latest, self.leader_epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochStart:
-        """Return the largest known epoch up to ``epoch`` and its end offset; -1 for both if there is none."""
+        """Return the largest known epoch up to ``epoch`` and its end offset; -1 for both if there is none.
+
+        The leader's own epoch starts at the end offset until its first append. So an epoch between the newest one in
+        the log and the leader's, in which nothing was appended, ends there as well.
+        """
         if epoch == self.leader_epoch:
             return EpochStart(epoch, self.end_offset)
+        if self.epochs.latest < epoch < self.leader_epoch:
+            return EpochStart(epoch if self.epochs.latest < 0 else self.epochs.latest, self.end_offset)
         return self.epochs.end_offset_of(epoch, self.end_offset)
 
     # -- appends
@@ -492,7 +498,8 @@ class PartitionLog:
     def save_recovery_state(self, since: int) -> tuple[Path, ...]:
         """Write what a recovery from the recovery point needs. Return the files to fsync before it is checkpointed.
 
-        A recovery trusts the indexes and producers below the recovery point, and does not read the log there.
+        A recovery trusts the indexes, producers and leader epochs below the recovery point, and does not read the log
+        there.
 
         Args:
             since: Recovery point in the checkpoint file.
@@ -508,7 +515,8 @@ class PartitionLog:
                 if len(index):
                     indexes.append(index.file.path)
         snapshot = (self.directory / SNAPSHOT,) if len(self.producers) else ()
-        return (*indexes, *snapshot, self.directory)
+        epochs = (self.epochs.path,) if self.epochs.has_started_since(since) else ()
+        return (*indexes, *snapshot, *epochs, self.directory)
 
     def close(self) -> None:
         """Close all files for good, and end all waits."""

@@ -14,7 +14,7 @@ torn anything that was only in the page cache. The steps of ``open_partition``:
    offset: offsets are never used twice.
 5. The producer snapshot is loaded, and the batches after it are replayed. This also rebuilds the indexes of aborted
    transactions. An unusable snapshot or index makes the replay start at the log start offset.
-6. Leader epochs behind the new end are removed.
+6. Leader epochs behind the new end are removed, and those of the batches that were read are added.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from klamm.protocol.records import ControlType, decode_marker, verify_crc
 from klamm.protocol.records.layout import CONTROL
 from klamm.storage.log import segment_swap
 from klamm.storage.log.aborted import SUFFIX, entry_for
-from klamm.storage.log.checkpoints import OFFLINE
-from klamm.storage.log.epochs import LeaderEpochs
+from klamm.storage.log.checkpoints import OFFLINE, EpochStart
+from klamm.storage.log.epochs import UNDEFINED, LeaderEpochs
 from klamm.storage.log.files import fsync_path
 from klamm.storage.log.partition import PartitionLog
 from klamm.storage.log.producers import NO_OFFSET, UNUSABLE, ProducerStates
@@ -89,9 +89,9 @@ def open_partition(
     # Compaction leaves gaps between segments, but only below a checkpointed recovery point. So gaps are acceptable
     # above the recovery point only if the checkpoint itself is lost (recovery point 0).
     may_have_gaps = recovery_point == 0 and (compacted_up_to > 0 or configs().is_compacted)
-    end_offset, is_whole = 0, True
+    end_offset, is_whole, begun = 0, True, [UNDEFINED]
     if segments:
-        end_offset, is_whole = _recover(name, segments, recovery_point, may_have_gaps=may_have_gaps)
+        end_offset, is_whole = _recover(name, segments, recovery_point, begun, may_have_gaps=may_have_gaps)
     if log_start_offset > end_offset:
         # The end of the log was lost. Its offsets must not be used again for other records.
         if segments:
@@ -120,8 +120,7 @@ def open_partition(
             now_ms=now_ms(),
             is_whole=is_whole,
         )
-        epochs.load(segments)
-        epochs.truncate_end(end_offset)
+        epochs.load(segments, end_offset, begun)
         offline_mark.unlink(missing_ok=True)
     return PartitionLog(
         topic=topic,
@@ -176,11 +175,13 @@ def _names_in(directory: Path) -> Mapping[str, bool]:
         return {entry.name: entry.is_dir() for entry in entries}
 
 
-def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_have_gaps: bool) -> tuple[int, bool]:
+def _recover(
+    name: str, segments: list[LogSegment], recovery_point: int, begun: list[EpochStart], *, may_have_gaps: bool
+) -> tuple[int, bool]:
     """Check the batches behind the recovery point, and truncate the log at the first damaged one.
 
     The truncation is made durable. Otherwise the next power cut could bring the old bytes back, behind new records with
-    the same offsets.
+    the same offsets. The leader epochs of the batches that were read are appended to ``begun``.
 
     Returns:
         The end offset, and whether nothing is missing between the recovery point and the end. The latter is False if a
@@ -194,7 +195,7 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_
             segment.complete_indexes(REBUILT_INTERVAL, _END)
             continue
         is_whole &= index == 0 or segment.base_offset <= max(end_offset, recovery_point)
-        end_offset, cut = _recover_segment(segment, recovery_point)
+        end_offset, cut = _recover_segment(segment, recovery_point, begun)
         if cut is None and not is_last and not may_have_gaps and segments[index + 1].base_offset != end_offset:
             cut = 0, f"the next segment begins at offset {segments[index + 1].base_offset}"
         if cut is None:
@@ -217,7 +218,9 @@ def _recover(name: str, segments: list[LogSegment], recovery_point: int, *, may_
     return end_offset, is_whole
 
 
-def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tuple[int, str] | None]:
+def _recover_segment(
+    segment: LogSegment, recovery_point: int, begun: list[EpochStart]
+) -> tuple[int, tuple[int, str] | None]:
     """Check a segment. Return its end offset, and the number of truncated bytes with the reason, or None."""
     end_offset, reason = segment.base_offset, None
     position = segment.trust_up_to(recovery_point)
@@ -227,6 +230,8 @@ def _recover_segment(segment: LogSegment, recovery_point: int) -> tuple[int, tup
                 reason = "a batch with a wrong checksum"
                 break
             segment.account(head.position, head.size, head.last_offset, head.max_timestamp, REBUILT_INTERVAL)
+            if head.partition_leader_epoch > begun[-1].epoch:
+                begun.append(EpochStart(head.partition_leader_epoch, head.base_offset))
             end_offset = head.last_offset + 1
             position = head.position + head.size
     except CorruptBatchError as error:

@@ -181,6 +181,18 @@ def test_another_broker_id_names_the_leader_and_its_address(broker: DataPath) ->
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(HERE, "a", 1)]
 
 
+def test_an_older_leader_epoch_is_answered_with_the_leader_and_its_epoch(broker: DataPath) -> None:
+    """KIP-951: so the client need not ask for metadata."""
+    broker.start_epoch(3)
+
+    response = fetch(broker, request(partition(epoch=2)))
+
+    (item,) = response.responses[0].partitions
+    assert item.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert (item.current_leader.leader_id, item.current_leader.leader_epoch) == (HERE, 3)
+    assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(HERE, "a", 1)]
+
+
 def test_a_leader_elsewhere_is_not_named_without_need(broker: DataPath) -> None:
     item = fetch(broker, request(partition())).responses[0].partitions[0]
 

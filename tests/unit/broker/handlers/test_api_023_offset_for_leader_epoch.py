@@ -56,6 +56,16 @@ def test_an_earlier_epoch_ends_where_the_next_begins(broker: DataPath) -> None:
     ]
 
 
+def test_an_epoch_without_records_ends_where_the_log_ends(broker: DataPath) -> None:
+    """A consumer may know it from ListOffsets or Metadata. An undefined answer would make it reset its offset."""
+    broker.start_epoch(3)
+    assert ask(broker, 1) == (0, 1, 0)
+    broker.log().append(batch("a", "b"))
+    broker.start_epoch(6)
+
+    assert [ask(broker, epoch) for epoch in (3, 4, 5, 6)] == [(0, 3, 2), (0, 3, 2), (0, 3, 2), (0, 6, 2)]
+
+
 @pytest.mark.parametrize("epoch", [-1, 7])
 def test_an_unknown_epoch_has_no_end(broker: DataPath, epoch: int) -> None:
     broker.log().append(batch("a"))

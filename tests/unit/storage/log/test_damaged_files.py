@@ -96,6 +96,32 @@ def test_leader_epochs_are_taken_from_the_batches_when_their_file_is_lost(tmp_pa
     assert house.log.epochs.latest == 3
 
 
+def test_the_epochs_of_recovered_batches_are_added_to_an_outdated_file(tmp_path: Path) -> None:
+    """The file is replaced without an fsync, so after a power cut the older one may be there."""
+    house = LogHouse(tmp_path)
+    path = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    house.log.append(batch("a"))
+    house.log.append(batch("lost"))
+    for epoch in (3, 5):
+        house.log.leader_epoch = epoch
+        house.log.append(batch("b"))
+    path.write_text("0\n2\n0 0\n1 3\n")  # epoch 1 belongs to an end that was cut before
+    house.open()
+    house.log.leader_epoch = 6
+
+    assert [house.log.end_offset_for_epoch(epoch) for epoch in (0, 3, 5)] == [(0, 2), (3, 3), (5, 4)]
+
+
+def test_epochs_that_began_since_the_last_checkpoint_are_made_durable_with_it(tmp_path: Path) -> None:
+    house = LogHouse(tmp_path)
+    house.log.append(batch("a"))
+    house.log.append(batch("b"))
+    path = tmp_path / "t-0" / "leader-epoch-checkpoint"
+
+    assert path in house.log.save_recovery_state(0)
+    assert path not in house.log.save_recovery_state(1)
+
+
 def test_a_changed_digit_in_the_producers_is_noticed(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("a", producer_id=9, producer_epoch=0, base_sequence=0))

@@ -15,7 +15,7 @@ from klamm.protocol.errors import StorageError
 from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN, OFFLINE
 from klamm.storage.log.error_reports import ErrorReports
 from klamm.storage.log.files import FsyncError
-from tests.support.logs import LogHouse, batch, read_all
+from tests.support.logs import TOPIC_ID, LogHouse, batch, read_all
 from tests.support.transactions import ABORT, end, write
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ def test_a_failed_fsync_is_not_made_up_for_by_the_next_one(house: LogHouse, disk
     with pytest.raises(StorageError):
         end(house.log, 1, ABORT)
     assert (house.manager.offline_count, house.manager.flush_failures) == (1, 1)
+    assert house.manager.offline_partitions(TOPIC_ID) == {0}
+    house.manager.delete_topic(TOPIC_ID)
+    assert (house.manager.offline_count, house.manager.offline_partitions(TOPIC_ID)) == (0, frozenset())
 
 
 def test_a_flush_that_nobody_waits_for_any_more_takes_the_log_offline_too(house: LogHouse, disk: Disk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -12,8 +13,11 @@ import pytest
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.source_offsets import shard_of
-from tests.support.copiers import copy_all, copy_settings
+from klamm.protocol.messages.end_txn import EndTxnRequest
+from klamm.protocol.messages.produce import ProduceRequest
+from tests.support.copiers import copy_all, copy_settings, run_until
 from tests.support.exactly_once import assert_exactly_once
+from tests.support.frame_proxy import FrameProxy
 from tests.support.mirror import Seen, create_topic, produce
 from tests.support.processes import wait_until
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from klamm.mirror.copy.settings import CopySettings
+    from klamm.protocol.frames import RequestHeader
 
 YEAR_2013 = 1_356_998_400_000
 LONG_S = 3_600.0
@@ -31,7 +36,7 @@ class Flow:
     """A topic with one partition, its remote topic, and copiers of it."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self.address = address
         self._topic = f"once-{uuid4().hex[:6]}"
         self._alias = f"A{self._topic}"
         self.partition = PartitionId(self._topic, 0, f"{self._alias}.{self._topic}")
@@ -44,13 +49,17 @@ class Flow:
     def write(self, count: int) -> None:
         first = len(self.written)
         more = [Seen(None, b"%d" % number, (), YEAR_2013) for number in range(first, first + count)]
-        produce(self._address, self._topic, [(0, record) for record in more])
+        produce(self.address, self._topic, [(0, record) for record in more])
         self.written += more
 
-    def settings(self, *, shards: int = 1, interval_s: float = 0.05) -> CopySettings:
-        shard = shard_of(self._topic, 0, shards)
+    def settings(self, *, shards: int = 1, interval_s: float = 0.05, target: str = "") -> CopySettings:
         return copy_settings(
-            self._address, self._address, alias=self._alias, shards=shards, shard=shard, interval_s=interval_s
+            self.address,
+            target or self.address,
+            alias=self._alias,
+            shards=shards,
+            shard=shard_of(self._topic, 0, shards),
+            interval_s=interval_s,
         )
 
     def copy(self, *, shards: int = 1) -> None:
@@ -87,7 +96,7 @@ class Flow:
             copier.close()
 
     def assert_everything_is_there_once(self) -> None:
-        assert_exactly_once(self._address, self.partition.remote_topic, {0: self.written})
+        assert_exactly_once(self.address, self.partition.remote_topic, {0: self.written})
 
 
 class _GoneError(Exception):
@@ -118,6 +127,65 @@ def test_a_predecessor_that_still_lives_is_fenced_and_what_it_had_written_never_
         wait_until(lambda: _records(predecessor) == 60, timeout_s=60, what="the predecessor to begin again")
     flow.copy()
     flow.assert_everything_is_there_once()
+
+
+class LateEndTxn(FrameProxy):
+    """Target that loses the response to an EndTxn, and processes the same EndTxn again within the next transaction.
+
+    For the broker, the order of events is the same as if the request was late and its repetition overtook it.
+    """
+
+    def __init__(self, address: str, remote_topic: str) -> None:
+        replacements = {EndTxnRequest.API_KEY: self._end_txn, ProduceRequest.API_KEY: self._produce}
+        super().__init__(address, replacements=replacements)
+        self._address = address
+        self._remote_topic = remote_topic.encode()
+        self._late: bytes | None = None
+        self.loses_response = threading.Event()
+        self.delivers_again = threading.Event()
+
+    def _end_txn(self, _: RequestHeader, answer: memoryview) -> bytes | None:
+        if not self.loses_response.is_set():
+            return bytes(answer)
+        self.loses_response.clear()
+        self._late = self.requests(EndTxnRequest.API_KEY)[-1].frame
+        return None
+
+    def _produce(self, _: RequestHeader, answer: memoryview) -> bytes | None:
+        """Process the late EndTxn after a batch was appended and before the client knows it."""
+        if not self.delivers_again.is_set() or self._remote_topic not in bytes(answer):
+            return bytes(answer)
+        self.delivers_again.clear()
+        assert self._late is not None
+        host, port = self._address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=10) as late:
+            late.sendall(len(self._late).to_bytes(4, "big") + self._late)
+            assert late.recv(4)
+        return None
+
+
+def test_an_end_of_a_transaction_that_arrives_late_does_not_end_the_next_one(flow: Flow) -> None:
+    """K894-39: it would commit records without their source offset, and they would be copied again."""
+    with LateEndTxn(flow.address, flow.partition.remote_topic) as target:
+        copier = Copier(flow.settings(target=target.bootstrap_servers), [flow.partition])
+        try:
+            flow.write(10)
+            run_until(copier, lambda: _is_committed(copier, 10))
+            target.loses_response.set()
+            flow.write(10)
+            run_until(copier, lambda: _is_committed(copier, 20))
+            assert not target.loses_response.is_set()
+            target.delivers_again.set()
+            flow.write(10)
+            run_until(copier, lambda: _is_committed(copier, 30))
+            assert not target.delivers_again.is_set()
+        finally:
+            copier.close()
+    flow.assert_everything_is_there_once()
+
+
+def _is_committed(copier: Copier, next_offset: int) -> bool:
+    return all(row.next_offset >= next_offset for row in copier.progress())
 
 
 def _records(copier: Copier) -> int:

@@ -61,6 +61,8 @@ class Outgoing:
     """Source offset of each record of a rebuilt batch. Empty: the offsets have no gaps and end with ``last_offset``."""
     leader_epoch: int = -1
     """Leader epoch in the source batch. -1: the batch has none."""
+    is_in_doubt: bool = False
+    """Whether the batch was sent and the target may have appended it without an acknowledgement."""
 
     def stamp(self, producer: ProducerStamp, base_sequence: int) -> None:
         """Write a producer id, epoch and base sequence into the batch header, in place."""

@@ -65,6 +65,7 @@ class PartitionCopy:
     __slots__ = (
         "_ahead_offset",
         "_epochs",
+        "_is_abandoned",
         "_largest_joined",
         "_proven_at_ms",
         "_put_back_count",
@@ -140,6 +141,8 @@ class PartitionCopy:
         """Whether the first pending batch has to be split once nothing is in flight."""
         self._put_back_count = 0
         """Number of batches at the front of ``pending`` that were in flight before."""
+        self._is_abandoned = False
+        """Whether the partition stopped before the outcome of all sent batches was known."""
         self._ahead_offset = -1
         """Source offset after the furthest acknowledged batch, even if an earlier batch has to be resent."""
         self._largest_joined = sys.maxsize
@@ -271,9 +274,9 @@ class PartitionCopy:
         """Stamp the next pending batch, move it to ``in_flight`` and return it.
 
         Args:
-            fresh: Producer id and epoch to use if the partition has none.
+            fresh: Producer id and epoch to use if the partition has none. A transactional one is always used.
         """
-        if self.producer is None:
+        if self.producer is None or (fresh.is_transactional and self.producer != fresh):
             self.producer, self.sequence = fresh, 0
             self._proven_at_ms = _NEVER
         self.retrying = False
@@ -306,12 +309,19 @@ class PartitionCopy:
         if self.state is CopyState.WAITING and not self.retrying:
             self.state, self.reason = CopyState.COPYING, ""
 
-    def put_back(self, outgoing: Outgoing, reason: str, *, retry_at: float) -> None:
+    def put_back(self, outgoing: Outgoing, reason: str, *, retry_at: float, in_doubt: bool = True) -> None:
         """Requeue a batch that failed or whose outcome is unknown. It keeps its place and its sequence.
 
         If several batches failed, call this in the order in which they were sent.
+
+        Args:
+            outgoing: Batch in flight.
+            reason: Cause, shown in the status.
+            retry_at: Time of the copier's clock in seconds before which nothing is sent.
+            in_doubt: Whether the target may have appended the batch.
         """
         self.in_flight.remove(outgoing)
+        outgoing.is_in_doubt |= in_doubt
         self.pending.insert(self._put_back_count, outgoing)
         self._put_back_count += 1
         self.pending_bytes += len(outgoing.view)
@@ -336,36 +346,48 @@ class PartitionCopy:
         self.wait(reason, retry_at=retry_at)
         return retry_at
 
-    def target_failed(self, reason: str, now: float, *outgoing: Outgoing) -> float:
+    def target_failed(self, reason: str, now: float, *outgoing: Outgoing, in_doubt: bool = True) -> float:
         """Wait for the target, with a backoff that grows with each failure in a row. Return the time of the retry.
 
         Args:
             reason: Cause, shown in the status.
             now: Time of the copier's clock in seconds.
             outgoing: Failed batch to requeue. Batches behind it that fail for the same cause count as one failure.
+            in_doubt: Whether the target may have appended the batch.
         """
         if not self.retrying:
             self._target_failures += 1
         retry_at = now + backoff_s(max(1, self._target_failures))
         for each in outgoing:
-            self.put_back(each, reason, retry_at=retry_at)
+            self.put_back(each, reason, retry_at=retry_at, in_doubt=in_doubt)
         self.wait(reason, retry_at=retry_at)
         return retry_at
 
     def stop(self, reason: str) -> None:
         """Change the state to STOPPED and drop all pending batches."""
         self.state, self.reason = CopyState.STOPPED, reason
-        self.drop_pending()
-
-    def drop_pending(self) -> None:
-        """Discard batches that were fetched but not sent. They are fetched again."""
         while self.pending:
-            self.pending.popleft().release()
+            self._abandon(self.pending.popleft())
         self.pending_bytes = self._put_back_count = 0
         if self.in_flight:
             self.fetch_offset = self.in_flight[-1].next_offset
         else:
             self.fetch_offset = self.acked_offset
+
+    def abandon(self, outgoing: Outgoing, *, in_doubt: bool) -> None:
+        """Discard a batch in flight that the target rejected after the partition stopped.
+
+        Args:
+            outgoing: Rejected batch.
+            in_doubt: Whether the target may have appended it nevertheless.
+        """
+        self.in_flight.remove(outgoing)
+        outgoing.is_in_doubt |= in_doubt
+        self._abandon(outgoing)
+
+    def _abandon(self, outgoing: Outgoing) -> None:
+        self._is_abandoned |= outgoing.is_in_doubt
+        outgoing.release()
 
     def doubt_producer(self) -> None:
         """Send one batch at a time until the next acknowledgement: a recreated topic does not know the producer."""
@@ -402,9 +424,17 @@ class PartitionCopy:
         )
 
     @property
+    def is_idle(self) -> bool:
+        """Return whether there is nothing to send and nothing whose outcome is to be awaited."""
+        return not (self.pending or self.in_flight or self._is_abandoned)
+
+    @property
     def is_undecided(self) -> bool:
-        """Return whether a sent batch has an unknown outcome: the target may or may not have it."""
-        return bool(self._put_back_count)
+        """Return whether a sent batch has an unknown outcome: the target may or may not have it.
+
+        It remains so if the partition stops before the outcome is known.
+        """
+        return self._is_abandoned or bool(self._put_back_count)
 
     @property
     def lag(self) -> int | None:

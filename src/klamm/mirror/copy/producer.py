@@ -31,7 +31,8 @@ any error behind a failed batch             As above: the error is a consequence
 producer state lost or fenced               At least once: resent with a new producer id once nothing is in flight.
                                             Exactly once: ``TransactionLostError``.
 any other error                             The partition stops.
-any error of a STOPPED partition            The batch is dropped.
+any error of a STOPPED partition            The batch is dropped. If the target may have appended it at any attempt, the
+                                            transaction is lost.
 ==========================================  ==========================================================================
 """
 
@@ -111,6 +112,16 @@ _MOVED: Final = frozenset(
     }
 )
 """Error codes that mean stale metadata (Kafka's ``InvalidMetadataException``)."""
+_IN_DOUBT: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Error codes after which the leader may have appended the batch."""
 _TOPIC_GONE: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -189,7 +200,7 @@ class CopyProducer:
         Raises:
             ConnectionLostError: The target cluster is unavailable.
         """
-        for key in [key for key, copy in self._active.items() if not copy.pending and not copy.in_flight]:
+        for key in [key for key, copy in self._active.items() if copy.is_idle]:
             del self._active[key]
         ready = [copy for copy in self._active.values() if self._can_send(copy, now)]
         if not ready:
@@ -316,25 +327,25 @@ class CopyProducer:
     ) -> None:
         code = answer.error_code
         first = not copy.retrying
+        in_doubt = code in _IN_DOUBT
         detail = f": {answer.error_message}" if answer.error_message else ""
         reason = f"the target rejected records: {error_name(code)}{detail}"
         if code in _TOPIC_GONE:
             copy.doubt_producer()
         if copy.state is CopyState.STOPPED:
-            copy.in_flight.remove(outgoing)
-            outgoing.release()
+            copy.abandon(outgoing, in_doubt=in_doubt)
         elif code in _TOO_LARGE and first:
-            copy.put_back(outgoing, reason, retry_at=0.0)
+            copy.put_back(outgoing, reason, retry_at=0.0, in_doubt=False)
             copy.too_large = True
         elif code in _RETRIABLE or not first:
-            self._retry(copy, outgoing, reason, now, moved=code in _MOVED)
+            self._retry(copy, outgoing, reason, now, moved=code in _MOVED, in_doubt=in_doubt)
         elif code in _PRODUCER_LOST and self._transactions is not None:
             raise TransactionLostError(reason)
         elif code in _PRODUCER_LOST:
-            self._retry(copy, outgoing, reason, now, moved=False)
+            self._retry(copy, outgoing, reason, now, moved=False, in_doubt=in_doubt)
             copy.producer_lost = True
         else:
-            copy.put_back(outgoing, reason, retry_at=now)
+            copy.put_back(outgoing, reason, retry_at=now, in_doubt=in_doubt)
             stop_and_log(copy, self._settings.flow, reason)
         if not copy.in_flight:
             self._mend(copy)
@@ -355,7 +366,9 @@ class CopyProducer:
                     f"the record at offset {offset} is larger than the target's max.message.bytes",
                 )
 
-    def _retry(self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float, *, moved: bool) -> None:
+    def _retry(
+        self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float, *, moved: bool, in_doubt: bool = True
+    ) -> None:
         """Requeue a failed batch.
 
         Args:
@@ -364,8 +377,9 @@ class CopyProducer:
             reason: Cause, shown in the status.
             now: Time of the copier's clock in seconds.
             moved: Whether the leader may have moved, so that the metadata are refreshed before the retry.
+            in_doubt: Whether the target may have appended the batch.
         """
-        retry_at = copy.target_failed(reason, now, outgoing)
+        retry_at = copy.target_failed(reason, now, outgoing, in_doubt=in_doubt)
         if moved:
             self._refreshes.want(copy.partition_id.remote_topic, retry_at)
 

@@ -25,7 +25,9 @@ ENDING   IDLE     The source offsets are produced and EndTxn commits. ``committe
 Errors in any phase:
 
 - ``ConnectionLostError``: the phase and all batches are kept, and the next ``drive`` repeats the step. Repetition is
-  safe: AddPartitionsToTxn and EndTxn are idempotent, and produced batches keep their sequence numbers.
+  safe: AddPartitionsToTxn and EndTxn are idempotent, and produced batches keep their sequence numbers. After a repeated
+  EndTxn, the next transaction gets a new producer epoch. With the old one, the first EndTxn could arrive late, and
+  commit records of the next transaction without their source offsets.
 - ``TransactionLostError`` (fenced, epoch or sequence unknown, transaction timed out, batch at an unexpected offset):
   the copier discards everything since the last commit, and begins at step 1 with new connections.
 """
@@ -176,6 +178,8 @@ class ShardTransactions:
         self._coordinator = TransactionManager(store.cluster, settings.transactional_id)
         self._identity: ProducerStamp | None = None
         self._phase = _Phase.IDLE
+        self._is_ending = False
+        """Whether an EndTxn for the open transaction was sent and has no response."""
         self._added: set[PartitionTuple] = set()
         self._begun: set[PartitionTuple] = set()
         """Remote partitions with an acknowledged batch in the open transaction."""
@@ -307,6 +311,7 @@ class ShardTransactions:
             ending: Whether the copier drains, so that no transaction is opened.
         """
         if self._phase is _Phase.IDLE and not ending and self._is_wanted(copies, active, now):
+            self.fence()
             self._close_at = now + self._settings.interval_s
             takes_records_s = max(self._settings.shortest_s, _RECORDS_TO_OVERHEAD * self._overhead.seconds)
             self._close_from = min(now + takes_records_s, self._close_at)
@@ -420,8 +425,13 @@ class ShardTransactions:
                 raise TransactionLostError(str(error)) from error
             raise
         if self._added:
+            is_repeated, self._is_ending = self._is_ending, True
             self._coordinator.commit(self.identity)
+            self._is_ending = False
             self._added = set()
+            if is_repeated:
+                self._identity = None
+                self._sequences.clear()
 
     def _committed(self) -> None:
         for key, position in self._moved.items():

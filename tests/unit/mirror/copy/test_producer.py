@@ -11,6 +11,7 @@ from klamm.client.batches import ProducerStamp
 from klamm.client.buffers import BufferPool
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.producer import CopyProducer
+from klamm.mirror.copy_state import CopyState
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
@@ -258,3 +259,34 @@ def test_a_partition_on_its_way_to_another_connection_sends_one_batch_until_it_i
     sending.target.answer_first(0)
     sending.target.answer_first(0)
     assert sending.send() == {1: 2}
+
+
+@pytest.mark.parametrize(
+    ("error_code", "in_doubt"),
+    [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True), (ErrorCode.NOT_ENOUGH_REPLICAS, False)],
+)
+def test_a_stopped_partition_with_a_batch_that_the_target_may_have_is_undecided(
+    sending: Sending, error_code: ErrorCode, *, in_doubt: bool
+) -> None:
+    """K894-39: the transaction must not be committed, because the source offset of the batch is not in it."""
+    # given
+    copy = sending.copies["t", 0]
+    sending.queue(0, size=KIB)
+    sending.send()
+    copy.stop("a later batch of the source is damaged")
+    # when
+    sending.target.reject_all(error_code, 0)
+    # then
+    assert copy.is_undecided is in_doubt
+
+
+def test_a_batch_stays_in_doubt_when_a_later_attempt_is_rejected(sending: Sending) -> None:
+    """The first attempt may have been appended before the topic allowed smaller batches only."""
+    copy = sending.copies["t", 0]
+    sending.queue(0, size=KIB)
+    for error_code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.MESSAGE_TOO_LARGE):
+        copy.retry_at = 0.0
+        sending.send()
+        sending.target.reject_all(error_code, 0)
+    assert copy.state is CopyState.STOPPED
+    assert copy.is_undecided

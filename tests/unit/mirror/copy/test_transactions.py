@@ -81,11 +81,13 @@ class Coordinator:
 
     def __init__(self, _: object, transactional_id: str) -> None:
         self._id = transactional_id
+        self._epoch = 0
 
     def init(self, *, timeout_ms: int) -> ProducerStamp:
         assert timeout_ms == 60_000
         self.target.asked.append(f"init {self._id}")
-        return ProducerStamp(7, 1, is_transactional=True)
+        self._epoch += 1
+        return ProducerStamp(7, self._epoch, is_transactional=True)
 
     def add(self, identity: ProducerStamp, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         assert identity.is_transactional
@@ -321,6 +323,29 @@ def test_a_partition_that_stops_with_its_fate_unknown_loses_the_transaction(shar
         shard.drive(11.0)
 
 
+def test_a_partition_that_stops_before_a_batch_in_doubt_is_sent_again_loses_the_transaction(shard: Shard) -> None:
+    """K894-39: the target may have the batch, and its source offset would not be committed with it."""
+    shard.fetch()
+    shard.drive(10.0)
+    shard.copies[0].put_back(shard.send(), "the connection broke", retry_at=0.0)
+    shard.copies[0].stop("a later batch of the source is damaged")
+    assert not shard.copies[0].is_idle
+    with pytest.raises(TransactionLostError):
+        shard.drive(11.0)
+
+
+def test_a_partition_that_stops_for_a_rejected_batch_loses_nothing(shard: Shard, target: Target) -> None:
+    for number in (0, 1):
+        shard.fetch(number)
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(1), 100, 1)
+    shard.copies[0].put_back(shard.send(0), "INVALID_RECORD", retry_at=0.0, in_doubt=False)
+    shard.copies[0].stop("INVALID_RECORD")
+    assert shard.copies[0].is_idle
+    shard.drive(11.0)
+    assert target.asked[-1] == "commit"
+
+
 def test_an_answer_with_an_old_offset_is_no_acknowledgement(shard: Shard) -> None:
     """A broker that takes a batch for one of an earlier transaction answers well and writes nothing."""
     shard.fetch()
@@ -357,6 +382,41 @@ def test_what_was_interrupted_at_the_end_goes_on_with_the_same_positions(
 
 def _raise(errors: list[ConnectionLostError]) -> None:
     raise errors.pop()
+
+
+def test_after_a_repeated_end_the_next_transaction_has_a_new_epoch(shard: Shard, target: Target) -> None:
+    """K894-39: the first EndTxn may still arrive. With the old epoch it would commit the next transaction."""
+    # given
+    shard.fetch()
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(), 100)
+    commits = [ConnectionLostError("gone")]
+    target.fail = lambda: _raise(commits) if target.asked[-1] == "commit" and commits else None  # type: ignore[method-assign]
+    with pytest.raises(ConnectionLostError):
+        shard.drive(11.0)
+    shard.drive(11.5)
+    assert shard.transactions.is_idle
+    target.asked.clear()
+    # when
+    shard.fetch()
+    shard.drive(12.0)
+    sent = shard.send()
+    # then
+    assert target.asked == ["init A-mm2-klamm-A-4-1", "add A.t-0"]
+    assert sent.producer == ProducerStamp(7, 2, is_transactional=True)
+    assert sent.base_sequence == 0
+    shard.acknowledge(sent, 103)
+    shard.drive(13.0)
+    assert shard.copies[0].committed_offset == 6
+
+
+def test_the_epoch_stays_when_each_end_is_answered(shard: Shard, target: Target) -> None:
+    for number in range(3):
+        shard.fetch()
+        shard.drive(10.0 + number)
+        shard.acknowledge(shard.send(), 100 + 3 * number)
+        shard.drive(10.9 + number, ending=True)
+    assert not [asked for asked in target.asked if asked.startswith("init")]
 
 
 def test_a_fenced_shard_loses_its_transaction(shard: Shard, target: Target) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from klamm.client.batches import ProducerStamp
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy_state import CopyState
@@ -147,7 +148,7 @@ def test_a_full_queue_is_not_fetched_until_it_has_room() -> None:
     (asked,) = rig.send()
     asked.answer(response(part(end=10, records=batch(0, value=bytes(2**20)))))
     assert rig.send() == []
-    rig.copy.drop_pending()
+    rig.copy.next_batch(ProducerStamp(7, 0))
     assert [partitions_of(each) for each in rig.send()] == [[0]]
 
 

@@ -23,7 +23,7 @@ from klamm.storage.log.config import LogConfig
 from scripts.config_table import EFFECTS, effect_of, read_effects
 
 SOURCE = Path(klamm.__file__).parent
-READERS = ("broker", "client_configs", "policy", "security", "storage")
+READERS = ("broker", "client_configs", "policy", "policy_runtime", "security", "server", "storage")
 """The packages that read configs. ``configs`` itself knows all of them, whether they have an effect or not."""
 
 COMPOSED = {

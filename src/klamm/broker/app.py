@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -26,10 +25,10 @@ from klamm.broker.internal_records import InternalRecords
 from klamm.broker.producer_ids import ProducerIdAllocator
 from klamm.broker.quotas.mutations import MutationQuotas
 from klamm.broker.quotas.service import QuotaService
-from klamm.broker.routing import ROUTES
 from klamm.broker.security.authorizer import open_authorizer
 from klamm.broker.security.credentials import ScramCredentials
 from klamm.broker.services import Services
+from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.client_configs.definitions import BrokerLimits
@@ -50,13 +49,14 @@ from klamm.storage.log.files import FilePool
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.tls_renewal import TlsRenewal
     from klamm.broker.settings import BrokerSettings
     from klamm.policy_runtime import PolicyReloader
     from klamm.protocol.errors import StorageError
+    from klamm.server.route import Route
     from klamm.server.security.endpoints import Endpoint
     from klamm.storage.metadata import MetadataStore
 
@@ -64,11 +64,6 @@ logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 5.0
 """Seconds that requests in progress may take when the broker stops."""
-
-
-def now_ms() -> int:
-    """Return the wall clock time, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class BrokerApp:
@@ -91,6 +86,7 @@ class BrokerApp:
         endpoints: Mapping[str, Endpoint],
         tls: TlsRenewal | None = None,
         metrics: Metrics | None = None,
+        routes: Mapping[int, Route],
         shares: DescriptorShares,
     ) -> None:
         self._metrics = metrics
@@ -106,7 +102,7 @@ class BrokerApp:
         configs = services.configs
         self._server = Server(
             new_context=partial(RequestContext, services=services),
-            routes=ROUTES if metrics is None else metrics.routes,
+            routes=routes if metrics is None else metrics.routes,
             traffic=traffic,
             limits=ConnectionLimits(configs.broker_value, most=shares.connections),
             throttles=Throttles(services.quotas, configs.broker_value),
@@ -116,10 +112,15 @@ class BrokerApp:
         )
         if metrics is not None:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
-            metrics.add_page(CLIENTS_PAGE, lambda: clients_page(roster, services.client_configs, now_ms()))
+            metrics.add_page(CLIENTS_PAGE, lambda: clients_page(roster, services.client_configs, services.now_ms()))
 
     @classmethod
-    async def start(cls, settings: BrokerSettings, nodes: Mapping[str, tuple[AdvertisedBroker, ...]]) -> BrokerApp:
+    async def start(
+        cls,
+        settings: BrokerSettings,
+        nodes: Mapping[str, tuple[AdvertisedBroker, ...]],
+        surroundings: Surroundings = PLAIN,
+    ) -> BrokerApp:
         """Open the data directory and recover its contents.
 
         Raises:
@@ -139,7 +140,9 @@ class BrokerApp:
             policies = await PolicySettings.load(
                 settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0]
             )
-            app = await cls._assemble(settings, lock=lock, store=store, cluster=cluster, policies=policies)
+            app = await cls._assemble(
+                settings, surroundings, lock=lock, store=store, cluster=cluster, policies=policies
+            )
         except BaseException:
             lock.release()
             raise
@@ -151,12 +154,14 @@ class BrokerApp:
     async def _assemble(
         cls,
         settings: BrokerSettings,
+        surroundings: Surroundings,
         *,
         lock: DataDirectoryLock,
         store: MetadataStore,
         cluster: ClusterInfo,
         policies: PolicySettings,
     ) -> BrokerApp:
+        now_ms = surroundings.now_ms
         authorizer = open_authorizer(store, settings.static_configs)
         credentials = ScramCredentials(store, now_ms=now_ms)
         endpoints = {
@@ -173,16 +178,15 @@ class BrokerApp:
             guards=[guard for guard in (alter_config_guard(policies.policies), policies, tls) if guard is not None],
         )
         shares = _share_descriptors(settings)
-        logs = _open_logs(settings, configs, FilePool(shares.log_files), cluster.leader_epoch)
+        logs = _open_logs(settings, configs, FilePool(shares.log_files), cluster.leader_epoch, now_ms)
         topics = TopicCatalog(store=store, configs=configs, logs=logs)
         await logs.start()
         _follow_configs(configs, policies, tls, topics=topics, logs=logs)
-        registrations = _open_registrations(topics, logs, cluster)
-        groups = await _start_groups(store, configs, topics)
-        producer_ids = ProducerIdAllocator(store)
-        quotas = QuotaService(store, now_ms=now_ms)
+        registrations = _open_registrations(topics, logs, cluster, now_ms)
+        groups = await _start_groups(store, configs, topics, now_ms)
+        producer_ids, quotas = ProducerIdAllocator(store), QuotaService(store, now_ms=now_ms)
         services = Services(
-            apis=tuple(ROUTES[key].api for key in sorted(ROUTES)),
+            apis=tuple(surroundings.routes[key].api for key in sorted(surroundings.routes)),
             now_ms=now_ms,
             cluster=cluster,
             topics=topics,
@@ -191,13 +195,12 @@ class BrokerApp:
                 store=store, registrations=registrations, limits=lambda: _limits(configs), now_ms=now_ms
             ),
             logs=logs,
-            fetch_sessions=FetchSessions(
-                now_ms=now_ms,
-                max_sessions=configs.int_value("max.incremental.fetch.session.cache.slots"),
-            ),
+            fetch_sessions=_fetch_sessions(configs, now_ms),
             groups=groups,
             producer_ids=producer_ids,
-            transactions=await _start_transactions(store, configs, producer_ids, logs=logs, groups=groups),
+            transactions=await _start_transactions(
+                store, configs, producer_ids, logs=logs, groups=groups, now_ms=now_ms
+            ),
             quotas=quotas,
             mutation_quotas=MutationQuotas(quotas),
             policies=policies.policies,
@@ -211,9 +214,15 @@ class BrokerApp:
             registrations=registrations,
             endpoints=endpoints,
             tls=tls,
-            metrics=_metrics(settings),
+            metrics=_metrics(settings, surroundings.routes),
+            routes=surroundings.routes,
             shares=shares,
         )
+
+    @property
+    def services(self) -> Services:
+        """Services of the broker."""
+        return self._services
 
     async def listen(self, listener: str, sockets: Mapping[int, socket.socket]) -> None:
         """Start to serve a listener, on a bound socket for each broker id."""
@@ -259,6 +268,10 @@ class BrokerApp:
             self._registrations.replay()
 
 
+def _fetch_sessions(configs: ConfigService, now_ms: Callable[[], int]) -> FetchSessions:
+    return FetchSessions(now_ms=now_ms, max_sessions=configs.int_value("max.incremental.fetch.session.cache.slots"))
+
+
 def _share_descriptors(settings: BrokerSettings) -> DescriptorShares:
     """Divide the process' file descriptors between logs and connections, and keep some in reserve."""
     shares = DescriptorShares.of(raise_limit(), listeners=len(settings.listeners) * len(settings.node_ids))
@@ -297,15 +310,17 @@ def _follow_configs(
     configs.subscribe(lambda _: logs.update_configs(), broker)  # broker configs are the defaults of all topics
 
 
-def _metrics(settings: BrokerSettings) -> Metrics | None:
+def _metrics(settings: BrokerSettings, routes: Mapping[int, Route]) -> Metrics | None:
     if settings.metrics is None:
         return None
     from klamm.broker.metrics import Metrics  # noqa: PLC0415  # not needed without metrics
 
-    return Metrics(ROUTES)
+    return Metrics(routes)
 
 
-def _open_registrations(topics: TopicCatalog, logs: LogManager, cluster: ClusterInfo) -> RegistrationLog:
+def _open_registrations(
+    topics: TopicCatalog, logs: LogManager, cluster: ClusterInfo, now_ms: Callable[[], int]
+) -> RegistrationLog:
     registrations = RegistrationLog(
         InternalRecords(
             name=REGISTRATIONS_TOPIC,
@@ -321,7 +336,9 @@ def _open_registrations(topics: TopicCatalog, logs: LogManager, cluster: Cluster
     return registrations
 
 
-async def _start_groups(store: MetadataStore, configs: ConfigService, topics: TopicCatalog) -> GroupCoordinator:
+async def _start_groups(
+    store: MetadataStore, configs: ConfigService, topics: TopicCatalog, now_ms: Callable[[], int]
+) -> GroupCoordinator:
     groups = GroupCoordinator(store, configs.broker_value, topics, now=asyncio.get_running_loop().time, wall_ms=now_ms)
     await groups.start()
     topics.on_deleted(lambda topic: groups.forget_topic(topic.topic_id))
@@ -335,6 +352,7 @@ async def _start_transactions(
     *,
     logs: LogManager,
     groups: GroupCoordinator,
+    now_ms: Callable[[], int],
 ) -> TransactionCoordinator:
     transactions = TransactionCoordinator(
         store, configs.broker_value, producer_ids=producer_ids, logs=logs, offsets=groups.offsets, now_ms=now_ms
@@ -343,7 +361,9 @@ async def _start_transactions(
     return transactions
 
 
-def _open_logs(settings: BrokerSettings, configs: ConfigService, pool: FilePool, leader_epoch: int) -> LogManager:
+def _open_logs(
+    settings: BrokerSettings, configs: ConfigService, pool: FilePool, leader_epoch: int, now_ms: Callable[[], int]
+) -> LogManager:
     return LogManager(
         settings.data_dir / LOGS_DIRECTORY,
         configs_of=lambda topic: _in_force(configs, topic),

@@ -15,6 +15,7 @@ from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.garbage import GarbageSettings
 from klamm.broker.settings import BrokerSettings, names_policy, parse_arguments, unknown_names, warn_of_unknown
+from klamm.broker.surroundings import PLAIN, Surroundings
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.server.listeners import ANY_HOST, Address, Listener, own_host_name
@@ -30,7 +31,7 @@ EXIT_USAGE: Final = 2
 logger = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], surroundings: Surroundings = PLAIN) -> int:
     """Run a broker; return the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -48,23 +49,18 @@ def main(arguments: Sequence[str]) -> int:
         with contextlib.redirect_stdout(
             sys.stderr
         ):  # standard output has the ready line only; output of policies goes to standard error
-            _run(settings, stdout)
+            _run(settings, stdout, surroundings)
     except (DataDirectoryError, PolicyLoadError, SettingsError, OSError) as error:
         sys.stderr.write(f"klamm broker: {error}\n")
         return EXIT_FAILED
     return EXIT_OK
 
 
-def _run(settings: BrokerSettings, stdout: TextIO) -> None:
+def _run(settings: BrokerSettings, stdout: TextIO, surroundings: Surroundings) -> None:
     sockets = {listener.name: [_bind(address) for address in listener.listen] for listener in settings.listeners}
     scrapes = None if settings.metrics is None else _bind(settings.metrics)
-    try:
-        import uvloop  # noqa: PLC0415  # not on every platform
-    except ModuleNotFoundError:
-        asyncio.run(_serve(settings, sockets, scrapes, stdout))
-        return
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, sockets, scrapes, stdout))
+    with asyncio.Runner(loop_factory=surroundings.new_event_loop) as runner:
+        runner.run(_serve(settings, sockets, scrapes, stdout, surroundings))
 
 
 async def _serve(
@@ -72,12 +68,13 @@ async def _serve(
     sockets: Mapping[str, Sequence[socket.socket]],
     scrapes: socket.socket | None,
     stdout: TextIO,
+    surroundings: Surroundings,
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     nodes = _nodes(settings, sockets)
-    app = await BrokerApp.start(settings, nodes)
+    app = await BrokerApp.start(settings, nodes, surroundings)
     try:
         for sock in (*itertools.chain(*sockets.values()), *([] if scrapes is None else [scrapes])):
             _listen(sock)
@@ -87,6 +84,7 @@ async def _serve(
             await app.listen_for_scrapes(scrapes)
             logger.info("Metrics on http://%s/metrics", _bound(scrapes))
         GarbageSettings().apply()
+        surroundings.on_ready(app.services)
         first = settings.listeners[0]
         addresses = ",".join(str(at) for at in _listened(first, sockets[first.name]))
         stdout.write(f"klamm broker ready on {addresses} (data in {settings.data_dir})\n")
@@ -94,6 +92,7 @@ async def _serve(
         await stop.wait()
         logger.info("Stopping")
     finally:
+        await surroundings.on_stop()
         await app.stop()
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Final, Self
 
+from klamm.embedded.channel import ControlChannel
+from klamm.embedded.controls import BrokerControls, config_text
 from klamm.embedded.process import TiedProcess
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class BrokerStartError(RuntimeError):
     """The broker's process did not start. The message ends with its output on stderr."""
 
 
-class Broker:
+class Broker(BrokerControls):
     """A klamm broker in its own process, for tests and programs.
 
     It listens on a free port of the loopback interface and keeps its data in a temporary directory, which is removed at
@@ -59,6 +61,8 @@ class Broker:
             which then need not be PLAINTEXT. For several listeners, set ``listeners`` in ``config`` instead.
         start_timeout_s: Time in seconds that the broker may take to respond after its start.
         ends_with_parent: Whether the broker ends when this process ends without ``stop()``.
+        control: Whether this program can inject faults, pause the broker, move its clock and read its contents. The
+            broker then runs on asyncio's event loop, even where uvloop is installed.
 
     Warns: UserWarning: ``config`` has a key that the broker does not know and therefore ignores. With a policy, such a
     key may be a property of the policy, and no warning is issued.
@@ -76,6 +80,7 @@ class Broker:
         listen: str = "127.0.0.1:0",
         start_timeout_s: float = 30.0,
         ends_with_parent: bool = True,
+        control: bool = False,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: must be at least 1")
@@ -89,6 +94,7 @@ class Broker:
         self._scheme = scheme + separator
         self._start_timeout_s = start_timeout_s
         self._ends_with_parent = ends_with_parent
+        self._has_control = control
         self._addresses: tuple[str, ...] = ()
         self._child: _Child | None = None
 
@@ -187,6 +193,13 @@ class Broker:
         state = f"pid {self.pid}" if self.is_running else "not running"
         return f"<klamm.Broker {','.join(self._addresses) or self._listen} ({state})>"
 
+    def _control_channel(self) -> ControlChannel:
+        if not self._has_control:
+            raise RuntimeError("The broker was created without control: use klamm.Broker(control=True)")
+        if self._child is None or self._child.channel is None or not self.is_running:
+            raise RuntimeError("The broker is not running: call start() first")
+        return self._child.channel
+
     # --- internals ----------------------------------------------------------------------------------------------------
 
     def _start(self, data_dir: Path) -> tuple[str, ...]:
@@ -197,7 +210,12 @@ class Broker:
             if self._child is not None:  # the process ended by itself
                 self._child.end(0.0)
             remove = None if self._given_dir else data_dir
-            self._child = _Child(self._arguments(data_dir, listen), remove=remove, is_tied=self._ends_with_parent)
+            self._child = _Child(
+                self._arguments(data_dir, listen),
+                remove=remove,
+                is_tied=self._ends_with_parent,
+                moved_s=self._moved_s if self._has_control else None,
+            )
             try:
                 return self._child.wait_until_ready(self._start_timeout_s)
             except BrokerStartError as error:
@@ -213,8 +231,7 @@ class Broker:
         if "listeners" not in self._config:
             arguments += ["--listen", ",".join(f"{self._scheme}{address}" for address in listen)]
         for name, value in self._config.items():
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            arguments += ["--set", f"{name}={text}"]
+            arguments += ["--set", f"{name}={config_text(value)}"]
         return arguments
 
     def _remove_temporary_dir(self) -> None:
@@ -253,19 +270,40 @@ def _free_addresses(host: str, count: int) -> tuple[str, ...]:
 
 
 class _Child:
-    """One process of the broker, with its log."""
+    """One process of the broker, with its log and its control channel.
 
-    def __init__(self, arguments: list[str], *, remove: Path | None, is_tied: bool) -> None:
+    Args:
+        arguments: Arguments of ``klamm broker``.
+        remove: Directory that the process removes when this one has vanished.
+        is_tied: Whether the process ends when this one has vanished.
+        moved_s: Seconds by which the clock of a broker with a control channel is ahead; None means no control channel.
+    """
+
+    def __init__(self, arguments: list[str], *, remove: Path | None, is_tied: bool, moved_s: float | None) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed in end()
         self._last_words = ""
         self.is_ready = False
+        self.channel = None if moved_s is None else ControlChannel()
+        module, fds = "klamm.broker.main", []
+        if self.channel is not None:
+            module, fds = "klamm.broker.faults.main", [self.channel.inherited_fd]
+            arguments = [str(self.channel.inherited_fd), str(moved_s), *arguments]
         try:
             self._tied = TiedProcess(
-                "klamm.broker.main", arguments, log=self._log, pipe_stdout=True, remove=remove, is_tied=is_tied
+                module,
+                arguments,
+                log=self._log,
+                pipe_stdout=True,
+                remove=remove,
+                is_tied=is_tied,
+                pass_fds=fds,
             )
         except BaseException:
+            self._close_channel()
             self._log.close()
             raise
+        if self.channel is not None:
+            self.channel.started()
         self.process = self._tied.process
 
     def wait_until_ready(self, timeout_s: float) -> tuple[str, ...]:
@@ -302,6 +340,10 @@ class _Child:
                 return None
         return os.read(self.process.stdout.fileno(), 4096)
 
+    def _close_channel(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+
     def log_text(self) -> str:
         """Return the end of the log. Reads by position, because the process appends through the same open file."""
         if self._log.closed:
@@ -312,6 +354,7 @@ class _Child:
 
     def end(self, timeout_s: float) -> None:
         """End the process like ``TiedProcess.end``, and keep only the end of its log."""
+        self._close_channel()  # a paused broker continues, so that it can stop in order
         self._tied.end(timeout_s)
         self._last_words = self.log_text()
         self._log.close()

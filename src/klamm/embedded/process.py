@@ -25,6 +25,7 @@ class TiedProcess:
         pipe_stdout: Whether stdout is a pipe, ``process.stdout``.
         remove: Directory that the process removes when this one has vanished. None means nothing.
         is_tied: Whether the process ends when this one has vanished.
+        pass_fds: File descriptors that the process inherits.
         environment: Environment variables in addition to this process's own.
         directory: Working directory. None means that of this process.
     """
@@ -38,6 +39,7 @@ class TiedProcess:
         pipe_stdout: bool = False,
         remove: Path | None = None,
         is_tied: bool = True,
+        pass_fds: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
     ) -> None:
@@ -53,7 +55,7 @@ class TiedProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipe_stdout else log,
                 stderr=log,
-                pass_fds=() if watched is None else (watched,),
+                pass_fds=(*pass_fds, *(() if watched is None else (watched,))),
                 env={**os.environ, "PYTHONPATH": path, **(environment or {})},
                 cwd=directory,
                 start_new_session=True,

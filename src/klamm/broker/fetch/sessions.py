@@ -124,6 +124,10 @@ class FetchSessions:
         """Return the number of sessions."""
         return len(self._sessions)
 
+    def get(self, session_id: int) -> FetchSession | None:
+        """Return a session; None if it does not exist."""
+        return self._sessions.get(session_id)
+
     def plan(self, request: FetchRequest, version: int, named: Sequence[FetchPartition]) -> FetchPlan:
         """Return the partitions that a request reads, and advance its session by one epoch.
 

@@ -99,6 +99,10 @@ class OffsetService:
         self._settings = settings
         self._topics = topics
 
+    def of_group(self, group_id: str) -> Mapping[UUID, Mapping[int, PutGroupOffset]]:
+        """Return a group's committed offsets by topic id and partition; empty if it has none."""
+        return self._registry.offsets.of_group(group_id)
+
     async def commit(
         self,
         by: Committer,

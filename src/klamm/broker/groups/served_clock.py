@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -24,15 +25,18 @@ class ServedClock:
     so for as long as the pause took, but at least 0.5 and at most 5 seconds.
 
     Args:
-        now: Monotonic clock, seconds.
+        now: Clock to show, seconds.
+        elapsed: Monotonic clock by which pauses are measured, seconds. Tests move ``now`` forward, and that is not a
+            pause.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], elapsed: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._elapsed = elapsed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = 0.0
-        """On the event loop's clock, like ``_stands_until``."""
+        """Time of ``elapsed``, like ``_stands_until``."""
         self._showed = 0.0
         self._stands_until = 0.0
         self._stands_at = 0.0
@@ -54,21 +58,21 @@ class ServedClock:
         value = self._now()
         if self._loop is None:
             return value
-        time = self._loop.time()
-        self._notice_pause(time, value)
-        return min(value, self._stands_at) if time < self._stands_until else value
+        elapsed = self._elapsed()
+        self._notice_pause(elapsed, value)
+        return min(value, self._stands_at) if elapsed < self._stands_until else value
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
-            self._notice_pause(loop.time(), self._now())
-        self._ticked_at, self._showed = loop.time(), self._now()
+            self._notice_pause(self._elapsed(), self._now())
+        self._ticked_at, self._showed = self._elapsed(), self._now()
         self._timer = loop.call_later(_TICK_S, self._tick, loop)
 
-    def _notice_pause(self, time: float, value: float) -> None:
-        pause = time - self._ticked_at - _TICK_S
+    def _notice_pause(self, elapsed: float, value: float) -> None:
+        pause = elapsed - self._ticked_at - _TICK_S
         if pause <= _TOLERANCE_S:
             return
-        if time >= self._stands_until:
+        if elapsed >= self._stands_until:
             self._stands_at = self._showed
-        self._stands_until = time + min(max(pause, _SHORTEST_S), _LONGEST_S)
-        self._ticked_at, self._showed = time, value
+        self._stands_until = elapsed + min(max(pause, _SHORTEST_S), _LONGEST_S)
+        self._ticked_at, self._showed = elapsed, value

@@ -79,6 +79,7 @@ class Housekeeper:
         self._changed: list[PartitionLog] = []
         self._all_changed = False
         self._is_tick_wanted = False
+        self._waiting: list[asyncio.Future[None]] = []
         self._flush_tick_s = _TICK_S
         self._reports = ErrorReports()
 
@@ -100,6 +101,13 @@ class Housekeeper:
             self._is_tick_wanted |= any(log.config.flush_ms != NO_LIMIT for log in logs)
         self._woken.set()
 
+    async def check_now(self) -> None:
+        """Apply retention to all open logs, and return when that is done."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self.check_soon(None)
+        await done
+
     async def close(self) -> None:
         """Stop the task. An fsync that is running in a thread is awaited by the next flush of that log."""
         if self._task is not None:
@@ -120,6 +128,7 @@ class Housekeeper:
             except TimeoutError:
                 self._is_tick_wanted = True
             self._woken.clear()
+            waiting, self._waiting = self._waiting, []
             try:
                 if self._is_tick_wanted or loop.time() >= ticked + _TICK_S:
                     self._is_tick_wanted, ticked = False, loop.time()
@@ -134,6 +143,9 @@ class Housekeeper:
                     await self.check_changed()
             except OSError as error:
                 self._reports.report("Housekeeping", "cannot be finished", error)
+            for done in waiting:
+                if not done.done():
+                    done.set_result(None)
 
     async def tick(self) -> None:
         """Remove files whose delay is over, and flush logs.

@@ -368,6 +368,10 @@ class LogManager:
         self._housekeeper.check_soon(found)
         self._cleaner.check_soon(found)
 
+    async def check_retention(self) -> None:
+        """Apply retention to all open logs now, and return when that is done."""
+        await self._housekeeper.check_now()
+
     def loaded(self) -> Iterator[PartitionLog]:
         """Return the open logs (a copy, so the iteration may be interrupted by awaits)."""
         return iter(tuple(self._open_logs.values()))

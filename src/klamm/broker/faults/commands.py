@@ -1,0 +1,216 @@
+"""Commands of the parent process: faults, clock, topics, and reads of the broker's contents."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from klamm.configs.names import check_topic_name
+from klamm.faults.fault import FaultError, find_api, parse_fault
+from klamm.properties import did_you_mean
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.records import iter_batches
+from klamm.storage.log import aborted_in, find_committed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from klamm.broker.faults.clock import MovableClock
+    from klamm.broker.faults.requests import RequestLog
+    from klamm.broker.services import Services
+    from klamm.broker.topics.catalog import Topic
+    from klamm.faults.fault import FaultQueue
+    from klamm.protocol.records import RecordBatch
+    from klamm.storage.log import PartitionLog
+
+READ_BYTES: Final = 1024 * 1024
+"""Bytes of a log in one answer."""
+_SETTLE_S: Final = 0.002
+_SETTLE_ROUNDS: Final = 2_500
+
+
+class Answer(NamedTuple):
+    """Answer to a command."""
+
+    result: Any = None
+    """Plain value that JSON can express."""
+    data: bytes = b""
+    """Record batches."""
+
+
+class CommandError(Exception):
+    """A command failed. The message is for the user of ``klamm.Broker``.
+
+    Args:
+        kind: ``value`` for a wrong argument, ``lookup`` for a topic or partition that does not exist.
+        message: What failed, and what is allowed.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Commands:
+    """Commands on a running broker. Used on the event loop only.
+
+    Args:
+        services: Services of the broker.
+        faults: Injected faults.
+        requests: Log of the received requests.
+        clock: Clock of the broker.
+        filters: Filters that each served API allows, by Kafka's name of the API.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        faults: FaultQueue,
+        requests: RequestLog,
+        clock: MovableClock,
+        filters: Mapping[str, frozenset[str]],
+    ) -> None:
+        self._services = services
+        self._faults = faults
+        self._requests = requests
+        self._clock = clock
+        self._filters = filters
+
+    async def run(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+        """Run a command.
+
+        Raises:
+            CommandError: An argument is wrong, or the broker rejects the command.
+        """
+        try:
+            answer: Answer = await getattr(self, f"_on_{name}")(**arguments)
+        except FaultError as error:
+            raise CommandError("value", str(error)) from error
+        except KafkaApiError as error:
+            raise CommandError("value", f"{error.error_code.name}: {error.error_message}") from error
+        return answer
+
+    # ---- faults
+
+    async def _on_inject(self, **options: Any) -> Answer:
+        return Answer(self._faults.add(parse_fault(options, apis=self._filters)).number)
+
+    async def _on_fault_count(self, number: int) -> Answer:
+        injected = self._faults.get(number)
+        return Answer(None if injected is None else injected.count)
+
+    async def _on_remove_fault(self, number: int) -> Answer:
+        injected = self._faults.get(number)
+        self._faults.remove(number)
+        return Answer(None if injected is None else injected.count)
+
+    async def _on_clear_faults(self) -> Answer:
+        self._faults.clear()
+        return Answer()
+
+    async def _on_resume(self) -> Answer:
+        """Do nothing: a paused broker has continued because a command arrived."""
+        return Answer()
+
+    # ---- clock
+
+    async def _on_advance_clock(self, seconds: float) -> Answer:
+        """Move the clock and return when everything that is due by then has been done."""
+        self._clock.moved_s += seconds
+        services = self._services
+        for _ in range(3):  # the event loop runs timers that are due, and then the tasks that these have woken
+            await asyncio.sleep(0)
+        services.groups.offsets.expire()
+        services.transactions.abort_timed_out()
+        for _ in range(_SETTLE_ROUNDS):
+            if not any(known.state.is_ending for known in services.transactions.all()):
+                break
+            await asyncio.sleep(_SETTLE_S)
+        await services.logs.check_retention()
+        return Answer()
+
+    # ---- contents
+
+    async def _on_create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> Answer:
+        services = self._services
+        check_topic_name(topic)
+        if partitions < 1:
+            raise CommandError("value", f"partitions={partitions}: must be at least 1")
+        checked = services.configs.validate_topic_configs(topic, list(configs.items()))
+        node_ids = services.cluster.node_ids
+        replicas = [(node_ids[index % len(node_ids)],) for index in range(partitions)]
+        await services.topics.create(topic, replicas, configs=checked)
+        return Answer()
+
+    async def _on_delete_topic(self, topic: str) -> Answer:
+        await self._services.topics.delete(self._topic(topic))
+        return Answer()
+
+    async def _on_partition_count(self, topic: str) -> Answer:
+        return Answer(len(self._topic(topic).partitions))
+
+    async def _on_records(self, topic: str, partition: int, offset: int, *, is_committed: bool) -> Answer:
+        """Return batches from an offset on, and the next offset; None as the next offset means the end of the log."""
+        log = self._log(self._topic(topic), partition)
+        offset = max(offset, log.log_start_offset)
+        end = log.last_stable_offset if is_committed else log.end_offset
+        if offset >= end:
+            return Answer()
+        found = find_committed(log, offset, READ_BYTES) if is_committed else log.find(offset, READ_BYTES)
+        if found is None:
+            return Answer()
+        aborted = aborted_in(log, offset, found) if is_committed else []
+        kept, next_offset = [], offset
+        for batch in _data_batches(found.read()):
+            next_offset = batch.last_offset + 1
+            is_aborted = batch.is_transactional and any(
+                each.producer_id == batch.producer_id and each.first_offset <= batch.base_offset <= each.last_offset
+                for each in aborted
+            )
+            if not batch.is_control and not is_aborted:
+                kept.append(bytes(batch.buffer))
+        return Answer(next_offset if offset < next_offset < end else None, b"".join(kept))
+
+    async def _on_committed_offsets(self, group_id: str) -> Answer:
+        services = self._services
+        names = {topic.topic_id: topic.name for topic in services.topics.all()}
+        commits = services.groups.offsets.of_group(group_id)
+        return Answer(
+            [
+                (names[topic_id], partition, commit.offset)
+                for topic_id, partitions in commits.items()
+                for partition, commit in sorted(partitions.items())
+                if topic_id in names
+            ]
+        )
+
+    async def _on_requests(self, api: str | None) -> Answer:
+        if api is not None:
+            api = find_api(api, self._filters)
+        return Answer([entry for entry in self._requests if api in {None, entry["api"]}])
+
+    async def _on_clear_requests(self) -> Answer:
+        self._requests.clear()
+        return Answer()
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._services.topics.get(name)
+        if topic is None:
+            known = [each.name for each in self._services.topics.all()]
+            raise CommandError("lookup", f"Topic {name!r} does not exist{did_you_mean(name, known)}")
+        return topic
+
+    def _log(self, topic: Topic, partition: int) -> PartitionLog:
+        if not topic.has_partition(partition):
+            raise CommandError(
+                "lookup", f"Topic {topic.name!r} has no partition {partition}, it has {len(topic.partitions)}"
+            )
+        log = self._services.logs.get(topic.topic_id, partition)
+        if log is None:
+            raise CommandError("lookup", f"Topic {topic.name!r} is being created or deleted")
+        return log
+
+
+def _data_batches(data: bytes) -> Iterator[RecordBatch]:
+    return iter_batches(data, allow_partial_tail=True)

@@ -1,0 +1,72 @@
+"""This process's end of the control channel to a broker; ``klamm.broker.faults.channel`` is the broker's end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from typing import Any, Final
+
+_SIZE: Final = struct.Struct(">I")
+_TIMEOUT_S: Final = 60.0
+_ERRORS: Final = {"value": ValueError, "lookup": LookupError}
+
+
+class ControlChannel:
+    """Socket pair whose other end only the broker's process inherits. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._socket, self._inherited = socket.socketpair()
+        self._socket.settimeout(_TIMEOUT_S)
+        self._lock = threading.Lock()
+        self._is_paused = False
+
+    @property
+    def inherited_fd(self) -> int:
+        """File descriptor that the broker's process inherits."""
+        return self._inherited.fileno()
+
+    def started(self) -> None:
+        """Close the other end in this process, after the broker's process has inherited it."""
+        self._inherited.close()
+
+    def close(self) -> None:
+        """Close the channel. A paused broker continues. Further calls do nothing."""
+        self._inherited.close()
+        self._socket.close()
+
+    def call(self, command: str, **arguments: object) -> tuple[Any, bytes]:
+        """Send a command and return its result, with the record batches that belong to it.
+
+        Raises:
+            ValueError: An argument is wrong; the message names the allowed values.
+            LookupError: A topic or partition does not exist.
+            RuntimeError: The broker is paused, has ended, or failed to run the command.
+        """
+        with self._lock:
+            if self._is_paused and command != "resume":
+                raise RuntimeError(f"{command}: the broker is paused, call resume() first")
+            try:
+                body = json.dumps([command, arguments]).encode()
+                self._socket.sendall(_SIZE.pack(len(body)) + body)
+                answer, data = json.loads(self._read_frame()), self._read_frame()
+            except (OSError, EOFError) as error:
+                raise RuntimeError(f"{command}: the broker does not answer, its process may have ended") from error
+            self._is_paused = command == "pause"
+        if "error" in answer:
+            raise _ERRORS.get(answer["kind"], RuntimeError)(answer["error"])
+        return answer["result"], data
+
+    def _read_frame(self) -> bytes:
+        (size,) = _SIZE.unpack(self._read(_SIZE.size))
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            chunk = self._socket.recv(size - len(data))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return bytes(data)

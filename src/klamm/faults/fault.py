@@ -1,0 +1,274 @@
+"""Faults that a test injects into a broker, and the queue that selects the ones of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.properties import did_you_mean
+from klamm.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from klamm.faults.levels import Part
+
+_LONGEST_DELAY_S: Final = 24 * 3600.0
+
+
+class FaultError(ValueError):
+    """A fault cannot be injected. The message names the argument and the allowed values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault: the requests that it concerns, and its effect on them."""
+
+    api: str | None = None
+    """Kafka's name of the API, for example ``ListOffsets``. None means every API."""
+    error: ErrorCode | None = None
+    delay_s: float = 0.0
+    drop_connection: bool = False
+    no_answer: bool = False
+    times: int | None = 1
+    """Number of requests that the fault affects. None means all until it is removed."""
+    topic: str | None = None
+    partition: int | None = None
+    client_id: str | None = None
+    after_serving: bool = False
+    """Whether the request is served before the fault takes effect."""
+
+    @property
+    def is_only_slow(self) -> bool:
+        """Return whether the fault delays a request that is otherwise served."""
+        return self.error is None and not self.drop_connection and not self.no_answer
+
+    @property
+    def selects_parts(self) -> bool:
+        """Return whether the fault concerns only some parts of a request."""
+        return self.topic is not None or self.partition is not None
+
+    def concerns(self, part: Part) -> bool:
+        """Return whether the fault concerns a part of a request."""
+        return self.topic in {None, part.topic} and self.partition in {None, part.partition}
+
+
+@dataclass(slots=True, kw_only=True)
+class InjectedFault:
+    """A fault of a queue, with the number of requests that it has affected."""
+
+    number: int
+    fault: Fault
+    count: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the fault affects no further requests."""
+        return self.fault.times is not None and self.count >= self.fault.times
+
+
+@dataclass(slots=True, kw_only=True)
+class Selection:
+    """The faults of one request."""
+
+    delays: list[Fault] = field(default_factory=list)
+    """Faults whose delay applies, including those with a further effect."""
+    errors: list[Fault] = field(default_factory=list)
+    """Faults with an error. They have the same ``after_serving``."""
+    ending: Fault | None = None
+    """Fault that drops the connection or leaves the request without an answer."""
+
+    @property
+    def code(self) -> ErrorCode:
+        """Error of the earliest fault, NONE if there is none."""
+        return next((fault.error for fault in self.errors if fault.error is not None), ErrorCode.NONE)
+
+    def error_of(self, part: Part) -> ErrorCode | None:
+        """Return the error of a part of the request, None if no fault concerns it."""
+        return next((fault.error for fault in self.errors if fault.concerns(part)), None)
+
+    def delay_s(self, *, after_serving: bool) -> float:
+        """Return the delay before or after the request is served, in seconds."""
+        return sum(fault.delay_s for fault in self.delays if fault.after_serving is after_serving)
+
+    def __bool__(self) -> bool:
+        """Return whether any fault was selected."""
+        return bool(self.delays or self.errors or self.ending)
+
+
+class FaultQueue:
+    """Injected faults in the order of their injection.
+
+    A request uses up at most one fault with an error, a dropped connection or a missing answer, the earliest one that
+    concerns it. Faults for different topics or partitions are independent: one request can use up several. A fault that
+    only delays is used up in addition, at most one for each request.
+    """
+
+    def __init__(self) -> None:
+        self._injected: dict[int, InjectedFault] = {}
+        self._next = 1
+
+    def __iter__(self) -> Iterator[InjectedFault]:
+        """Iterate over all faults, including those that are over."""
+        return iter(tuple(self._injected.values()))
+
+    def add(self, fault: Fault) -> InjectedFault:
+        """Append a fault."""
+        injected = InjectedFault(number=self._next, fault=fault)
+        self._next += 1
+        self._injected[injected.number] = injected
+        return injected
+
+    def get(self, number: int) -> InjectedFault | None:
+        """Return a fault by its number, None after ``clear``."""
+        return self._injected.get(number)
+
+    def remove(self, number: int) -> None:
+        """Remove a fault. Unknown numbers are ignored."""
+        self._injected.pop(number, None)
+
+    def clear(self) -> None:
+        """Remove all faults."""
+        self._injected.clear()
+
+    def select(self, api: str, client_id: str | None, parts: Callable[[], Sequence[Part] | None]) -> Selection:
+        """Return the faults of a request, and count them.
+
+        Args:
+            api: Kafka's name of the API.
+            client_id: Client id of the request.
+            parts: Function that returns the parts of the request; None if it does not list them. Then every filter by
+                topic or partition matches.
+        """
+        selection = Selection()
+        for injected in self:
+            fault = injected.fault
+            if injected.is_over or fault.api not in {None, api} or fault.client_id not in {None, client_id}:
+                continue
+            if self._is_used(fault, selection, parts):
+                injected.count += 1
+        return selection
+
+    @staticmethod
+    def _is_used(fault: Fault, selection: Selection, parts: Callable[[], Sequence[Part] | None]) -> bool:
+        """Add a fault to the selection if it concerns a part of the request that has none yet."""
+        if fault.is_only_slow:
+            if any(each.is_only_slow for each in selection.delays) or not _concerns_any(fault, (), parts):
+                return False
+        elif (
+            selection.ending is not None
+            or any(each.after_serving is not fault.after_serving for each in selection.errors)
+            or (selection.errors and fault.error is None)
+            or not _concerns_any(fault, selection.errors, parts)
+        ):
+            return False
+        elif fault.error is None:
+            selection.ending = fault
+        else:
+            selection.errors.append(fault)
+        if fault.delay_s:
+            selection.delays.append(fault)
+        return True
+
+
+def _concerns_any(fault: Fault, used: Sequence[Fault], parts: Callable[[], Sequence[Part] | None]) -> bool:
+    """Return whether a fault concerns a part of a request that no used fault concerns."""
+    if not fault.selects_parts or any(not each.selects_parts for each in used):
+        return not used
+    listed = parts()
+    if listed is None:
+        return not used
+    return any(fault.concerns(part) and not any(each.concerns(part) for each in used) for part in listed)
+
+
+def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]]) -> Fault:
+    """Return the fault that the arguments of ``klamm.Broker.inject`` describe.
+
+    Args:
+        options: Arguments by name. ``api`` and ``error`` are names in any spelling.
+        apis: Names of the served APIs, with the filters that their requests allow: ``topic``, ``partition``.
+
+    Raises:
+        FaultError: An argument is unknown, not allowed, or contradicts another one.
+    """
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    api, error = given.pop("api", None), given.pop("error", None)
+    times = options.get("times", 1)
+    fault = Fault(
+        **{
+            **given,
+            "api": None if api is None else find_api(api, apis),
+            "error": None if error is None else find_error(error),
+            "times": times,
+        }
+    )
+    _check_effect(fault)
+    _check_numbers(fault)
+    _check_filters(fault, apis)
+    return fault
+
+
+def _check_effect(fault: Fault) -> None:
+    effects = [fault.error is not None, fault.drop_connection, fault.no_answer]
+    if sum(effects) > 1:
+        raise FaultError("A fault has one of error, drop_connection and no_answer: inject several faults instead")
+    if not any(effects) and not fault.delay_s:
+        raise FaultError("A fault needs an effect: error, delay, drop_connection or no_answer")
+
+
+def _check_numbers(fault: Fault) -> None:
+    if not 0 <= fault.delay_s <= _LONGEST_DELAY_S:
+        raise FaultError(f"delay={fault.delay_s:g}: must be between 0 and {_LONGEST_DELAY_S:g} seconds")
+    if fault.times is not None and (isinstance(fault.times, bool) or fault.times < 1):
+        raise FaultError(f"times={fault.times}: must be at least 1, or None for no limit")
+    if fault.partition is not None and fault.partition < 0:
+        raise FaultError(f"partition={fault.partition}: must be at least 0")
+
+
+def _check_filters(fault: Fault, apis: Mapping[str, frozenset[str]]) -> None:
+    if fault.api is None:
+        return
+    for name, value in (("topic", fault.topic), ("partition", fault.partition)):
+        if value is not None and name not in apis[fault.api]:
+            named = ", ".join(sorted(api for api, filters in apis.items() if name in filters))
+            raise FaultError(
+                f"{name}={value!r}: {fault.api} requests name no {name}s. A filter by {name} is possible for: {named}"
+            )
+
+
+def find_api(name: str, apis: Mapping[str, Any]) -> str:
+    """Return Kafka's name of an API from any spelling: ``ListOffsets``, ``list_offsets``, ``LIST_OFFSETS``.
+
+    Raises:
+        FaultError: The broker serves no such API.
+    """
+    found = {_folded(each): each for each in apis}.get(_folded(name).removesuffix("request"))
+    if found is None:
+        raise FaultError(f"api={name!r}: the broker serves no such API{did_you_mean(name, apis)}")
+    return found
+
+
+def find_error(name: str | int) -> ErrorCode:
+    """Return an error by Kafka's name or by its code.
+
+    Raises:
+        FaultError: Kafka has no such error, or it is NONE.
+    """
+    if isinstance(name, int):
+        try:
+            code = ErrorCode(name)
+        except ValueError as error:
+            raise FaultError(f"error={name}: Kafka has no error with this code") from error
+    else:
+        by_name = {_folded(each.name): each for each in ErrorCode}
+        if _folded(name) not in by_name:
+            known = [each.name for each in ErrorCode]
+            raise FaultError(f"error={name!r}: Kafka has no such error{did_you_mean(name, known)}")
+        code = by_name[_folded(name)]
+    if code is ErrorCode.NONE:
+        raise FaultError("error=NONE: not an error. To end a fault, call its remove() or Broker.clear_faults()")
+    return code
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()

@@ -1,0 +1,431 @@
+"""Each served API in each served version with each kind of fault, by the handlers of a broker without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID, uuid4
+
+import pytest
+
+from klamm.broker.app import BrokerApp
+from klamm.broker.cluster import AdvertisedBroker
+from klamm.broker.context import RequestContext
+from klamm.broker.faults.exchanges import api_name, filters_of, served_requests
+from klamm.broker.faults.injector import InjectedEndError, Injector
+from klamm.broker.faults.requests import RequestLog
+from klamm.broker.routing import ROUTES
+from klamm.broker.settings import parse_arguments
+from klamm.faults.fault import FaultQueue, parse_fault
+from klamm.faults.levels import response_class
+from klamm.protocol.codec import decode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.fetch import FetchRequest
+from klamm.protocol.messages.metadata import MetadataRequest
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
+from klamm.server.codec import write
+from klamm.server.session import Session
+from tests.support.sample_requests import TOPIC_IDS, TOPICS, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from klamm.broker.services import Services
+    from klamm.broker.topics.catalog import TopicCatalog
+    from klamm.protocol.schema import Message
+
+OF_A_PART: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+"""An error that Kafka reports for the part that it concerns."""
+OF_THE_REQUEST: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+"""An error that Kafka reports for a request as a whole, where the response can express that."""
+
+
+class Place(NamedTuple):
+    """Where a response reports errors, from a version on. Paths of arrays; an empty one is the response itself."""
+
+    version: int
+    of_a_part: str
+    of_the_request: str
+
+
+TOP: Final = (Place(0, "", ""),)
+PARTITIONS: Final = (Place(0, "topics.partitions", "topics.partitions"),)
+RESOURCES: Final = (Place(0, "responses", "responses"),)
+PLACES: Final = {
+    "Produce": (Place(0, "responses.partition_responses", "responses.partition_responses"),),
+    "Fetch": (Place(0, "responses.partitions", "responses.partitions"), Place(7, "responses.partitions", "")),
+    "ListOffsets": PARTITIONS,
+    "Metadata": (Place(0, "topics", "topics"), Place(13, "topics", "")),
+    "OffsetCommit": PARTITIONS,
+    "OffsetFetch": (
+        Place(0, "topics.partitions", "topics.partitions"),
+        Place(2, "topics.partitions", ""),
+        Place(8, "groups.topics.partitions", "groups"),
+    ),
+    "FindCoordinator": (Place(0, "", ""), Place(4, "coordinators", "coordinators")),
+    "JoinGroup": TOP,
+    "Heartbeat": TOP,
+    "LeaveGroup": (Place(0, "", ""), Place(3, "members", "")),
+    "SyncGroup": TOP,
+    "DescribeGroups": (Place(0, "groups", "groups"),),
+    "ListGroups": TOP,
+    "SaslHandshake": TOP,
+    "ApiVersions": TOP,
+    "CreateTopics": (Place(0, "topics", "topics"),),
+    "DeleteTopics": RESOURCES,
+    "DeleteRecords": PARTITIONS,
+    "InitProducerId": TOP,
+    "OffsetForLeaderEpoch": PARTITIONS,
+    "AddPartitionsToTxn": (
+        Place(
+            0,
+            "results_by_topic_v3_and_below.results_by_partition",
+            "results_by_topic_v3_and_below.results_by_partition",
+        ),
+        Place(4, "results_by_transaction.topic_results.results_by_partition", ""),
+    ),
+    "AddOffsetsToTxn": TOP,
+    "EndTxn": TOP,
+    "WriteTxnMarkers": (Place(0, "markers.topics.partitions", "markers.topics.partitions"),),
+    "TxnOffsetCommit": PARTITIONS,
+    "DescribeAcls": TOP,
+    "CreateAcls": (Place(0, "results", "results"),),
+    "DeleteAcls": (Place(0, "filter_results", "filter_results"),),
+    "DescribeConfigs": (Place(0, "results", "results"),),
+    "AlterConfigs": RESOURCES,
+    "DescribeLogDirs": (Place(0, "results", "results"), Place(3, "", "")),
+    "SaslAuthenticate": TOP,
+    "CreatePartitions": (Place(0, "results", "results"),),
+    "DeleteGroups": (Place(0, "results", "results"),),
+    "ElectLeaders": (
+        Place(0, "replica_election_results.partition_result", "replica_election_results.partition_result"),
+        Place(1, "replica_election_results.partition_result", ""),
+    ),
+    "IncrementalAlterConfigs": RESOURCES,
+    "AlterPartitionReassignments": (Place(0, "responses.partitions", ""),),
+    "ListPartitionReassignments": TOP,
+    "OffsetDelete": (Place(0, "topics.partitions", ""),),
+    "DescribeClientQuotas": TOP,
+    "AlterClientQuotas": (Place(0, "entries", "entries"),),
+    "DescribeClientConfigs": TOP,
+    "AlterClientConfigs": (Place(0, "entries", "entries"),),
+    "DescribeUserScramCredentials": (Place(0, "results", ""),),
+    "AlterUserScramCredentials": (Place(0, "results", "results"),),
+    "DescribeCluster": TOP,
+    "DescribeProducers": PARTITIONS,
+    "DescribeTransactions": (Place(0, "transaction_states", "transaction_states"),),
+    "ListTransactions": TOP,
+    "ListConfigResources": TOP,
+    "DescribeTopicPartitions": (Place(0, "topics", "topics"),),
+}
+"""Where Kafka's messages have the error codes, by API."""
+
+PARTS: Final = {"DescribeLogDirs": 1, "AlterUserScramCredentials": 4}
+"""Number of results, where it is not two for each level."""
+
+REQUESTS: Final = {api_name(request): request for request in served_requests(ROUTES)}
+VERSIONS: Final = {
+    name: range(
+        max(ROUTES[request.API_KEY].api.min_version, request.VERSIONS[0]),
+        ROUTES[request.API_KEY].api.max_version + 1,
+    )
+    for name, request in REQUESTS.items()
+}
+EVERY_VERSION: Final = [(name, version) for name, versions in VERSIONS.items() for version in versions]
+FILTERS: Final = filters_of(ROUTES)
+WITH_TOPICS: Final = [(name, version) for name, version in EVERY_VERSION if "topic" in FILTERS[name]]
+WITH_PARTITIONS: Final = [(name, version) for name, version in EVERY_VERSION if "partition" in FILTERS[name]]
+
+
+def place_of(name: str, version: int) -> Place:
+    return [place for place in PLACES[name] if place.version <= version][-1]
+
+
+class Rig:
+    """A broker without sockets, whose handlers have faults."""
+
+    def __init__(self, services: Services, loop: asyncio.AbstractEventLoop) -> None:
+        self.services = services
+        self._loop = loop
+        self.faults = FaultQueue()
+        self.requests = RequestLog(services.now_ms)
+        self.injector = Injector(self.faults, self.requests)
+        self._routes = self.injector.routes(ROUTES)
+
+    def inject(self, api: str | None = None, **options: Any) -> None:
+        self.faults.add(parse_fault({"api": api, **options}, apis=FILTERS))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop.run_until_complete(asyncio.wait_for(work, 10))
+
+    async def response(
+        self, request: Message, version: int, client_id: str = "tests", sent_version: int | None = None
+    ) -> Any:
+        """Return the decoded response, as a client gets it; None if there is none."""
+        session = Session(connection_id=1, node_id=1, listener="PLAINTEXT", login=None)
+        context = RequestContext(services=self.services, session=session, api_version=version, client_id=client_id)
+        response = await self._routes[request.API_KEY].handle(request, context)
+        if response is None:
+            return None
+        body = b"".join(
+            bytes(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.read(0, len(piece))
+            for piece in write(response, version)
+        )
+        sent = version if sent_version is None else sent_version
+        return decode(response_class(type(request)), sent, body, is_whole=True)
+
+    def ask(self, name: str, version: int) -> Any:
+        return self.run(self.response(sample(REQUESTS[name], version), version))
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Services, asyncio.AbstractEventLoop]]:
+    """Provide an open broker."""
+    loop = asyncio.new_event_loop()
+    directory = tmp_path_factory.mktemp("broker")
+    settings = parse_arguments(
+        ["--listen", "127.0.0.1:0", "--data-dir", str(directory), "--set", "group.initial.rebalance.delay.ms=0"]
+    )
+    node = AdvertisedBroker(node_id=1, host="127.0.0.1", port=9092)
+    app = loop.run_until_complete(BrokerApp.start(settings, {settings.listeners[0].name: (node,)}))
+    yield app.services, loop
+    loop.run_until_complete(app.stop())
+    loop.close()
+
+
+@pytest.fixture
+def rig(running: tuple[Services, asyncio.AbstractEventLoop]) -> Rig:
+    services, loop = running
+    loop.run_until_complete(create_topics(services.topics))
+    return Rig(services, loop)
+
+
+async def create_topics(topics: TopicCatalog) -> None:
+    """Create the topics of the sample requests, unless they exist with their ids: some requests delete them."""
+    for name, topic_id in zip(TOPICS, TOPIC_IDS, strict=True):
+        known = topics.get(name)
+        if known is not None and known.topic_id == topic_id:
+            continue
+        if known is not None:
+            await topics.delete(known)
+        topics.new_topic_id = partial(UUID, str(topic_id))
+        await topics.create(name, [(1,), (1,)], configs={})
+        topics.new_topic_id = uuid4
+
+
+def codes(response: Any, path: str) -> list[int]:
+    """Return the error codes at a place of a response."""
+    found = [response]
+    for array in path.split(".") if path else ():
+        found = [inner for outer in found for inner in getattr(outer, array) or ()]
+    return [one.error_code if hasattr(one, "error_code") else one.partition_error_code for one in found]
+
+
+def all_codes(response: Any) -> list[int]:
+    """Return all error codes of a response."""
+    own = [getattr(response, name) for name in ("error_code", "partition_error_code") if hasattr(response, name)]
+    arrays = [getattr(response, field.name) or () for field in response.FIELDS if field.is_array and field.struct]
+    return own + [code for array in arrays for one in array for code in all_codes(one)]
+
+
+def test_the_table_names_every_served_api() -> None:
+    assert set(PLACES) == set(REQUESTS)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_error_of_a_part_is_reported_for_every_part(rig: Rig, name: str) -> None:
+    for version in VERSIONS[name]:
+        rig.inject(name, error=OF_A_PART.name)
+        response = rig.ask(name, version)
+        place = place_of(name, version).of_a_part
+        found = codes(response, place)
+        assert (version, set(found)) == (version, {OF_A_PART})
+        assert (version, len(found)) == (version, PARTS.get(name, 2 ** len(place.split(".")) if place else 1))
+        assert all_codes(response).count(OF_A_PART) == len(found)
+        assert set(all_codes(response)) <= {0, OF_A_PART}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_error_of_the_request_is_reported_at_the_outermost_level(rig: Rig, name: str) -> None:
+    for version in VERSIONS[name]:
+        rig.inject(name, error=OF_THE_REQUEST.name)
+        response = rig.ask(name, version)
+        found = codes(response, place_of(name, version).of_the_request)
+        assert (version, set(found)) == (version, {OF_THE_REQUEST})
+        assert all_codes(response).count(OF_THE_REQUEST) == len(found)
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in WITH_TOPICS}))
+def test_a_filter_by_topic_leaves_the_other_topic_alone(rig: Rig, name: str) -> None:
+    rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
+    for version in VERSIONS[name]:
+        place = place_of(name, version).of_a_part
+        rig.inject(name, error=OF_THE_REQUEST.name, topic=TOPICS[1])
+        found = codes(rig.ask(name, version), place)
+        groups = 2 ** (len(place.split(".")) - (2 if "partition" in FILTERS[name] else 1))
+        halves = len(found) // groups // 2
+        assert (version, [code == OF_THE_REQUEST for code in found]) == (
+            version,
+            ([False] * halves + [True] * halves) * groups,
+        )
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in WITH_PARTITIONS}))
+def test_a_filter_by_partition_leaves_the_other_partitions_alone(rig: Rig, name: str) -> None:
+    rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
+    for version in VERSIONS[name]:
+        rig.inject(name, error=OF_A_PART.name, topic=TOPICS[0], partition=1)
+        found = codes(rig.ask(name, version), place_of(name, version).of_a_part)
+        assert (version, [code == OF_A_PART for code in found]) == (
+            version,
+            [False, True, False, False] * (len(found) // 4),
+        )
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_error_after_serving_replaces_the_same_results(rig: Rig, name: str) -> None:
+    version = VERSIONS[name][-1]
+    rig.inject(name, error=OF_A_PART.name, after_serving=True)
+    response = rig.ask(name, version)
+    found = codes(response, place_of(name, version).of_a_part)
+    assert set(found) == {OF_A_PART}
+    assert all_codes(response).count(OF_A_PART) == len(found)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("after_serving", [False, True])
+def test_a_dropped_connection_ends_the_request(rig: Rig, name: str, after_serving: bool) -> None:
+    rig.inject(name, drop_connection=True, after_serving=after_serving)
+    with pytest.raises(InjectedEndError):
+        rig.ask(name, VERSIONS[name][-1])
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_without_an_answer_a_request_waits_until_the_broker_stops(rig: Rig, name: str) -> None:
+    version = VERSIONS[name][-1]
+    rig.inject(name, no_answer=True)
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(rig.response(sample(REQUESTS[name], version), version))
+        await asyncio.sleep(0.002)
+        assert not waiting.done()
+        rig.injector.release()
+        with pytest.raises(InjectedEndError):
+            await waiting
+
+    rig.run(main())
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_delayed_request_is_served(rig: Rig, name: str) -> None:
+    version = VERSIONS[name][-1]
+    rig.inject(name, delay_s=0.01)
+
+    async def main() -> Any:
+        began = asyncio.get_running_loop().time()
+        response = await rig.response(sample(REQUESTS[name], version), version)
+        assert asyncio.get_running_loop().time() - began >= 0.009
+        return response
+
+    assert set(all_codes(rig.run(main()))) & {OF_A_PART, OF_THE_REQUEST} == set()
+    assert [entry["fault"] for entry in rig.requests] == ["delay"]
+
+
+def test_each_request_is_logged_with_its_topics_and_its_fault(rig: Rig) -> None:
+    rig.inject("Produce", error=OF_A_PART.name, topic=TOPICS[0])
+    rig.ask("Produce", 13)
+    rig.ask("Heartbeat", 4)
+    produce, heartbeat = rig.requests
+    assert produce["partitions"] == [(name, index) for name in TOPICS for index in (0, 1)]
+    assert (produce["api"], produce["version"], produce["client_id"]) == ("Produce", 13, "tests")
+    assert (produce["fault"], heartbeat["fault"]) == ("TOPIC_AUTHORIZATION_FAILED", None)
+    assert (heartbeat["group_id"], heartbeat["partitions"]) == ("group_id-0", [])
+
+
+def test_a_fault_of_another_client_leaves_a_request_alone(rig: Rig) -> None:
+    rig.inject(error=OF_A_PART.name, client_id="other")
+    assert OF_A_PART not in all_codes(rig.ask("ListOffsets", 7))
+    response = rig.run(rig.response(sample(REQUESTS["ListOffsets"], 7), 7, client_id="other"))
+    assert set(all_codes(response)) == {OF_A_PART}
+
+
+def test_an_api_versions_request_is_rejected_in_version_0(rig: Rig) -> None:
+    """As KIP-511 has it: the client cannot know in which version to read the response."""
+    rig.inject("ApiVersions", error="UNSUPPORTED_VERSION")
+    response = rig.run(rig.response(sample(REQUESTS["ApiVersions"], 3), 3, sent_version=0))
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_an_error_without_acknowledgement_ends_the_connection(rig: Rig) -> None:
+    rig.inject("Produce", error="NOT_LEADER_OR_FOLLOWER")
+    request = sample(REQUESTS["Produce"], 9)
+    request.acks = 0  # type: ignore[attr-defined]  # a ProduceRequest
+    with pytest.raises(InjectedEndError, match="NOT_LEADER_OR_FOLLOWER, and acks is 0"):
+        rig.run(rig.response(request, 9))
+
+
+def test_the_metadata_of_all_topics_has_the_error_of_one(rig: Rig) -> None:
+    rig.inject("Metadata", error="LEADER_NOT_AVAILABLE", topic=TOPICS[1])
+    response = rig.run(rig.response(MetadataRequest(topics=None), 12))
+    found = {topic.name: topic.error_code for topic in response.topics}
+    assert [found[name] for name in TOPICS] == [0, 5]
+    assert [node.port for node in response.brokers] == [9092]
+
+
+def test_offsets_of_a_whole_group_have_the_error_of_the_group(rig: Rig) -> None:
+    rig.inject("OffsetFetch", error="NOT_COORDINATOR")
+    group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", member_id=None, topics=None)
+    response = rig.run(rig.response(OffsetFetchRequest(groups=[group]), 9))
+    assert [(one.group_id, one.error_code, one.topics) for one in response.groups] == [("g", 16, [])]
+
+
+def fetch(*partitions: int, session: tuple[int, int], topic_ids: bool) -> FetchRequest:
+    wanted = [
+        FetchRequest.FetchPartition(
+            partition=each, current_leader_epoch=-1, last_fetched_epoch=-1, partition_max_bytes=1000
+        )
+        for each in partitions
+    ]
+    named = {"topic_id": TOPIC_IDS[0]} if topic_ids else {"topic": TOPICS[0]}
+    topics = [FetchRequest.FetchTopic(partitions=wanted, **named)] if partitions else []
+    return FetchRequest(
+        max_wait_ms=5000, min_bytes=1, max_bytes=1000, session_id=session[0], session_epoch=session[1], topics=topics
+    )
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_a_partition_of_a_fetch_session_gets_an_error_at_once_and_then_its_offsets(rig: Rig, version: int) -> None:
+    def ask(*partitions: int, session: tuple[int, int]) -> Any:
+        return rig.run(rig.response(fetch(*partitions, session=session, topic_ids=version >= 13), version))
+
+    def found(response: Any) -> list[tuple[int, int]]:
+        return [(each.partition_index, each.error_code) for topic in response.responses for each in topic.partitions]
+
+    # given
+    rig.inject("Fetch", error="NOT_LEADER_OR_FOLLOWER", topic=TOPICS[0], partition=1, times=2)
+    opened = ask(0, 1, session=(0, 0))
+    assert sorted(found(opened)) == [(0, 0), (1, 6)]
+    # when
+    began = time.monotonic()
+    second = ask(session=(opened.session_id, 1))
+    assert time.monotonic() - began < 4, "the error does not wait for max_wait_ms"
+    # then
+    assert (1, 6) in found(second)
+    rig.run(produce(rig))
+    third = ask(session=(opened.session_id, 2))
+    assert sorted(found(third)) == [(0, 0), (1, 0)]
+
+
+async def produce(rig: Rig) -> None:
+    """Append a record to every partition, so that no fetch has to wait."""
+    await rig.response(sample(REQUESTS["Produce"], 12), 12)
+
+
+def test_one_of_two_creations_of_acls_fails(rig: Rig) -> None:
+    """Their results have no names: the order counts."""
+    request = sample(REQUESTS["CreateAcls"], 3)
+    rig.inject("CreateAcls", error="SECURITY_DISABLED", after_serving=True)
+    served = rig.run(rig.response(request, 3))
+    assert [one.error_code for one in served.results] == [54, 54]

@@ -1,0 +1,251 @@
+"""Control of a running broker: faults, pauses, the clock and its contents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import klamm
+from klamm.protocol.records import Record, encode_batch
+from tests.support.processes import wait_until
+from tests.support.wire import RefusedError, WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[klamm.Broker]:
+    with klamm.Broker(control=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: klamm.Broker) -> Iterator[klamm.Broker]:
+    yield shared
+    shared.clear_faults()
+    shared.clear_requests()
+
+
+def batch(value: bytes) -> bytes:
+    return bytes(encode_batch([Record(key=b"k", value=value, timestamp=int(time.time() * 1000))]))
+
+
+def client(broker: klamm.Broker, client_id: str = "tests") -> WireClient:
+    return WireClient(broker.bootstrap_servers, client_id=client_id)
+
+
+def test_an_error_is_injected_as_often_as_wanted(broker: klamm.Broker) -> None:
+    broker.create_topic("often")
+    fault = broker.inject("Produce", error="NOT_LEADER_OR_FOLLOWER", times=2)
+    with client(broker) as wire:
+        for _ in range(2):
+            with pytest.raises(RefusedError, match="error code 6"):
+                wire.produce("often", 0, batch(b"1"))
+        assert wire.produce("often", 0, batch(b"1")) == 0
+    assert fault.count == 2
+    assert [(request.partitions, request.fault) for request in broker.requests("Produce")] == [
+        ((("often", 0),), "NOT_LEADER_OR_FOLLOWER"),
+        ((("often", 0),), "NOT_LEADER_OR_FOLLOWER"),
+        ((("often", 0),), None),
+    ]
+
+
+def test_a_fault_in_a_with_statement_ends_with_it(broker: klamm.Broker) -> None:
+    broker.create_topic("with")
+    with client(broker) as wire:
+        with broker.inject(error="NOT_LEADER_OR_FOLLOWER", times=None, topic="with", partition=0) as fault:
+            for _ in range(3):
+                with pytest.raises(RefusedError):
+                    wire.produce("with", 0, batch(b"1"))
+        assert wire.produce("with", 0, batch(b"1")) == 0
+    assert fault.count == 3
+
+
+def test_a_lost_acknowledgement_leaves_the_records(broker: klamm.Broker) -> None:
+    broker.create_topic("lost")
+    broker.inject("Produce", drop_connection=True, after_serving=True)
+    with client(broker) as wire, pytest.raises(ConnectionError):
+        wire.produce("lost", 0, batch(b"1"))
+    assert [record.value for record in broker.records("lost")] == [b"1"]
+
+
+def test_a_connection_without_an_answer_stays_open(broker: klamm.Broker) -> None:
+    broker.create_topic("silent")
+    broker.inject("Produce", no_answer=True, client_id="silent")
+    with client(broker, "silent") as silent, client(broker, "other") as other:
+        silent._socket.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            silent.produce("silent", 0, batch(b"1"))
+        assert other.produce("silent", 0, batch(b"2")) == 0
+    assert [record.value for record in broker.records("silent")] == [b"2"]
+
+
+def test_a_fault_that_cannot_be_injected_is_a_value_error(broker: klamm.Broker) -> None:
+    with pytest.raises(ValueError, match=r"no such API; did you mean Produce\?"):
+        broker.inject("Prodce", error="NOT_LEADER_OR_FOLLOWER")
+
+
+def test_records_are_read_by_partition_and_transaction(broker: klamm.Broker) -> None:
+    broker.create_topic("read", partitions=2)
+    with client(broker) as wire:
+        wire.produce("read", 1, batch(b"1"))
+        wire.produce("read", 1, batch(b"2"))
+        wire.produce("read", 0, batch(b"3"))
+    found = [(record.partition, record.offset, record.key, record.value) for record in broker.records("read")]
+    assert found == [(0, 0, b"k", b"3"), (1, 0, b"k", b"1"), (1, 1, b"k", b"2")]
+    assert broker.records("read", partition=1, isolation_level="read_committed") == broker.records("read", partition=1)
+    with pytest.raises(LookupError, match=r"Topic 'reed' does not exist; did you mean read\?"):
+        broker.records("reed")
+    with pytest.raises(LookupError, match="Topic 'read' has no partition 2, it has 2"):
+        broker.records("read", partition=2)
+    with pytest.raises(ValueError, match="expected read_uncommitted or read_committed"):
+        broker.records("read", isolation_level="committed")  # type: ignore[arg-type]
+
+
+def test_a_large_topic_is_read_in_several_parts(broker: klamm.Broker) -> None:
+    broker.create_topic("large")
+    with client(broker) as wire:
+        for _ in range(4):
+            wire.produce("large", 0, batch(bytes(700_000)))
+    assert [record.offset for record in broker.records("large")] == [0, 1, 2, 3]
+
+
+def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> None:
+    broker.create_topic("made", partitions=3, configs={"retention.ms": 1000, "preallocate": True})
+    with client(broker) as wire:
+        configs = wire.topic_configs("made")
+    assert (configs["retention.ms"], configs["preallocate"]) == ("1000", "true")
+    broker.delete_topic("made")
+    with pytest.raises(LookupError, match="Topic 'made' does not exist"):
+        broker.delete_topic("made")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "a b"}, "INVALID_TOPIC_EXCEPTION: Topic name is invalid"),
+        ({"topic": "a", "partitions": 0}, "partitions=0: must be at least 1"),
+        ({"topic": "a", "configs": {"retention.ms": "x"}}, "INVALID_CONFIG: "),
+    ],
+)
+def test_a_topic_that_is_not_allowed_is_a_value_error(
+    broker: klamm.Broker, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        broker.create_topic(**options)  # type: ignore[arg-type]
+
+
+def test_requests_are_filtered(broker: klamm.Broker) -> None:
+    broker.create_topic("one")
+    broker.create_topic("two", partitions=2)
+    with client(broker, "first") as first, client(broker, "second") as second:
+        first.produce("one", 0, batch(b"1"))
+        second.produce("two", 1, batch(b"1"))
+        second.end_offset("two", 1)
+    assert [request.api for request in broker.requests(client_id="second")] == ["Produce", "ListOffsets"]
+    assert [request.client_id for request in broker.requests("produce", topic="one")] == ["first"]
+    assert [request.api for request in broker.requests(partition=1)] == ["Produce", "ListOffsets"]
+    assert broker.requests("Produce", topic="two", partition=0) == []
+    with pytest.raises(ValueError, match="no such API"):
+        broker.requests("Prodce")
+
+
+def test_a_paused_broker_answers_nothing_until_it_resumes(broker: klamm.Broker) -> None:
+    broker.create_topic("paused")
+    with client(broker) as wire:
+        broker.pause()
+        wire._socket.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            wire.end_offset("paused", 0)
+        with pytest.raises(RuntimeError, match=r"the broker is paused, call resume\(\) first"):
+            broker.records("paused")
+        broker.resume()
+    with client(broker) as wire:
+        assert wire.end_offset("paused", 0) == 0
+
+
+def test_the_clock_cannot_be_moved_back(broker: klamm.Broker) -> None:
+    with pytest.raises(ValueError, match="cannot be moved back"):
+        broker.advance_clock(timedelta(seconds=-1))
+
+
+def test_without_control_every_method_says_what_to_do() -> None:
+    broker = klamm.Broker()
+    with pytest.raises(RuntimeError, match=r"use klamm.Broker\(control=True\)"):
+        broker.inject(error=6)
+    with pytest.raises(RuntimeError, match=r"call start\(\) first"):
+        klamm.Broker(control=True).records("a")
+
+
+def test_the_clock_stays_ahead_after_a_restart_and_a_paused_broker_stops(tmp_path: Path) -> None:
+    with klamm.Broker(control=True, data_dir=tmp_path) as broker:
+        broker.create_topic("kept", configs={"message.timestamp.type": "LogAppendTime"})
+        broker.inject("Produce", no_answer=True)
+        with client(broker) as silent:
+            silent._socket.settimeout(0.05)
+            with suppress(TimeoutError):
+                silent.produce("kept", 0, batch(b"1"))
+            broker.advance_clock(timedelta(hours=1))
+            began = time.monotonic()
+            broker.restart()
+        with client(broker) as wire:
+            wire.produce("kept", 0, batch(b"1"))
+        (record,) = broker.records("kept")
+        assert record.timestamp_ms > (time.time() + 3500) * 1000
+        broker.pause()
+    assert time.monotonic() - began < 8, "neither a silent connection nor a pause holds up the end"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_paused_broker_ends_with_its_parent() -> None:
+    program = textwrap.dedent(
+        """
+        import klamm, time
+        broker = klamm.Broker(control=True).start()
+        broker.pause()
+        print(broker.pid, flush=True)
+        time.sleep(60)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+
+    def is_gone() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    try:
+        wait_until(is_gone, timeout_s=20, what="the end of the paused broker")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_controls_may_be_called_from_several_threads(broker: klamm.Broker) -> None:
+    broker.create_topic("threads")
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(len(broker.records("threads")))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [0] * 8

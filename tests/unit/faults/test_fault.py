@@ -1,0 +1,126 @@
+"""Arguments of an injected fault, and the faults that a request meets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.faults.fault import FaultError, FaultQueue, parse_fault
+from klamm.faults.levels import Part
+from klamm.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from klamm.faults.fault import Fault, Selection
+
+APIS = {
+    "Produce": frozenset({"topic", "partition"}),
+    "ListOffsets": frozenset({"topic", "partition"}),
+    "CreateTopics": frozenset({"topic"}),
+    "Heartbeat": frozenset[str](),
+}
+PARTS = [Part(topic=topic, partition=partition) for topic in ("a", "b") for partition in (0, 1)]
+
+
+def fault(**options: Any) -> Fault:
+    return parse_fault(options, apis=APIS)
+
+
+def queue(*faults: Fault) -> FaultQueue:
+    found = FaultQueue()
+    for one in faults:
+        found.add(one)
+    return found
+
+
+def select(
+    faults: FaultQueue, api: str = "Produce", client_id: str = "c", parts: list[Part] | None = PARTS
+) -> Selection:
+    return faults.select(api, client_id, lambda: parts)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["ListOffsets", "list_offsets", "LIST_OFFSETS", "ListOffsetsRequest", "listoffsets"]
+)
+def test_an_api_is_known_in_any_spelling(spelling: str) -> None:
+    assert fault(api=spelling, no_answer=True).api == "ListOffsets"
+
+
+@pytest.mark.parametrize("error", ["NOT_LEADER_OR_FOLLOWER", "not_leader_or_follower", "NotLeaderOrFollower", 6])
+def test_an_error_is_known_by_name_and_by_code(error: str | int) -> None:
+    assert fault(error=error).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"api": "Prodce", "error": 6}, r"api='Prodce': the broker serves no such API; did you mean Produce\?"),
+        (
+            {"error": "NOT_COORDINATR"},
+            r"error='NOT_COORDINATR': Kafka has no such error; did you mean NOT_COORDINATOR\?",
+        ),
+        ({"error": 9999}, "error=9999: Kafka has no error with this code"),
+        ({"error": "NONE"}, "error=NONE: not an error"),
+        ({"api": "Produce"}, "A fault needs an effect: error, delay, drop_connection or no_answer"),
+        ({"error": 6, "no_answer": True}, "A fault has one of error, drop_connection and no_answer"),
+        ({"error": 6, "times": 0}, "times=0: must be at least 1, or None for no limit"),
+        ({"error": 6, "times": True}, "times=True: must be at least 1"),
+        ({"delay_s": -1.0}, "delay=-1: must be between 0 and 86400 seconds"),
+        ({"error": 6, "partition": -1}, "partition=-1: must be at least 0"),
+        (
+            {"api": "Heartbeat", "error": 6, "topic": "a"},
+            "topic='a': Heartbeat requests name no topics.*: CreateTopics, ",
+        ),
+        ({"api": "CreateTopics", "error": 6, "partition": 0}, "partition=0: CreateTopics requests name no partitions"),
+    ],
+)
+def test_a_fault_that_cannot_be_injected_is_rejected_with_the_reason(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(FaultError, match=message):
+        fault(**options)
+
+
+def test_a_fault_ends_after_its_number_of_requests() -> None:
+    faults = queue(fault(api="Produce", error=6, times=2))
+    assert [select(faults).code for _ in range(3)] == [6, 6, 0]
+
+
+def test_a_fault_without_a_number_ends_when_it_is_removed() -> None:
+    faults = queue(fault(error=6, times=None))
+    assert [select(faults).code for _ in range(3)] == [6, 6, 6]
+    faults.remove(1)
+    assert select(faults).code == 0
+
+
+def test_two_faults_affect_two_requests_one_after_the_other() -> None:
+    faults = queue(fault(error=6), fault(drop_connection=True), fault(error=7))
+    found = [select(faults) for _ in range(3)]
+    assert [(one.code, one.ending is not None) for one in found] == [(6, False), (0, True), (7, False)]
+
+
+def test_a_delay_applies_in_addition_to_another_fault() -> None:
+    faults = queue(fault(delay_s=0.5), fault(delay_s=2.0), fault(error=6, delay_s=1.0))
+    first, second = select(faults), select(faults)
+    assert (first.code, first.delay_s(after_serving=False)) == (6, 1.5)
+    assert (second.code, second.delay_s(after_serving=False)) == (0, 2.0)
+
+
+def test_faults_of_different_topics_affect_one_request() -> None:
+    faults = queue(fault(error=6, topic="a"), fault(error=7, topic="b", partition=1), fault(error=3))
+    found = select(faults)
+    assert [found.error_of(part) for part in PARTS] == [6, 6, None, 7]
+    assert [one.count for one in faults] == [1, 1, 0]
+
+
+def test_a_fault_of_another_topic_client_or_api_is_not_used_up() -> None:
+    faults = queue(fault(api="Heartbeat", error=6), fault(error=6, topic="c"), fault(error=6, client_id="other"))
+    assert not select(faults)
+    assert [one.count for one in faults] == [0, 0, 0]
+
+
+def test_a_filter_by_topic_matches_a_request_of_all_topics() -> None:
+    assert select(queue(fault(error=6, topic="a")), parts=None).code == 6
+
+
+def test_faults_before_and_after_serving_affect_different_requests() -> None:
+    faults = queue(fault(error=6, topic="a"), fault(error=7, topic="b", after_serving=True))
+    assert [select(faults).code for _ in range(2)] == [6, 7]

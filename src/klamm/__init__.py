@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False
+"""As in ``typing``, whose import would take longer than the rest of this module."""
 
 if TYPE_CHECKING:
     from klamm.embedded.broker import Broker

@@ -1,0 +1,29 @@
+"""The installed program before its command line is there."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "klamm.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from klamm.script import main
+main()
+"""
+
+
+@pytest.mark.process
+def test_an_interrupt_during_the_imports_prints_no_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, timeout=20, check=False)
+
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from klamm.broker.part_limits import MOST_CONFIGS, too_many
-from klamm.broker.security.checks import NamedResource, config_denials
+from klamm.broker.security.checks import config_denial
 from klamm.protocol.errors import ErrorCode
 from klamm.security.acls import AclOperation
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
 
 
-class AlteredResource(NamedResource, Protocol):
+class AlteredResource(Protocol):
     """Resource of a request that alters configs."""
+
+    resource_type: int
+    resource_name: str
 
     @property
     def configs(self) -> Sequence[object]:
@@ -45,21 +48,23 @@ async def alter_resources(
         to_entry: Class of the response's entries.
         validate_only: Whether to decide without applying.
     """
-    denied = await config_denials(context, AclOperation.ALTER_CONFIGS, resources)
-    denied = [
-        error if error is not None else too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
-        for resource, error in zip(resources, denied, strict=True)
+    alter = AclOperation.ALTER_CONFIGS
+    errors = [
+        config_denial(context, alter, resource.resource_type, resource.resource_name)
+        or too_many(resource.configs, MOST_CONFIGS, "configs of one resource")
+        async for resource in context.time_slice.over(resources)
     ]
-    allowed = [resource for resource, error in zip(resources, denied, strict=True) if error is None]
+    both = zip(resources, errors, strict=True)
     altered = iter(
         await context.services.configs.alter(
-            [to_alteration(resource) async for resource in context.time_slice.over(allowed)],
+            [to_alteration(resource) async for resource, error in context.time_slice.over(both) if error is None],
             node_id=context.node_id,
             author=context.author,
             validate_only=validate_only,
+            time_slice=context.time_slice,
         )
     )
-    outcomes = [next(altered) if error is None else error for error in denied]
+    outcomes = [next(altered) if error is None else error for error in errors]
     return [
         to_entry(
             error_code=ErrorCode.NONE if outcome is None else outcome.error_code,

@@ -306,7 +306,7 @@ def _follow_configs(
         for name in configs.resource_names(broker):
             if values := dynamic(name):
                 tls.follow(ConfigsChanged(resource_type=broker, resource_name=name, names=frozenset(values)), values)
-    configs.subscribe(lambda change: topics.update_log_configs(change.resource_name), ResourceType.TOPIC)
+    configs.subscribe(topics.follow, ResourceType.TOPIC)
     configs.subscribe(lambda _: logs.update_configs(), broker)  # broker configs are the defaults of all topics
 
 

@@ -43,7 +43,10 @@ def parse_value(name: str, text: str, config_type: ConfigType) -> ConfigValue:
     """
     trimmed = text.strip(JAVA_BLANKS)
     if config_type in _BITS:
-        return _parse_integer(name, text, trimmed, config_type)
+        number = _integer(trimmed, config_type)
+        if number is None:
+            raise invalid_value(name, text, f"Not a number of type {config_type.name}")
+        return number
     match config_type:
         case ConfigType.BOOLEAN:
             lowered = trimmed.lower()
@@ -86,13 +89,6 @@ def java_text(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(value)}]"
     return "null" if value is None else str(value)
-
-
-def _parse_integer(name: str, text: str, trimmed: str, config_type: ConfigType) -> int:
-    number = _integer(trimmed, config_type)
-    if number is None:
-        raise invalid_value(name, text, f"Not a number of type {config_type.name}")
-    return number
 
 
 def _integer(text: str, config_type: ConfigType) -> int | None:

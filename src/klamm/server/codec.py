@@ -19,7 +19,6 @@ from klamm.protocol.schema import Message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.server.context import HandlerContext
     from klamm.server.quotas.stopwatch import Stopwatch
     from klamm.server.route import Piece, RawResponse, Route
 
@@ -27,53 +26,28 @@ _CODEC: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="klamm-code
 """Thread that codes long messages. A single one for the whole process: each further thread would compete with the event
 loop for the interpreter lock.
 """
-_LARGE_FRAME_BYTES: Final = 32 * 1024
+LARGE_FRAME_BYTES: Final = 32 * 1024
 """Frame size in bytes from which decoding may take milliseconds."""
 _ELEMENTS_AT_ONCE: Final = 1000
 """Number of elements that may be decoded on the event loop when the rest of a large frame is record data."""
-_LONG_PAUSES: Final = 2
+LONG_PAUSES: Final = 2
 """Number of pauses of a handler from which its response counts as long and is encoded in the thread."""
 
 Body: TypeAlias = "Sequence[Piece]"
 
 
-async def read_request(route: Route, header: RequestHeader, frame: memoryview, stopwatch: Stopwatch | None) -> Any:
-    """Decode a request. A large frame with many small elements is decoded in the codec thread.
+def read_request(route: Route, header: RequestHeader, frame: memoryview, *, max_elements: int | None = None) -> Any:
+    """Decode a request on the event loop.
+
+    Args:
+        route: Route of the API.
+        header: Header of the request.
+        frame: Whole frame.
+        max_elements: Maximum number of elements to decode; None means the number that the frame's size grants.
 
     Raises:
         ProtocolError: The frame is malformed, or its version is announced by ApiVersions but not served.
     """
-    if len(frame) < _LARGE_FRAME_BYTES:
-        return _read(route, header, frame)
-    if route.is_mostly_data:
-        try:
-            return _read(route, header, frame, max_elements=_ELEMENTS_AT_ONCE)
-        except TooManyElementsError:
-            pass  # the frame has many small elements after all
-    return await _in_thread(partial(_read, route, header, frame), stopwatch)
-
-
-async def written(
-    response: Message | RawResponse, version: int, context: HandlerContext, stopwatch: Stopwatch | None
-) -> Body:
-    """Encode a response; in the codec thread when its handler paused at least ``_LONG_PAUSES`` times."""
-    if context.time_slice.pauses < _LONG_PAUSES:
-        return write(response, version)
-    body: Body = await _in_thread(partial(write, response, version), stopwatch)
-    return body
-
-
-def write(response: Message | RawResponse, version: int) -> Body:
-    """Encode a response on the event loop."""
-    return [encode(response, version)] if isinstance(response, Message) else response.buffers(version)
-
-
-async def _in_thread(work: partial[Any], stopwatch: Stopwatch | None) -> Any:
-    measured = work if stopwatch is None else partial(stopwatch.call, work)
-    return await asyncio.get_running_loop().run_in_executor(_CODEC, measured)
-
-
-def _read(route: Route, header: RequestHeader, frame: memoryview, *, max_elements: int | None = None) -> Any:
     version = header.api_version
     if version < route.refused_below:
         raise ProtocolError(f"{route.api.key.name} v{version} is announced for old clients only and not served")
@@ -83,3 +57,35 @@ def _read(route: Route, header: RequestHeader, frame: memoryview, *, max_element
     if max_elements is None:
         max_elements = granted_elements(len(frame), route.most_elements)
     return decode(route.request, version, frame, position, max_elements=max_elements)
+
+
+async def read_large_request(
+    route: Route, header: RequestHeader, frame: memoryview, stopwatch: Stopwatch | None
+) -> Any:
+    """Decode a request of ``LARGE_FRAME_BYTES`` or more; in the codec thread when it has many small elements.
+
+    Raises:
+        ProtocolError: As in ``read_request``.
+    """
+    if route.is_mostly_data:
+        try:
+            return read_request(route, header, frame, max_elements=_ELEMENTS_AT_ONCE)
+        except TooManyElementsError:
+            pass  # the frame has many small elements after all
+    return await _in_thread(partial(read_request, route, header, frame), stopwatch)
+
+
+def write(response: Message | RawResponse, version: int) -> Body:
+    """Encode a response on the event loop."""
+    return [encode(response, version)] if isinstance(response, Message) else response.buffers(version)
+
+
+async def write_large(response: Message | RawResponse, version: int, stopwatch: Stopwatch | None) -> Body:
+    """Encode a response in the codec thread. For handlers that paused at least ``LONG_PAUSES`` times."""
+    body: Body = await _in_thread(partial(write, response, version), stopwatch)
+    return body
+
+
+async def _in_thread(work: partial[Any], stopwatch: Stopwatch | None) -> Any:
+    measured = work if stopwatch is None else partial(stopwatch.call, work)
+    return await asyncio.get_running_loop().run_in_executor(_CODEC, measured)

@@ -69,7 +69,15 @@ from klamm.protocol.frames import (
 )
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.security.certificates import CertificateError
-from klamm.server.codec import Body, read_request, write, written
+from klamm.server.codec import (
+    LARGE_FRAME_BYTES,
+    LONG_PAUSES,
+    Body,
+    read_large_request,
+    read_request,
+    write,
+    write_large,
+)
 from klamm.server.outbox import STALLED_S, Outbox
 from klamm.server.quotas.stopwatch import timed
 from klamm.server.security.login import LoginState
@@ -376,29 +384,37 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not route.api.serves(header.api_version):
             await self._answer_unserved_version(route, header)
             return
-        stopwatch = self._shared.throttles.stopwatch(header.api_key, self.session, header.client_id)
-        request = await timed(read_request(route, header, memoryview(frame), stopwatch), stopwatch)
-        context = self._shared.new_context(
-            session=self.session, api_version=header.api_version, client_id=header.client_id
-        )
-        response = await timed(route.handle(request, context), stopwatch)
-        self._muted_s = self._shared.throttles.after(
-            header.api_key,
-            self.session,
-            header.client_id,
-            request_bytes=len(frame),
-            response=response,
-            stopwatch=stopwatch,
-        )
-        if login is not None and header.api_key in _LOGIN_APIS:
-            await self._after_login_step(login)
-        if response is not None:
-            body = await timed(written(response, header.api_version, context, stopwatch), stopwatch)
-            await self._send(header, response, body)
-        if stopwatch is not None:
-            self._shared.throttles.after_writing(stopwatch)
+        await self._respond(route, header, frame)
         if login is not None and login.state is LoginState.FAILED:
             raise ProtocolError("Login failed")
+
+    async def _respond(self, route: Route, header: RequestHeader, frame: bytearray) -> None:
+        """Decode a request, call its handler and send the response. The quotas of its client are charged."""
+        throttles, session, client_id = self._shared.throttles, self.session, header.client_id
+        stopwatch = throttles.stopwatch(header.api_key, session, client_id)
+        if len(frame) >= LARGE_FRAME_BYTES:
+            request = await timed(read_large_request(route, header, memoryview(frame), stopwatch), stopwatch)
+        elif stopwatch is None:
+            request = read_request(route, header, memoryview(frame))
+        else:
+            request = stopwatch.call(read_request, route, header, memoryview(frame))
+        context = self._shared.new_context(session=session, api_version=header.api_version, client_id=client_id)
+        response = await timed(route.handle(request, context), stopwatch)
+        self._muted_s = throttles.after(
+            header.api_key, session, client_id, request_bytes=len(frame), response=response, stopwatch=stopwatch
+        )
+        if session.login is not None and header.api_key in _LOGIN_APIS:
+            await self._after_login_step(session.login)
+        if response is not None:
+            if context.time_slice.pauses >= LONG_PAUSES:
+                body = await timed(write_large(response, header.api_version, stopwatch), stopwatch)
+            elif stopwatch is None:
+                body = write(response, header.api_version)
+            else:
+                body = stopwatch.call(write, response, header.api_version)
+            await self._send(header, response, body)
+        if stopwatch is not None:
+            throttles.after_writing(stopwatch)
 
     async def _take_bare_token(self, login: Login, token: bytes) -> None:
         """Process a token of a login started with SaslHandshake v0.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Item = TypeVar("Item")
 
@@ -28,25 +29,26 @@ class TimeSlice:
         seconds: Length of a slice; None means ``SLICE_S``, ``math.inf`` means no pauses.
     """
 
-    __slots__ = ("_ends_at", "_seconds", "pauses")
+    __slots__ = ("_seconds", "ends_at", "pauses")
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = SLICE_S if seconds is None else seconds
-        self._ends_at = time.perf_counter() + self._seconds
+        self.ends_at = time.perf_counter() + self._seconds
+        """End of the slice, by ``time.perf_counter``."""
         self.pauses = 0
         """Number of pauses so far."""
 
     async def give_way(self) -> None:
         """Let other requests run when the slice is used up; otherwise return at once."""
-        if time.perf_counter() < self._ends_at:
+        if time.perf_counter() < self.ends_at:
             return
         self.pauses += 1
         await asyncio.sleep(0)
-        self._ends_at = time.perf_counter() + self._seconds
+        self.ends_at = time.perf_counter() + self._seconds
 
     def over(self, items: Iterable[Item]) -> InSlices[Item]:
         """Iterate over items, with a possible pause before each one."""
-        return InSlices(self, items)
+        return InSlices(self, iter(items))
 
     async def listed(self, items: Iterable[Item]) -> list[Item]:
         """Return a list of items that take microseconds each; the counterpart of a list comprehension."""
@@ -61,14 +63,12 @@ class TimeSlice:
         return found
 
 
+@dataclass(frozen=True, slots=True)
 class InSlices(Generic[Item]):
     """Asynchronous iterator that pauses when its time slice is used up. It need not be closed."""
 
-    __slots__ = ("_items", "_slice")
-
-    def __init__(self, time_slice: TimeSlice, items: Iterable[Item]) -> None:
-        self._slice = time_slice
-        self._items = iter(items)
+    time_slice: TimeSlice
+    items: Iterator[Item]
 
     def __aiter__(self) -> Self:
         """Return itself."""
@@ -76,7 +76,8 @@ class InSlices(Generic[Item]):
 
     async def __anext__(self) -> Item:
         """Return the next item."""
-        await self._slice.give_way()
-        for item in self._items:
+        if time.perf_counter() >= self.time_slice.ends_at:
+            await self.time_slice.give_way()
+        for item in self.items:
             return item
         raise StopAsyncIteration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import group_configs, topic_configs
 from klamm.configs.describe import CreatedTopicDescriber, TopicDescriber
@@ -31,7 +31,8 @@ class ConfigImage:
 
     def __init__(self, static: Mapping[int, Mapping[str, str]]) -> None:
         self._static = static
-        self._first_node_id = min(static)
+        self.first_node_id: Final = min(static)
+        """Id of the first broker, whose configs apply to the whole process."""
         self._values: dict[tuple[int, str], Mapping[str, str]] = {}
         self._topics: set[str] = set()
         self._layers: dict[int, BrokerLayers] = {}
@@ -97,7 +98,7 @@ class ConfigImage:
 
     def layers(self, node_id: int | None = None) -> BrokerLayers:
         """Return the config layers of a broker; None means the first broker."""
-        node_id = self._first_node_id if node_id is None else node_id
+        node_id = self.first_node_id if node_id is None else node_id
         layers = self._layers.get(node_id)
         if layers is None:
             layers = self._layers[node_id] = BrokerLayers(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from klamm.broker.configs.image import ConfigImage
+    from klamm.configs.layers import BrokerLayers
 
 ROOT: Final = "root"
 """Name of the root logger."""
@@ -100,7 +101,8 @@ def decide(
     if alteration.resource_type == ResourceType.BROKER_LOGGER and operations is not None:
         return _decide_loggers(name, operations, node_id, levels)
     try:
-        resource_type, name, schema = _schema(alteration, node_id, image)
+        layers, is_first = image.layers(node_id), node_id == image.first_node_id
+        resource_type, name, schema = _schema(alteration, node_id, layers, speaks_for_process=is_first)
     except KafkaApiError:
         # Errors of the request itself take precedence over an unknown resource.
         if operations is None:
@@ -127,13 +129,15 @@ def decide(
     )
 
 
-def _schema(alteration: ResourceAlteration, node_id: int, image: ConfigImage) -> tuple[ResourceType, str, ConfigSchema]:
+def _schema(
+    alteration: ResourceAlteration, node_id: int, layers: BrokerLayers, *, speaks_for_process: bool
+) -> tuple[ResourceType, str, ConfigSchema]:
     name = alteration.resource_name
     match alteration.resource_type:
         case ResourceType.TOPIC:
-            return ResourceType.TOPIC, name, TopicSchema(topic=name, layers=image.layers(node_id))
+            return ResourceType.TOPIC, name, TopicSchema(topic=name, layers=layers)
         case ResourceType.GROUP:
-            return ResourceType.GROUP, name, GroupSchema(group_id=name, layers=image.layers(node_id))
+            return ResourceType.GROUP, name, GroupSchema(group_id=name, layers=layers)
         case ResourceType.CLIENT_METRICS:
             return ResourceType.CLIENT_METRICS, name, ClientMetricsSchema(subscription=name)
         case ResourceType.BROKER:
@@ -143,9 +147,9 @@ def _schema(alteration: ResourceAlteration, node_id: int, image: ConfigImage) ->
                     raise InvalidRequestError(f"Unexpected broker id, expected {node_id}, but received {name}")
                 name = str(named_id)
             schema = BrokerSchema(
-                layers=image.layers(node_id),
+                layers=layers,
                 is_cluster_default=name == CLUSTER_DEFAULT,
-                speaks_for_process=node_id == image.node_ids[0],
+                speaks_for_process=speaks_for_process,
             )
             return ResourceType.BROKER, name, schema
         case unknown:

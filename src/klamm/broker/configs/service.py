@@ -17,7 +17,7 @@ from klamm.configs.definitions import MIN_INSYNC_REPLICAS, find_broker_config
 from klamm.configs.describe import DescribedConfig, select_keys
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import identity_of
-from klamm.configs.operations import ConfigDelta
+from klamm.configs.operations import ConfigDelta, apply_changes
 from klamm.configs.topics import validate_topic_configs
 from klamm.policy_runtime.decision import decide_and_check
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
@@ -153,8 +153,7 @@ class ConfigService:
         for kind, name in {*before, *after}:
             old, new = before.get((kind, name), NOTHING_SET), after.get((kind, name), NOTHING_SET)
             names = frozenset(key for key in {*old, *new} if old.get(key) != new.get(key))
-            if names:
-                self._notify(ResourceType(kind), name, names)
+            self._notify(ResourceType(kind), name, names)
 
     def subscribe(self, listener: Callable[[ConfigsChanged], None], *resource_types: ResourceType) -> None:
         """Call ``listener`` immediately after every change, before the change is durable.
@@ -220,8 +219,9 @@ class ConfigService:
         self._image.add_topic(name, configs)
         changes = tuple(ConfigDelta(name=key, value=value) for key, value in configs.items())
         decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes)
-        self._notify_of(decision)
-        return self._rows(decision, author)
+        self.revision.advance()
+        self._notify(ResourceType.TOPIC, name, frozenset(configs))
+        return _rows(decision, author, self._now_ms())
 
     def drop_topic(self, name: str, *, author: Author = BROKER_ITSELF) -> list[Change]:
         """Remove a topic and its configs; return the rows for the change history.
@@ -231,7 +231,7 @@ class ConfigService:
         current = self._image.current(ResourceType.TOPIC, name)
         changes = tuple(ConfigDelta(name=key, value=None) for key in current)
         decision = ConfigDecision(resource_type=ResourceType.TOPIC, resource_name=name, changes=changes, before=current)
-        rows = self._rows(decision, author)
+        rows = _rows(decision, author, self._now_ms())
         self._image.drop_topic(name)
         self.revision.advance()
         return [row for row in rows if isinstance(row, PutHistory)]
@@ -243,7 +243,13 @@ class ConfigService:
     # -- changes
 
     async def alter(
-        self, alterations: Sequence[ResourceAlteration], *, node_id: int, author: Author, validate_only: bool
+        self,
+        alterations: Sequence[ResourceAlteration],
+        *,
+        node_id: int,
+        author: Author,
+        validate_only: bool,
+        time_slice: TimeSlice | None = None,
     ) -> tuple[KafkaApiError | None, ...]:
         """Alter resources, each one completely or not at all; return when the changes are durable.
 
@@ -252,12 +258,15 @@ class ConfigService:
             node_id: Broker id that received the request.
             author: Requesting principal and client id.
             validate_only: Whether to decide without applying.
+            time_slice: Time slice of the request; None creates one.
 
         Returns:
             For each alteration in order: None when it succeeded, else its error.
         """
-        named = ((alteration.resource_type, alteration.resource_name) for alteration in alterations)
-        copies = Counter(await TimeSlice().listed(identity_of(*name) for name in named))
+        slices = TimeSlice() if time_slice is None else time_slice
+        copies: Counter[tuple[int, str]] = Counter()
+        async for alteration in slices.over(alterations):
+            copies[identity_of(alteration.resource_type, alteration.resource_name)] += 1
         repeated = {identity for identity, count in copies.items() if count > 1}
         altered: list[_Altered] = []
         for part in parts(alterations):
@@ -318,15 +327,17 @@ class ConfigService:
         if validate_only or all(errors):
             return errors, None
         rows: list[Change] = []
+        at_ms = self._now_ms()
         for decision in outcomes:
             if isinstance(decision, KafkaApiError):
                 continue
             if decision.resource_type is ResourceType.BROKER_LOGGER:
                 self._loggers.apply(decision.changes)
                 continue
-            rows += self._rows(decision, author)
-            self._image.replace(decision.resource_type, decision.resource_name, decision.result)
-            self._notify_of(decision)
+            kind, name = decision.resource_type, decision.resource_name
+            rows += _rows(decision, author, at_ms)
+            self._image.replace(kind, name, apply_changes(decision.before, decision.changes))
+            self._notify(kind, name, frozenset(change.name for change in decision.changes))
         try:
             if rows:
                 self._last_commit = self._store.submit(rows)
@@ -336,35 +347,11 @@ class ConfigService:
         commit = self._last_commit
         return errors, None if commit is None or commit.done() else commit
 
-    def _rows(self, decision: ConfigDecision, author: Author) -> list[Change]:
-        kind, name = decision.resource_type, decision.resource_name
-        at_ms = self._now_ms()
-        rows: list[Change] = []
-        for change in decision.changes:
-            old, new = decision.before.get(change.name), change.value
-            rows.append(PutConfig(resource_type=kind, resource_name=name, name=change.name, value=new))
-            if kind is ResourceType.BROKER and _is_secret(change.name):
-                old, new = old and HIDDEN, new and HIDDEN
-            rows.append(
-                PutHistory(
-                    at_ms=at_ms,
-                    resource=f"{kind.name}:{name}",
-                    name=change.name,
-                    old=old,
-                    new=new,
-                    principal=author.principal,
-                    client_id=author.client_id,
-                )
-            )
-        return rows
-
-    def _notify_of(self, decision: ConfigDecision) -> None:
-        """Advance the revision and notify the listeners of a change in the image."""
-        self.revision.advance()
-        if names := frozenset(change.name for change in decision.changes):
-            self._notify(decision.resource_type, decision.resource_name, names)
-
     def _notify(self, resource_type: ResourceType, resource_name: str, names: frozenset[str]) -> None:
+        """Advance the revision and notify the listeners of a change in the image."""
+        if not names:
+            return
+        self.revision.advance()
         changed = ConfigsChanged(resource_type=resource_type, resource_name=resource_name, names=names)
         for listener in self._listeners[resource_type]:
             listener(changed)
@@ -407,6 +394,29 @@ class ConfigService:
                 return [str(node_id) for node_id in self._image.node_ids]
             case _:
                 return self._image.names_set(resource_type)
+
+
+def _rows(decision: ConfigDecision, author: Author, at_ms: int) -> list[Change]:
+    """Return the values to store and their entries in the change history."""
+    kind, name = decision.resource_type, decision.resource_name
+    rows: list[Change] = []
+    for change in decision.changes:
+        old, new = decision.before.get(change.name), change.value
+        rows.append(PutConfig(resource_type=kind, resource_name=name, name=change.name, value=new))
+        if kind is ResourceType.BROKER and _is_secret(change.name):
+            old, new = old and HIDDEN, new and HIDDEN
+        rows.append(
+            PutHistory(
+                at_ms=at_ms,
+                resource=f"{kind.name}:{name}",
+                name=change.name,
+                old=old,
+                new=new,
+                principal=author.principal,
+                client_id=author.client_id,
+            )
+        )
+    return rows
 
 
 async def _ended(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.broker.pieces import NO_TAGS, with_items
-from klamm.broker.security.checks import require_config_right
+from klamm.broker.security.checks import config_denial
 from klamm.configs.describe import select_keys
 from klamm.configs.names import identity_of
 from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long
@@ -137,7 +137,9 @@ def _describe(
     """Describe a resource. One that a request names a thousand times, with five bytes each, is described once."""
     kind, name = identity_of(resource.resource_type, resource.resource_name)
     try:
-        require_config_right(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
+        denied = config_denial(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
+        if denied is not None:
+            return _refused(resource, denied.error_code, denied.error_message)
         everything = found.get((kind, name, ()))
         if everything is None:
             everything = context.services.configs.describe(kind, resource.resource_name, None, node_id=context.node_id)

@@ -76,6 +76,8 @@ class QuotaService:
         self._now_ms = now_ms
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
         self._revision = Revision()
+        self.is_empty = True
+        """Whether there are no quotas at all. Every request reads this."""
         self.load()
 
     def load(self) -> None:
@@ -85,11 +87,7 @@ class QuotaService:
         for row in self._store.load_quotas():
             if row.value is not None:
                 self._quotas.setdefault(row.entity, {})[row.name] = row.value
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether there are no quotas at all."""
-        return not self._quotas
+        self.is_empty = not self._quotas
 
     def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
         """Return the quota that applies to a client; None when there is none."""
@@ -148,6 +146,7 @@ class QuotaService:
             self._quotas.update(after)
             for entity in [entity for entity, values in after.items() if not values]:
                 del self._quotas[entity]
+            self.is_empty = not self._quotas
             await self._store.submit(rows)
         return await slices.listed(None if isinstance(outcome, _Plan) else outcome for outcome in outcomes)
 

@@ -6,7 +6,7 @@ groups exist.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import (
     ClusterAuthorizationError,
@@ -21,8 +21,6 @@ from klamm.security.authorization import OPERATIONS
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from klamm.broker.context import RequestContext
 
 _CLUSTER_KINDS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
@@ -92,45 +90,18 @@ def require_group(context: RequestContext, operation: AclOperation, group_id: st
         raise GroupAuthorizationError(GROUP_DENIED.error_message)
 
 
-def require_config_right(context: RequestContext, operation: AclOperation, kind: int, name: str) -> None:
-    """Require the right to read or change the configs of a resource. The resource need not exist.
+def config_denial(context: RequestContext, operation: AclOperation, kind: int, name: str) -> KafkaApiError | None:
+    """Return the authorization error for the configs of a resource; None when access is allowed.
 
-    A resource type that the broker does not know passes; it is rejected later.
-
-    Raises:
-        TopicAuthorizationError: The principal lacks the right on the topic.
-        GroupAuthorizationError: The principal lacks the right on the group.
-        ClusterAuthorizationError: The principal lacks the right on the cluster, for brokers, loggers and client
-            metrics.
+    The resource need not exist. A resource type that the broker does not know passes; it is rejected later.
     """
     if kind == ResourceType.TOPIC:
-        require_topic(context, operation, name)
-    elif kind == ResourceType.GROUP:
-        require_group(context, operation, name)
-    elif kind in _CLUSTER_KINDS:
-        require_cluster(context, operation)
-
-
-class NamedResource(Protocol):
-    """Resource in a request that reads or changes configs."""
-
-    resource_type: int
-    resource_name: str
-
-
-async def config_denials(
-    context: RequestContext, operation: AclOperation, resources: Sequence[NamedResource]
-) -> list[KafkaApiError | None]:
-    """Return the authorization error of each resource, None where access is allowed. Pauses for other requests."""
-    denials: list[KafkaApiError | None] = []
-    async for resource in context.time_slice.over(resources):
-        try:
-            require_config_right(context, operation, resource.resource_type, resource.resource_name)
-        except KafkaApiError as error:
-            denials.append(error)
-        else:
-            denials.append(None)
-    return denials
+        return None if may_topic(context, operation, name) else TopicAuthorizationError(TOPIC_DENIED.error_message)
+    if kind == ResourceType.GROUP:
+        return None if may_group(context, operation, name) else GroupAuthorizationError(GROUP_DENIED.error_message)
+    if kind not in _CLUSTER_KINDS or may_cluster(context, operation):
+        return None
+    return ClusterAuthorizationError(CLUSTER_DENIED.error_message)
 
 
 def authorized_operations(context: RequestContext, resource_type: AclResourceType, name: str) -> int:

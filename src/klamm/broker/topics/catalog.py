@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from klamm.broker.configs.service import ConfigService
+    from klamm.broker.configs.service import ConfigsChanged, ConfigService
     from klamm.storage.log import LogManager
     from klamm.storage.metadata import MetadataStore
 
@@ -115,9 +115,9 @@ class TopicCatalog:
 
     # -- changes
 
-    def update_log_configs(self, name: str) -> None:
+    def follow(self, change: ConfigsChanged) -> None:
         """Apply changed configs of a topic to its logs."""
-        topic = self._by_name.get(name)
+        topic = self._by_name.get(change.resource_name)
         if topic is not None:
             self._logs.update_config(topic.topic_id)
 

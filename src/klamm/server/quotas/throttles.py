@@ -49,7 +49,7 @@ class ClientQuotas(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there are no quotas at all."""
+        """Whether there are no quotas at all. Every request reads this."""
 
     def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
         """Return the quota that applies to a client; None when there is none."""

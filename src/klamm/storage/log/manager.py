@@ -356,17 +356,15 @@ class LogManager:
         topic = self._topics.get(topic_id)
         if topic is not None:
             topic.config.changed()
-            self._check_soon(log for log in topic.logs.values() if log is not None)
+            logs = [log for log in topic.logs.values() if log is not None]
+            self._housekeeper.check_soon(logs)
+            self._cleaner.check_soon(logs)
 
     def update_configs(self) -> None:
         """Apply changed broker defaults to all logs. The cost does not depend on the number of logs."""
         self._epoch.number += 1
-        self._check_soon(None)
-
-    def _check_soon(self, logs: Iterable[PartitionLog] | None) -> None:
-        found = None if logs is None else list(logs)
-        self._housekeeper.check_soon(found)
-        self._cleaner.check_soon(found)
+        self._housekeeper.check_soon(None)
+        self._cleaner.check_soon(None)
 
     async def check_retention(self) -> None:
         """Apply retention to all open logs now, and return when that is done."""

@@ -26,7 +26,7 @@ help:
 	@echo 'make wheel        build dist/klamm-*.whl, whose record modules are compiled'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples'
-	@echo 'make generate     write the wire messages anew from their schemas'
+	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
 	@echo 'make lock         pin the dependencies anew (LOCK_FLAGS=--upgrade takes the newest)'
 	@echo 'make clean        remove everything that was made here'
 
@@ -67,6 +67,7 @@ soak: setup
 
 generate: setup
 	$(PYTHON_BIN)/python scripts/generate_messages.py
+	$(PYTHON_BIN)/python scripts/api_reference.py
 
 lock: setup
 	sh scripts/lock.sh $(LOCK_FLAGS)

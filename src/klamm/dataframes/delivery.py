@@ -53,7 +53,7 @@ class SequencedBatch:
         return self.batch.topic, self.batch.partition
 
 
-class Delivery:
+class BatchDelivery:
     """Batches on their way. Confined to one thread; its calls block."""
 
     def __init__(

@@ -15,7 +15,7 @@ from klamm.client.cluster import Cluster
 from klamm.client.errors import ConnectionLostError, DeniedError, TransactionLostError
 from klamm.client.records import RecordsRefusedError, write_batches
 from klamm.dataframes.batches import BATCH_BYTES, RowBatch, batches_of
-from klamm.dataframes.delivery import Delivery, SequencedBatch
+from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
 from klamm.dataframes.errors import WritingError
 from klamm.dataframes.key_partitions import partitions_of
 from klamm.dataframes.record_sections import RECORD_OVERHEAD
@@ -155,7 +155,7 @@ class RecordWriter:
         self._sequences: dict[PartitionTuple, int] = {}
         self._added: set[PartitionTuple] = set()
         self._numbers = count()
-        self._delivery = Delivery(
+        self._delivery = BatchDelivery(
             target.wire,
             transactional_id=None if transaction is None else transaction.transactional_id,
             timeout_s=_TIMEOUT_S,

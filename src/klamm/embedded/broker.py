@@ -64,8 +64,9 @@ class Broker(BrokerControls):
         control: Whether this program can inject faults, pause the broker, move its clock and read its contents. The
             broker then runs on asyncio's event loop, even where uvloop is installed.
 
-    Warns: UserWarning: ``config`` has a key that the broker does not know and therefore ignores. With a policy, such a
-    key may be a property of the policy, and no warning is issued.
+    Warns:
+        UserWarning: ``config`` has a key that the broker does not know and therefore ignores. With a policy, such a key
+            may be a property of the policy, and no warning is issued.
 
     Raises:
         ValueError: ``brokers`` is less than one.

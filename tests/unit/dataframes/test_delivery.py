@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from klamm.client.errors import ConnectionLostError
-from klamm.dataframes.delivery import Delivery, SequencedBatch
+from klamm.dataframes.delivery import BatchDelivery, SequencedBatch
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
@@ -117,7 +117,7 @@ class Rig:
     now: float = 1000.0
 
     def __post_init__(self) -> None:
-        self.delivery = Delivery(
+        self.delivery = BatchDelivery(
             cast("Cluster", self.target),
             transactional_id=None,
             timeout_s=30.0,

@@ -1,0 +1,22 @@
+"""docs/api/ is what the docstrings say."""
+
+from __future__ import annotations
+
+from scripts.api_reference import PAGES, rendered
+
+
+def test_the_pages_are_those_of_the_docstrings() -> None:
+    expected = dict(rendered())
+    found = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
+    stale = [name for name in expected | found if expected.get(name) != found.get(name)]
+    assert not stale, "run: make generate"
+
+
+def test_every_public_name_has_a_text() -> None:
+    empty = [
+        f"{name}: {heading}"
+        for name, text in rendered()
+        for heading, following in zip(text.split("\n\n"), [*text.split("\n\n")[1:], ""], strict=True)
+        if heading.startswith("#") and (not following or following.startswith("#"))
+    ]
+    assert not empty

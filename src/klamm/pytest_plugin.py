@@ -1,46 +1,76 @@
 """Pytest fixtures that start brokers. Pytest loads this plugin automatically wherever klamm is installed.
 
-- ``klamm_broker``: a separate broker for each test.
-- ``klamm_session_broker``: one broker shared by all tests of the run.
-- ``make_klamm_broker``: a function that starts any number of brokers, with the arguments of ``klamm.Broker``.
+====================================  ==================================================================================
+``klamm_broker``                      a separate, empty broker for each test
+``klamm_module_broker``               one broker for the tests of a module
+``klamm_session_broker``              one broker for all tests of the run; with pytest-xdist, of a worker
+``make_klamm_broker``                 a function that starts brokers, with the arguments of ``klamm.Broker``
+``klamm_topic``                       name of a new topic on ``klamm_session_broker``, deleted after the test
+``make_klamm_topic``                  a function that creates such topics, with the arguments of ``Broker.create_topic``
+``klamm_broker_options``              arguments of ``klamm.Broker`` for the three brokers above; override it
+====================================  ==================================================================================
 
-The report of a failed test shows the end of the log of every broker that the test uses as a fixture or started.
+All brokers have ``control=True``. After each test, the faults of the shared brokers are removed, and a paused one
+resumes. The report of a failed test shows the end of the log of every broker that the test uses as a fixture or
+started.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from klamm.embedded.broker import Broker
 
 _MADE: Final = pytest.StashKey["list[Broker]"]()
 _MODULE: Final = "klamm.embedded.broker"
+_SHARED: Final = ("klamm_module_broker", "klamm_session_broker")
+_MOST_CHARACTERS: Final = 100
+"""Characters of a test's name in the name of its topic, which Kafka limits to 249."""
 
 
-def _broker(**options: object) -> Broker:
+def _broker(**options: Any) -> Broker:
     from klamm.embedded.broker import Broker  # noqa: PLC0415 - a run that uses no fixture of ours pays nothing
 
-    return Broker(**options)  # type: ignore[arg-type]  # the caller's options are checked by Broker itself
+    return Broker(**{"control": True, **options})
+
+
+@pytest.fixture(scope="session")
+def klamm_broker_options() -> Mapping[str, Any]:
+    """Provide arguments of ``klamm.Broker``, for example ``config``. Override it in a conftest.py or a test module.
+
+    ``klamm_session_broker`` takes the options of the test that uses it first, so override them for it in the topmost
+    conftest.py.
+    """
+    return {}
 
 
 @pytest.fixture
-def klamm_broker() -> Iterator[Broker]:
+def klamm_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
     """Provide a running, empty broker; it is stopped and its data are removed after the test."""
-    with _broker() as broker:
+    with _broker(**klamm_broker_options) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def klamm_module_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
+    """Provide one broker to the tests of a module; they share its topics."""
+    with _broker(**klamm_broker_options) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def klamm_session_broker() -> Iterator[Broker]:
-    """Provide one broker to all tests of the run; they share its topics."""
-    with _broker() as broker:
+def klamm_session_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
+    """Provide one broker to all tests of the run; they share its topics. With pytest-xdist, each worker has its own."""
+    with _broker(**klamm_broker_options) as broker:
         yield broker
 
 
@@ -50,12 +80,50 @@ def make_klamm_broker(request: pytest.FixtureRequest) -> Iterator[Callable[..., 
     made: list[Broker] = request.node.stash.setdefault(_MADE, [])
     with ExitStack() as stack:
 
-        def make(**options: object) -> Broker:
+        def make(**options: Any) -> Broker:
             broker = _broker(**options)
             made.append(broker)
             return stack.enter_context(broker)
 
         yield make
+
+
+@pytest.fixture
+def make_klamm_topic(request: pytest.FixtureRequest, klamm_session_broker: Broker) -> Iterator[Callable[..., str]]:
+    """Provide a function that creates topics on ``klamm_session_broker`` and returns their names.
+
+    It takes ``partitions`` and ``configs`` of ``Broker.create_topic``. The names contain the name of the test and are
+    unique, so they also serve as group ids and transactional ids. The topics are deleted after the test.
+    """
+    made: list[str] = []
+    readable = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:_MOST_CHARACTERS].strip("-")
+
+    def make(**options: Any) -> str:
+        topic = f"{readable}-{secrets.token_hex(4)}"
+        klamm_session_broker.create_topic(topic, **options)
+        made.append(topic)
+        return topic
+
+    yield make
+    for topic in made if klamm_session_broker.is_running else ():
+        with suppress(LookupError):  # the test has deleted it
+            klamm_session_broker.delete_topic(topic)
+
+
+@pytest.fixture
+def klamm_topic(make_klamm_topic: Callable[..., str]) -> str:
+    """Provide the name of a new topic with one partition on ``klamm_session_broker``; it is deleted after the test."""
+    return make_klamm_topic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Remove the faults of shared brokers before the fixtures of the test end."""
+    fixtures = getattr(item, "funcargs", {})
+    for broker in (fixtures[name] for name in _SHARED if name in fixtures):
+        if broker.is_running:
+            broker.resume()
+            broker.clear_faults()
 
 
 @pytest.hookimpl(wrapper=True)

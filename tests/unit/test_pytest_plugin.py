@@ -1,0 +1,154 @@
+"""The pytest plugin: scopes of its fixtures, topics of a test's own, isolation, pytest-xdist and asyncio."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+import klamm
+
+pytestmark = pytest.mark.process
+
+pytest_plugins = ["pytester"]
+
+MOST_S = 0.4
+"""Processor time of a test with a fresh broker, all in all."""
+
+
+def test_fixtures_have_three_scopes_and_leave_no_faults(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def klamm_broker_options():
+            return {"config": {"num.partitions": 7}}
+
+        seen = {}
+
+        @pytest.fixture
+        def same_broker(request):
+            def check(name):
+                broker = request.getfixturevalue(name)
+                return seen.setdefault(name, broker) is broker
+            return check
+        """
+    )
+    test = """
+        import pytest
+
+        def test_first(same_broker, klamm_module_broker, klamm_session_broker):
+            {first}
+            klamm_session_broker.inject(error="NOT_COORDINATOR", times=None)
+            klamm_session_broker.pause()
+
+        def test_second(same_broker, klamm_session_broker, klamm_broker):
+            assert same_broker("klamm_session_broker")
+            fault = klamm_session_broker.inject("Produce", no_answer=True)
+            assert fault._number == 1 or fault.count == 0
+            klamm_broker.create_topic("orders")
+            assert klamm_broker.records("orders", partition=0) == []
+
+        def test_third(same_broker, klamm_broker):
+            assert not klamm_broker.requests()
+            with pytest.raises(LookupError):
+                klamm_broker.records("orders")
+    """
+    pytester.makepyfile(
+        test_one=test.format(first='assert same_broker("klamm_module_broker") and same_broker("klamm_session_broker")'),
+        test_two=test.format(
+            first='assert same_broker("klamm_session_broker") and not same_broker("klamm_module_broker")'
+        ),
+    )
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=6)
+
+
+def test_workers_of_xdist_and_tests_share_nothing(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile(
+        """
+        import os, pathlib, pytest, time
+        from klamm.admin import AdminClient
+
+        @pytest.mark.parametrize("number", range(6))
+        def test_own_topic(number, klamm_topic, make_klamm_topic, klamm_session_broker):
+            other = make_klamm_topic(partitions=2, configs={"retention.ms": 1000})
+            assert klamm_topic != other and klamm_topic.startswith(f"test_own_topic-{number}-")
+            assert klamm_session_broker.records(klamm_topic) == klamm_session_broker.records(other) == []
+            assert not any(klamm_session_broker.requests(topic=klamm_topic))
+            klamm_session_broker.inject("ListOffsets", error="NOT_LEADER_OR_FOLLOWER", topic=klamm_topic, times=None)
+            with AdminClient(klamm_session_broker.bootstrap_servers) as admin:
+                known = set(admin.list_topics().result())
+            assert known == {klamm_topic, other}, "the topics of the tests before are gone"
+            path = pathlib.Path(os.environ["BROKERS"]) / os.environ["PYTEST_XDIST_WORKER"]
+            path.write_text(klamm_session_broker.bootstrap_servers)
+            deadline = time.monotonic() + 20
+            while len(list(path.parent.iterdir())) < 2:  # both workers take part
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        """
+    )
+    brokers = pytester.mkdir("brokers")
+    pytester._monkeypatch.setenv("BROKERS", str(brokers))
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly", "-n", "2")
+    # then
+    result.assert_outcomes(passed=6)
+    addresses = [path.read_text() for path in brokers.iterdir()]
+    assert len(addresses) == len(set(addresses)) == 2
+
+
+def test_fixtures_work_in_asyncio_tests(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makeconftest(
+        """
+        import asyncio, inspect, pytest
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_pyfunc_call(pyfuncitem):
+            if inspect.iscoroutinefunction(pyfuncitem.obj):
+                names = pyfuncitem._fixtureinfo.argnames
+                asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+                return True
+        """
+    )
+    pytester.makepyfile(
+        """
+        import asyncio
+        from aiokafka import AIOKafkaProducer
+        from klamm.testing import assert_topic_contains
+
+        async def test_orders(klamm_topic, klamm_session_broker):
+            klamm_session_broker.inject("Produce", error="NOT_LEADER_OR_FOLLOWER", topic=klamm_topic, times=2)
+            async with AIOKafkaProducer(
+                bootstrap_servers=klamm_session_broker.bootstrap_servers, retry_backoff_ms=10
+            ) as producer:
+                await producer.send(klamm_topic, b"1")
+                await asyncio.to_thread(assert_topic_contains, klamm_session_broker, klamm_topic, b"1")
+        """
+    )
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=1)
+
+
+def test_a_fresh_broker_costs_little() -> None:
+    """Processor time, not the clock: other tests run at the same time, and may slow down this one."""
+    costs: list[float] = []
+    while not costs or (min(costs) > MOST_S and len(costs) < 10):
+        before = _cpu_s()
+        with klamm.Broker(control=True) as broker:
+            broker.create_topic("orders")
+        costs.append(_cpu_s() - before)
+    assert min(costs) <= MOST_S
+
+
+def _cpu_s() -> float:
+    used = [resource.getrusage(one) for one in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)

@@ -1,0 +1,94 @@
+"""Assertions of klamm.testing, on a broker whose contents are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.embedded.controls import SeenRequest, StoredRecord
+from klamm.testing import assert_committed_offset, assert_requested, assert_topic_contains
+
+if TYPE_CHECKING:
+    from klamm.embedded.broker import Broker
+
+
+class Contents:
+    """A broker with fixed contents, which appear at the second look."""
+
+    def __init__(self, *values: bytes | None, key: bytes | None = None) -> None:
+        self.looks = 0
+        self._records = [
+            StoredRecord(topic="t", partition=0, offset=at, timestamp_ms=1, key=key, value=value, headers=())
+            for at, value in enumerate(values)
+        ]
+
+    def records(self, topic: str, **_: Any) -> list[StoredRecord]:
+        self.looks += 1
+        if topic != "t":
+            raise LookupError(topic)
+        return self._records if self.looks > 1 else []
+
+    def committed_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
+        self.looks += 1
+        return {("t", 0): 3} if group_id == "g" and self.looks > 1 else {}
+
+    def requests(self, api: str | None = None, **_: Any) -> list[SeenRequest]:
+        self.looks += 1
+        fixed: dict[str, Any] = dict.fromkeys(("client_id", "group_id", "transactional_id", "fault"))
+        request = SeenRequest(api="Produce", version=9, node_id=1, received_ms=1, partitions=(), **fixed)
+        return [request, request] if api in {None, "Produce"} and self.looks > 1 else []
+
+
+def broker(*values: bytes | None, key: bytes | None = None) -> Broker:
+    return cast("Broker", Contents(*values, key=key))
+
+
+def test_a_record_may_appear_later() -> None:
+    assert_topic_contains(broker(b"1", b"2", None), "t", b"2", "1", None)
+
+
+def test_any_record_will_do_without_values() -> None:
+    assert_topic_contains(broker(b"1"), "t")
+
+
+def test_a_function_accepts_values() -> None:
+    assert_topic_contains(broker(b"1", b"22"), "t", lambda value: value is not None and len(value) == 2)
+
+
+def test_equal_values_need_as_many_records() -> None:
+    with pytest.raises(
+        AssertionError, match=r"topic t lacks b'1' \(the last 1 of its 1 records follow\)\n  0:0 key=None value=b'1'"
+    ):
+        assert_topic_contains(broker(b"1"), "t", b"1", b"1", within_s=0.03)
+
+
+def test_a_key_is_expected_of_all_records() -> None:
+    assert_topic_contains(broker(b"1", key=b"k"), "t", b"1", key="k")
+    with pytest.raises(AssertionError, match="topic t lacks b'1' with key None"):
+        assert_topic_contains(broker(b"1", key=b"k"), "t", b"1", key=None, within_s=0.03)
+
+
+def test_a_missing_topic_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"partition other-3 lacks '1' \(it does not exist\)"):
+        assert_topic_contains(broker(), "other", "1", partition=3, within_s=0.03)
+    with pytest.raises(AssertionError, match=r"topic t lacks any record \(it is empty\)"):
+        assert_topic_contains(broker(), "t", within_s=0.03)
+
+
+def test_a_committed_offset_may_appear_later() -> None:
+    assert_committed_offset(broker(), "g", "t", 3)
+    with pytest.raises(AssertionError, match=r"Group g has not committed offset 4 of partition t-0. .*: t-0: 3"):
+        assert_committed_offset(broker(), "g", "t", 4, within_s=0.03)
+    with pytest.raises(AssertionError, match="Its committed offsets: none"):
+        assert_committed_offset(broker(), "h", "t", 4, within_s=0.03)
+
+
+def test_requests_are_counted() -> None:
+    assert len(assert_requested(broker(), "Produce", times=2)) == 2
+    with pytest.raises(
+        AssertionError, match=r"has received 2 such Produce requests, expected 1. .*: Produce v9, Produce v9"
+    ):
+        assert_requested(broker(), "Produce", times=1)
+    with pytest.raises(AssertionError, match="has received 0 such Fetch requests, expected at least one"):
+        assert_requested(broker(), "Fetch", within_s=0.03)

@@ -1,0 +1,104 @@
+"""Which messages are coded on the event loop, and which in the codec thread."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.configs.quotas import QuotaLimit
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.errors import ProtocolError, TooManyElementsError
+from klamm.protocol.frames import read_request_header
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.server import codec
+from klamm.server.codec import read_large_request, read_request, write, write_large
+from klamm.server.quotas.stopwatch import Stopwatch
+from klamm.server.route import Route
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from klamm.protocol.frames import RequestHeader
+
+VERSION = 9
+
+
+async def handle(_: object, __: object) -> None:
+    return None
+
+
+ROUTE = Route(api=Api(key=ApiKey.METADATA, min_version=0, max_version=12), request=MetadataRequest, handle=handle)
+
+
+def request(topics: int) -> tuple[RequestHeader, memoryview]:
+    names = [MetadataRequest.MetadataRequestTopic(name=f"t{number}") for number in range(topics)]
+    frame = memoryview(request_frame(MetadataRequest(topics=names), VERSION))[4:]
+    return read_request_header(frame), frame
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that decoded or encoded."""
+    seen: list[str] = []
+
+    def noting(original: Any) -> Any:
+        def wrapped(*args: Any, **named: Any) -> Any:
+            seen.append(threading.current_thread().name.partition("_")[0])
+            return original(*args, **named)
+
+        return wrapped
+
+    for name in ("decode", "encode"):
+        monkeypatch.setattr(codec, name, noting(getattr(codec, name)))
+    return seen
+
+
+def test_many_small_elements_are_decoded_in_the_codec_thread(threads: list[str]) -> None:
+    header, frame = request(3000)
+    found = asyncio.run(read_large_request(ROUTE, header, frame, None))
+    assert (len(found.topics), threads) == (3000, ["klamm-codec"])
+
+
+@pytest.mark.parametrize(("topics", "expected"), [(10, ["MainThread"]), (3000, ["MainThread", "klamm-codec"])])
+def test_a_frame_of_record_data_is_decoded_at_once_unless_it_has_many_elements_after_all(
+    threads: list[str], topics: int, expected: list[str]
+) -> None:
+    header, frame = request(topics)
+    route = dataclasses.replace(ROUTE, is_mostly_data=True)
+    found = asyncio.run(read_large_request(route, header, frame, None))
+    assert (len(found.topics), threads) == (topics, expected)
+
+
+def test_long_responses_are_encoded_in_the_codec_thread_and_their_time_is_counted(threads: list[str]) -> None:
+    response, stopwatch = MetadataResponse(cluster_id="here"), Stopwatch(QuotaLimit(1.0, (None, None)))
+    body = asyncio.run(write_large(response, VERSION, stopwatch))
+    assert (body, threads) == (write(response, VERSION), ["klamm-codec", "MainThread"])
+    assert stopwatch.seconds > 0
+
+
+def test_a_request_of_more_elements_than_its_api_takes_is_refused() -> None:
+    header, frame = request(100)
+    with pytest.raises(TooManyElementsError):
+        read_request(dataclasses.replace(ROUTE, most_elements=50), header, frame, max_elements=50)
+
+
+def test_a_version_that_is_announced_for_old_clients_only_is_refused() -> None:
+    header, frame = request(1)
+    with pytest.raises(ProtocolError, match="METADATA v9 is announced for old clients only"):
+        read_request(dataclasses.replace(ROUTE, refused_below=10), header, frame)
+
+
+def test_a_cut_frame_is_a_protocol_error_at_every_byte() -> None:
+    header, frame = request(3)
+    for end in range(header.end, len(frame)):
+        with pytest.raises(ProtocolError):
+            read_request(ROUTE, header, frame[:end])
+
+
+def test_an_api_may_decode_its_own_frames() -> None:
+    header, frame = request(1)
+    route = dataclasses.replace(ROUTE, decode_raw=lambda version, content, position: (version, len(content), position))
+    assert read_request(route, header, frame) == (VERSION, len(frame), header.end)

@@ -1,0 +1,380 @@
+"""A connection's states over a transport in memory: what is answered, in which order, and what ends the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.errors import StorageError
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.server.connection import MAX_WAITING_FRAMES, ClientConnection, SharedByConnections
+from klamm.server.connection_limits import ConnectionLimits
+from klamm.server.context import HandlerContext
+from klamm.server.outbox import UnreadBudget
+from klamm.server.quotas.throttles import Throttles
+from klamm.server.roster import ClientRoster
+from klamm.server.route import Route
+from klamm.server.security.endpoints import Endpoint
+from klamm.server.session import Session
+from klamm.server.traffic import Traffic
+from klamm.server.turns import Turns
+from tests.support.wire import request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+IDLE_S = 10.0
+
+
+@dataclass
+class Transport:
+    """Keeps what is written. The peer reads it when the test says so."""
+
+    written: bytearray = field(default_factory=bytearray)
+    unread: int = 0
+    is_reading: bool = True
+    ended: str = ""
+    """How the connection was ended: close or abort."""
+
+    def get_extra_info(self, name: str) -> object:
+        return ("127.0.0.1", 5000) if name == "peername" else None
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, buffers: Sequence[bytes]) -> None:
+        self.written += b"".join(bytes(buffer) for buffer in buffers)
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def close(self) -> None:
+        self.ended = self.ended or "close"
+
+    def abort(self) -> None:
+        self.ended = "abort"
+
+
+class NoQuotas:
+    is_empty = True
+
+    def limit(self, *_: str) -> None:
+        return None
+
+    def limit_of_address(self, _: str) -> None:
+        return None
+
+
+async def metadata(_: MetadataRequest, __: HandlerContext) -> MetadataResponse:
+    return MetadataResponse(cluster_id="here")
+
+
+async def versions(_: ApiVersionsRequest, __: HandlerContext) -> ApiVersionsResponse:
+    return ApiVersionsResponse()
+
+
+class Peer:
+    """A client of one connection of a server with two APIs. Create it on a running loop."""
+
+    def __init__(
+        self,
+        handle: Callable[[Any, Any], Awaitable[Any]] = metadata,
+        *,
+        configs: dict[str, object] | None = None,
+        max_frame_bytes: int = 1 << 20,
+    ) -> None:
+        values = configs or {}
+        self.limits = ConnectionLimits(lambda name: values.get(name, 2**31 - 1 if "max." in name else ""))
+        self.shared = SharedByConnections(
+            new_context=HandlerContext,
+            routes={
+                ApiKey.METADATA: Route(
+                    api=Api(key=ApiKey.METADATA, min_version=0, max_version=12),
+                    request=MetadataRequest,
+                    handle=cast("Any", handle),
+                ),
+                ApiKey.API_VERSIONS: Route(
+                    api=Api(key=ApiKey.API_VERSIONS, min_version=0, max_version=3),
+                    request=ApiVersionsRequest,
+                    handle=versions,
+                ),
+            },
+            limits=self.limits,
+            roster=ClientRoster(now_ms=lambda: 0),
+            throttles=Throttles(cast("Any", NoQuotas()), lambda _: 2**31 - 1),
+            traffic=Traffic(),
+            budget=UnreadBudget(),
+            turns=Turns(),
+            max_frame_bytes=max_frame_bytes,
+        )
+        self.transport = Transport()
+        self.connection = ClientConnection(Session(connection_id=1, node_id=1), Endpoint(name="PLAINTEXT"), self.shared)
+        self.connection.connection_made(cast("asyncio.Transport", self.transport))
+
+    async def send(self, data: bytes) -> None:
+        """Deliver bytes in the pieces that the connection's buffers take, then let the server work."""
+        view = memoryview(data)
+        while view:
+            buffer = self.connection.get_buffer(-1)
+            size = min(len(buffer), len(view))
+            buffer[:size] = view[:size]
+            self.connection.buffer_updated(size)
+            view = view[size:]
+        await settle()
+
+    def correlation_ids(self) -> list[int]:
+        """Return those of the whole responses so far."""
+        found, at = [], 0
+        while at < len(self.transport.written):
+            size = int.from_bytes(self.transport.written[at : at + 4])
+            found.append(int.from_bytes(self.transport.written[at + 4 : at + 8]))
+            at += 4 + size
+        return found
+
+
+async def settle() -> None:
+    for _ in range(2 * MAX_WAITING_FRAMES + 10):
+        await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def ask(correlation_id: int = 1, *, version: int = 9) -> bytes:
+    return request_frame(MetadataRequest(topics=[]), version, correlation_id=correlation_id)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 1000])
+def test_requests_are_answered_in_order_however_the_bytes_arrive(piece: int) -> None:
+    async def test() -> None:
+        peer = Peer()
+        data = b"".join(ask(number) for number in range(5))
+        for at in range(0, len(data), piece):
+            await peer.send(data[at : at + piece])
+        assert peer.correlation_ids() == [0, 1, 2, 3, 4]
+
+    run(test())
+
+
+def test_the_next_request_starts_only_after_the_response_before_it() -> None:
+    async def test() -> None:
+        started: list[int] = []
+        gate = asyncio.Event()
+
+        async def slow(_: object, __: object) -> MetadataResponse:
+            started.append(len(started))
+            await gate.wait()
+            return MetadataResponse()
+
+        peer = Peer(slow)
+        await peer.send(ask(1) + ask(2))
+        assert (started, peer.correlation_ids(), peer.connection.is_idle) == ([0], [], False)
+        gate.set()
+        await settle()
+        assert (peer.correlation_ids(), peer.connection.is_idle) == ([1, 2], True)
+
+    run(test())
+
+
+def test_a_client_that_sends_ahead_is_read_only_as_far_as_frames_may_wait() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+
+        async def slow(_: object, __: object) -> MetadataResponse:
+            await gate.wait()
+            return MetadataResponse()
+
+        peer = Peer(slow)
+        await peer.send(b"".join(ask(number) for number in range(MAX_WAITING_FRAMES + 10)))
+        assert not peer.transport.is_reading
+        gate.set()
+        await settle()
+        assert peer.transport.is_reading
+        assert peer.correlation_ids() == list(range(MAX_WAITING_FRAMES + 10))
+
+    run(test())
+
+
+def test_a_peer_that_does_not_read_gets_no_further_response_until_it_does() -> None:
+    async def test() -> None:
+        peer = Peer()
+        peer.connection.pause_writing()
+        await peer.send(ask(1))
+        assert peer.correlation_ids() == []
+        peer.connection.resume_writing()
+        await settle()
+        assert peer.correlation_ids() == [1]
+
+    run(test())
+
+
+def test_a_request_without_a_response_does_not_delay_the_next() -> None:
+    """As Produce with acks=0."""
+
+    async def test() -> None:
+        answers = iter([None, MetadataResponse()])
+
+        async def silent(_: object, __: object) -> MetadataResponse | None:
+            return next(answers)
+
+        peer = Peer(silent)
+        await peer.send(ask(1) + ask(2))
+        assert peer.correlation_ids() == [2]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x7f\xff\xff\xff", "2147483647"),
+        (b"\xff\xff\xff\xff", "-1"),
+        (request_frame(MetadataRequest(topics=[]), 9)[:4] + b"\x00\x63" + ask()[6:], "API key 99 is not served"),
+        (ask()[:6] + b"\x00\x0d" + ask()[8:], "METADATA v13 is not served, only v0-12"),
+        (b"\x00\x00\x00\x0e" + ask()[4:18], ""),
+    ],
+    ids=["too large", "negative size", "unknown api", "unserved version", "cut request"],
+)
+def test_what_the_protocol_forbids_closes_the_connection(
+    caplog: pytest.LogCaptureFixture, data: bytes, reason: str
+) -> None:
+    async def test() -> None:
+        peer = Peer()
+        with caplog.at_level(logging.WARNING):
+            await peer.send(data)
+        assert peer.transport.ended == "close"
+        assert "Connection of 127.0.0.1:5000 closed: " in caplog.text
+        assert reason in caplog.text
+
+    run(test())
+
+
+def test_an_unserved_version_of_api_versions_is_answered_in_version_0() -> None:
+    """KIP-511."""
+
+    async def test() -> None:
+        peer = Peer()
+        frame = bytearray(request_frame(ApiVersionsRequest(), 3, correlation_id=7))
+        frame[6:8] = (99).to_bytes(2)
+        await peer.send(bytes(frame))
+        answer = decode(ApiVersionsResponse, 0, memoryview(peer.transport.written), 8)
+        assert (answer.error_code, peer.transport.ended) == (35, "")
+        assert [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys] == [(18, 0, 3)]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"), [(ZeroDivisionError(), "close"), (StorageError("the disk is gone"), "abort")]
+)
+def test_an_error_of_a_handler_ends_this_connection_and_says_so(
+    caplog: pytest.LogCaptureFixture, error: Exception, ended: str
+) -> None:
+    async def test() -> None:
+        async def fail(_: object, __: object) -> MetadataResponse:
+            raise error
+
+        peer, other = Peer(fail), Peer()
+        await peer.send(ask(1) + ask(2))
+        assert (peer.transport.ended, peer.correlation_ids()) == (ended, [])
+        await other.send(ask(3))
+        assert other.correlation_ids() == [3]
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    assert "127.0.0.1:5000" in caplog.text
+
+
+def test_beyond_the_limit_of_an_address_a_connection_is_aborted_and_room_is_given_back() -> None:
+    async def test() -> None:
+        peer = Peer(configs={"max.connections.per.ip": 1})
+        second = ClientConnection(Session(connection_id=2, node_id=1), Endpoint(name="PLAINTEXT"), peer.shared)
+        transport = Transport()
+        second.connection_made(cast("asyncio.Transport", transport))
+        assert (transport.ended, peer.transport.ended) == ("abort", "")
+        second.connection_lost(None)
+        peer.connection.connection_lost(None)
+        third = ClientConnection(Session(connection_id=3, node_id=1), Endpoint(name="PLAINTEXT"), peer.shared)
+        third.connection_made(cast("asyncio.Transport", later := Transport()))
+        assert later.ended == ""
+
+    run(test())
+
+
+@pytest.mark.parametrize(("unread", "ended"), [(0, "close"), (100, "abort")])
+def test_an_idle_connection_is_closed_and_one_with_unread_responses_is_aborted(unread: int, ended: str) -> None:
+    async def test() -> None:
+        peer = Peer()
+        await peer.send(ask())
+        peer.transport.unread = unread
+        for now in (0.0, IDLE_S - 1):
+            peer.connection.close_if_idle(now, IDLE_S)
+        assert peer.transport.ended == ""
+        peer.connection.close_if_idle(2 * IDLE_S, IDLE_S)
+        assert peer.transport.ended == ended
+
+    run(test())
+
+
+def test_a_request_in_progress_keeps_its_connection_open() -> None:
+    async def test() -> None:
+        async def slow(_: object, __: object) -> MetadataResponse:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        peer = Peer(slow)
+        await peer.send(ask())
+        for now in range(0, 100, 5):
+            peer.connection.close_if_idle(float(now), IDLE_S)
+        assert peer.transport.ended == ""
+
+    run(test())
+
+
+def test_when_the_client_leaves_its_request_is_cancelled() -> None:
+    async def test() -> None:
+        cancelled = []
+
+        async def slow(_: object, __: object) -> MetadataResponse:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+            raise AssertionError
+
+        peer = Peer(slow)
+        await peer.send(ask())
+        peer.connection.connection_lost(None)
+        await settle()
+        assert (cancelled, peer.shared.connections) == ([True], set())
+
+    run(test())
+
+
+def test_bytes_are_counted_in_both_directions() -> None:
+    async def test() -> None:
+        peer = Peer()
+        await peer.send(ask())
+        body = encode(MetadataResponse(cluster_id="here"), 9)
+        assert peer.shared.traffic.received_bytes == len(ask()) - 4
+        assert peer.shared.traffic.sent_bytes == len(body)
+
+    run(test())

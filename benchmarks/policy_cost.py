@@ -33,7 +33,7 @@ from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime import Policies
 from klamm.protocol.messages.create_topics import CreateTopicsRequest
 from klamm.storage.log import LogManager
-from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
+from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.configs import make_context, make_service
 
 if TYPE_CHECKING:

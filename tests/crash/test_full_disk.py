@@ -13,8 +13,8 @@ WRITE_UNTIL_REFUSED = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from klamm.protocol.errors import StorageError
-from klamm.storage.changes import PutSetting
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.changes import PutSetting
+from klamm.storage.metadata.store import MetadataStore
 
 async def main(path):
     store = MetadataStore.open(path)

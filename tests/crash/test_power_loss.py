@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from klamm.storage.changes import PutGroupOffset, PutSetting
-from klamm.storage.metadata import MetadataStore
-from klamm.storage.schema import Database, connect_sqlite
+from klamm.storage.metadata.changes import PutGroupOffset, PutSetting
+from klamm.storage.metadata.schema import Database, connect_sqlite
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.recorded_disk import ApswDatabase, Cut, RecordedDisk
 
 if TYPE_CHECKING:

@@ -307,12 +307,12 @@ def test_min_insync_replicas_counts_at_most_the_replicas_there_are(lab: Lab) -> 
 
 def test_the_level_of_a_logger_counts_at_once(lab: Lab) -> None:
     log = lab.broker.log_path
-    lab.set_on(LOGGER, "1", "klamm.storage.log.retention", "ERROR")
+    lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "ERROR")
     lab.fill(b"a", b"b", b"c")
     lab.set(retention_ms=str(HOUR_MS - 1500))
     lab.wait_for(start_offset=2)
     assert f"{lab.topic}-0: removed" not in log.read_text()
-    lab.set_on(LOGGER, "1", "klamm.storage.log.retention", "INFO")
+    lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "INFO")
     lab.set(retention_ms="1000")
     lab.wait_for(start_offset=3)
     wait_until(lambda: f"{lab.topic}-0: removed" in log.read_text(), timeout_s=5, what="a line in the log")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import klamm
 from klamm.protocol.types import ConfigOperation
-from klamm.storage.history import read_config_history
+from klamm.storage.metadata.history import read_config_history
 from tests.support.wire import WireClient
 from tests.support.workers import Worker
 

@@ -12,7 +12,7 @@ from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.create_acls import CreateAclsRequest
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.server.session import Session
-from klamm.storage.changes import DropAcl, PutAcl
+from klamm.storage.metadata.changes import DropAcl, PutAcl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from klamm.broker.security.authorizer import Authorizer
     from klamm.protocol.schema import Message
     from klamm.server.route import Route
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 ADMIN = "User:admin"
 T = TypeVar("T", bound="Message")

@@ -16,7 +16,7 @@ from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterCo
 from klamm.protocol.types import ConfigOperation, ResourceType
 from klamm.server.author import Author
 from klamm.server.session import Session
-from klamm.storage.changes import Change, PutConfig, PutHistory, PutTopic
+from klamm.storage.metadata.changes import Change, PutConfig, PutHistory, PutTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from klamm.storage.schema import connect_sqlite
+from klamm.storage.metadata.schema import connect_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from klamm.storage.schema import Database
+    from klamm.storage.metadata.schema import Database
 
 
 class FailingDatabase:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
     from klamm.protocol.schema import Message
     from klamm.server.route import Route
-    from klamm.storage.changes import Change, PutDecision, PutGroup, PutGroupOffset, PutPendingOffset, PutTransaction
+    from klamm.storage.metadata.changes import (
+        Change,
+        PutDecision,
+        PutGroup,
+        PutGroupOffset,
+        PutPendingOffset,
+        PutTransaction,
+    )
 
 Answer = TypeVar("Answer", bound="Message")
 

@@ -25,8 +25,8 @@ from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Record, encode_batch
 from klamm.server.session import Session
-from klamm.storage.identity import check_metadata
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.identity import check_metadata
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.raw_logs import Committed, read_committed_raw
 from tests.support.transaction_wire import TransactionClient, Who
 from tests.support.workers import Worker
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.services import Services
     from klamm.protocol.schema import Message
-    from klamm.storage.schema import Database
+    from klamm.storage.metadata.schema import Database
     from tests.support.recorded_disk import Cut, RecordedDisk
     from tests.support.wire import WireClient
 

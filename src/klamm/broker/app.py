@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from klamm.protocol.errors import StorageError
     from klamm.server.route import Route
     from klamm.server.security.endpoints import Endpoint
-    from klamm.storage.metadata import MetadataStore
+    from klamm.storage.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

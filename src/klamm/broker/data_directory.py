@@ -10,8 +10,10 @@ from klamm.broker.producer_ids import SETTING as NEXT_PRODUCER_ID
 from klamm.broker.random_ids import random_uuid, uuid_text
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import INTERNAL_TOPICS
-from klamm.storage.changes import PutSetting
-from klamm.storage.identity import (
+from klamm.storage.lock import make_durable_directory
+from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
+from klamm.storage.metadata.changes import PutSetting
+from klamm.storage.metadata.identity import (
     CLUSTER_ID_SETTING,
     MetadataLostError,
     check_metadata,
@@ -20,10 +22,8 @@ from klamm.storage.identity import (
     read_cluster_id,
     write_cluster_id,
 )
-from klamm.storage.lock import make_durable_directory
-from klamm.storage.log.checkpoints import CLEAN_SHUTDOWN
-from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
-from klamm.storage.rebuilding import largest_leader_epoch, largest_producer_id, topics_in
+from klamm.storage.metadata.rebuilding import largest_leader_epoch, largest_producer_id, topics_in
+from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.storage.changes import PutSetting
+from klamm.storage.metadata.changes import PutSetting
 
 if TYPE_CHECKING:
-    from klamm.storage.metadata import MetadataStore
+    from klamm.storage.metadata.store import MetadataStore
 
 SETTING: Final = "next_producer_id"
 BLOCK_SIZE: Final = 1000

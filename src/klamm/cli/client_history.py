@@ -18,14 +18,14 @@ from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.configs.durations import with_duration
 from klamm.security.principals import user_name
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.history import plan_revert, read_config_history
+from klamm.storage.metadata.history import plan_revert, read_config_history
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from klamm.storage.changes import PutHistory
-    from klamm.storage.history import Reversal
+    from klamm.storage.metadata.changes import PutHistory
+    from klamm.storage.metadata.history import Reversal
 
 _DESCRIPTION: Final = (
     "Show the changes of client configs (history), or restore the configs of a user or client id at a time (revert).\n"

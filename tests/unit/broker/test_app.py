@@ -17,7 +17,7 @@ from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC, registration
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.errors import StorageError
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
 
 if TYPE_CHECKING:

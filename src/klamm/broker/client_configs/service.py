@@ -18,7 +18,7 @@ from klamm.client_configs.planning import (
 )
 from klamm.client_configs.resolution import resolve
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.changes import PutClientConfig, PutHistory
+from klamm.storage.metadata.changes import PutClientConfig, PutHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from klamm.client_configs.describing import Compatibility
     from klamm.client_configs.filters import EntityFilter
     from klamm.client_configs.registrations import Registration
-    from klamm.storage.changes import Change
-    from klamm.storage.metadata import MetadataStore
+    from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.store import MetadataStore
 
 
 class ClientConfigService:

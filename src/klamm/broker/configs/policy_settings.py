@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from klamm.broker.configs.service import ConfigsChanged
     from klamm.policy_runtime.guard import Instance
     from klamm.server.author import Author
-    from klamm.storage.changes import PutConfig
+    from klamm.storage.metadata.changes import PutConfig
 
 
 class PolicySettings:

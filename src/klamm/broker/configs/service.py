@@ -24,15 +24,15 @@ from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageErr
 from klamm.protocol.types import ResourceType
 from klamm.server.author import BROKER_ITSELF, Author
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.changes import PutConfig, PutHistory
-from klamm.storage.history import HIDDEN
+from klamm.storage.metadata.changes import PutConfig, PutHistory
+from klamm.storage.metadata.history import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
 
     from klamm.broker.configs.guard import AlterConfigGuard
     from klamm.configs.values import ConfigValue
-    from klamm.storage.changes import Change, PutTopic
+    from klamm.storage.metadata.changes import Change, PutTopic
 
 
 _Outcome: TypeAlias = "ConfigDecision | KafkaApiError"

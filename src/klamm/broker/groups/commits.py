@@ -11,7 +11,7 @@ from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
 from klamm.broker.groups.subscription import is_subscribed
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
+from klamm.storage.metadata.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from klamm.broker.groups.offsets import OffsetToCommit
     from klamm.broker.groups.registry import Entry, GroupRegistry
     from klamm.broker.groups.settings import GroupCoordinatorSettings
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
 """Version of OffsetCommit. For an unknown group, older clients receive ILLEGAL_GENERATION instead."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.model import CONSUMER_PROTOCOL_TYPE, GroupState
-from klamm.storage.changes import DropGroupOffset, PutGroupOffset
+from klamm.storage.metadata.changes import DropGroupOffset, PutGroupOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

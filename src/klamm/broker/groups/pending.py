@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.storage.changes import DropPendingOffset
+from klamm.storage.metadata.changes import DropPendingOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
-    from klamm.storage.changes import PutGroupOffset, PutPendingOffset
+    from klamm.storage.metadata.changes import PutGroupOffset, PutPendingOffset
 
 _Key: TypeAlias = "tuple[str, UUID, int]"
 """Group, topic and partition."""

@@ -20,15 +20,15 @@ from klamm.broker.groups.offsets import OffsetTable
 from klamm.broker.groups.pending import PendingOffsets
 from klamm.broker.groups.snapshot import from_payload, to_payload
 from klamm.protocol.errors import StorageError
-from klamm.storage.changes import DropGroup, PutGroup
 from klamm.storage.errors import DataDirectoryError
+from klamm.storage.metadata.changes import DropGroup, PutGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from klamm.broker.groups.settings import GroupCoordinatorSettings
     from klamm.protocol.errors import ErrorCode
-    from klamm.storage.changes import Change, PutGroupOffset, PutPendingOffset
+    from klamm.storage.metadata.changes import Change, PutGroupOffset, PutPendingOffset
 
 logger = logging.getLogger(__name__)
 

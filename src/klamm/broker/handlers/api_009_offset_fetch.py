@@ -19,7 +19,7 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from klamm.security.acls import AclOperation
 from klamm.server.route import Route
-from klamm.storage.changes import PutGroupOffset
+from klamm.storage.metadata.changes import PutGroupOffset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

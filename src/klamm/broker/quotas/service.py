@@ -22,14 +22,14 @@ from klamm.configs.quotas import (
 )
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.changes import PutHistory, PutQuota
+from klamm.storage.metadata.changes import PutHistory, PutQuota
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.server.author import Author
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 
 class QuotaStore(Protocol):

@@ -19,15 +19,15 @@ from klamm.security.acls import (
 )
 from klamm.security.authorization import AclRules
 from klamm.security.principals import parse_super_users
-from klamm.storage.changes import DropAcl, PutAcl
+from klamm.storage.metadata.changes import DropAcl, PutAcl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.server.session import Session
     from klamm.server.time_slice import TimeSlice
-    from klamm.storage.changes import Change
-    from klamm.storage.metadata import MetadataStore
+    from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.store import MetadataStore
 
 audit: Final = logging.getLogger("klamm.authorizer")
 

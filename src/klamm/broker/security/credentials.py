@@ -14,15 +14,15 @@ from klamm.security.scram import (
     credential_from_salted_password,
 )
 from klamm.server.attempt import NONE, ApiError
-from klamm.storage.changes import DropScramCredential, PutHistory, PutScramCredential
-from klamm.storage.history import HIDDEN, SCRAM_RESOURCE
+from klamm.storage.metadata.changes import DropScramCredential, PutHistory, PutScramCredential
+from klamm.storage.metadata.history import HIDDEN, SCRAM_RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.server.author import Author
-    from klamm.storage.changes import Change
-    from klamm.storage.metadata import MetadataStore
+    from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.store import MetadataStore
 
 _TWICE: Final = ApiError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
 

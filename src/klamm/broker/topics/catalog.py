@@ -10,7 +10,7 @@ from klamm.broker.revision import Revision
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.server.author import BROKER_ITSELF, Author
-from klamm.storage.changes import DropTopic, PutTopic
+from klamm.storage.metadata.changes import DropTopic, PutTopic
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.configs.service import ConfigsChanged, ConfigService
     from klamm.storage.log import LogManager
-    from klamm.storage.metadata import MetadataStore
+    from klamm.storage.metadata.store import MetadataStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,16 +35,16 @@ from klamm.broker.transactions.settings import TransactionSettings
 from klamm.broker.transactions.snapshot import from_payload, to_payload
 from klamm.protocol.errors import InvalidProducerIdMappingError, StorageError
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.changes import DropTransaction, PutDecision, PutTransaction
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.log.error_reports import ErrorReports
+from klamm.storage.log.background import ErrorReports
+from klamm.storage.metadata.changes import DropTransaction, PutDecision, PutTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from klamm.protocol.types import ProducerIdentity
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 logger = logging.getLogger(__name__)
 

@@ -27,15 +27,15 @@ from uuid import UUID
 
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.changes import DropDecision, PutDecision
 from klamm.storage.log.producers import NO_OFFSET
+from klamm.storage.metadata.changes import DropDecision, PutDecision
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.storage.changes import Change
     from klamm.storage.log import PartitionLog
+    from klamm.storage.metadata.changes import Change
 
 logger = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from klamm.configs.quotas import QuotaEntity
-    from klamm.storage.changes import PutHistory
-    from klamm.storage.history import Reversal
+    from klamm.storage.metadata.changes import PutHistory
+    from klamm.storage.metadata.history import Reversal
 
 _LOG_DIRS: Final = "log.dirs"
 ALL_LINES: Final = 1_000_000
@@ -146,7 +146,7 @@ def _no_change(resource: str | None) -> str:
 
 
 def _revert(options: argparse.Namespace) -> int:
-    from klamm.storage.history import plan_revert  # noqa: PLC0415  # wrong flags need no database
+    from klamm.storage.metadata.history import plan_revert  # noqa: PLC0415  # wrong flags need no database
 
     resource = _as_in_history(options.resource) or ""
     change = _way_back(resource)
@@ -217,7 +217,7 @@ def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind
 
 def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[PutHistory]:
     from klamm.storage.errors import DataDirectoryError  # noqa: PLC0415  # wrong flags need no database
-    from klamm.storage.history import read_config_history  # noqa: PLC0415
+    from klamm.storage.metadata.history import read_config_history  # noqa: PLC0415
 
     try:
         return read_config_history(_data_dir(options), resource=resource, limit=limit)

@@ -1,7 +1,8 @@
-"""Client properties of the mirror: their precedence, the supported keys and the check of unsupported values."""
+"""Clusters of the mirror, and client properties: precedence, supported keys, and the check of unsupported values."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from klamm.client.security import Security
@@ -9,9 +10,6 @@ from klamm.properties import SettingsError, parse_int, with_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-
-    from klamm.mirror.settings.flow import FlowSettings
-    from klamm.mirror.settings.mirror import ClusterSettings
 
 Role = Literal["producer", "consumer", "admin"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
@@ -41,6 +39,15 @@ _AS_IT_IS: Final[Mapping[str, tuple[str, ...]]] = {
     "enable.idempotence": ("true",),
 }
 """Values accepted without a note, because klamm's clients always behave like this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Settings of one cluster."""
+
+    alias: str
+    bootstrap_servers: tuple[str, ...]
+    """Bootstrap servers, each ``host:port``."""
 
 
 class ClientProperties(dict[str, str]):
@@ -89,12 +96,16 @@ def _of_client(properties: Mapping[str, str], flow: str, side: str, alias: str, 
     return ClientProperties(found, origins, passed_over)
 
 
-def without_meaning(flows: Iterable[FlowSettings]) -> tuple[str, ...]:
-    """Return the keys of the file that none of klamm's clients supports, in alphabetical order."""
+def without_meaning(flows: Iterable[Mapping[str, ClientProperties]]) -> tuple[str, ...]:
+    """Return the keys of the file that none of klamm's clients supports, in alphabetical order.
+
+    Args:
+        flows: Client properties of each flow, as ``of_flow`` returns them.
+    """
     seen: set[str] = set()
     honoured: set[str] = set()
     for flow in flows:
-        for name, client in flow.clients.items():
+        for name, client in flow.items():
             role = name.partition(".")[2]
             seen |= {*client.origins.values(), *client.passed_over}
             honoured |= {client.origins[key] for key, value in client.items() if _has_meaning(role, key, value)}

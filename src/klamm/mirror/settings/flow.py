@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     from klamm.mirror.filters import ConfigPropertyFilter
     from klamm.mirror.naming import ReplicationPolicy
-    from klamm.mirror.settings.clients import ClientProperties
+    from klamm.mirror.settings.clients import ClientProperties, ClusterSettings
     from klamm.mirror.settings.exactly_once import ExactlyOnce
     from klamm.mirror.settings.groups import GroupSettings
-    from klamm.mirror.settings.mirror import ClusterSettings
 
 _POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic")
 

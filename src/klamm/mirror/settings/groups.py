@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.mirror.filters import GroupFilter
-    from klamm.mirror.settings.clients import ClientProperties
-    from klamm.mirror.settings.mirror import ClusterSettings
+    from klamm.mirror.settings.clients import ClientProperties, ClusterSettings
 
 _SYNC_ENABLED: Final = "sync.group.offsets.enabled"
 _CHECKPOINTS_ENABLED: Final = "emit.checkpoints.enabled"

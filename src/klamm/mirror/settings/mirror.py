@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.names import is_of_topic_characters
 from klamm.mirror.naming import DefaultReplicationPolicy, IdentityReplicationPolicy
-from klamm.mirror.settings.clients import SECURITY_PREFIXES, check_clients, of_flow, without_meaning
+from klamm.mirror.settings.clients import SECURITY_PREFIXES, ClusterSettings, check_clients, of_flow, without_meaning
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.settings.key_reader import KeyReader
@@ -39,15 +39,6 @@ _OF_CLIENTS: Final = ("source.", "target.", "producer.", "consumer.", "admin.")
 """Prefixes of client properties at ``A->B.``. MirrorMaker ignores them at top level, and so does klamm."""
 _SCHEME: Final = re.compile(r"[a-zA-Z0-9%._-]*://")
 _LIKE_FLOW_KEY: Final = re.compile(r"(?P<source>[^\s>]+?)->(?P<target>[^\s>]+?)\..+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings:
-    """Settings of one cluster."""
-
-    alias: str
-    bootstrap_servers: tuple[str, ...]
-    """Bootstrap servers, each ``host:port``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +273,9 @@ def _unknown(properties: _Recorded, aliases: Sequence[str], flows: Sequence[Flow
 
     unknown = [key for key in properties if not is_known(key)]
     meaningless = [
-        key for key in without_meaning(flows) if not {key, _plain_key(key, aliases), _of_worker(key, aliases)} & known
+        key
+        for key in without_meaning(flow.clients for flow in flows)
+        if not {key, _plain_key(key, aliases), _of_worker(key, aliases)} & known
     ]
     notes = []
     if unknown:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from klamm.storage.log.aborted import AbortedTxn
-from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWaiter
+from klamm.storage.log.background import in_records_thread
 from klamm.storage.log.config import HousekeepingSettings, LogConfig
-from klamm.storage.log.long_work import in_records_thread
+from klamm.storage.log.directories import segment_bytes
+from klamm.storage.log.files import LogRange
+from klamm.storage.log.housekeeping import delete_records
+from klamm.storage.log.indexes import AbortedTxn
 from klamm.storage.log.manager import LogManager
-from klamm.storage.log.partition import PartitionLog
-from klamm.storage.log.ranges import LogRange
-from klamm.storage.log.retention import delete_records
-from klamm.storage.log.sizes import segment_bytes
+from klamm.storage.log.partition import WAITING_ENDS, AppendResult, AppendWaiter, PartitionLog
 from klamm.storage.log.timestamps import TimestampOffset, offset_for_timestamp
 from klamm.storage.log.transactions import aborted_in, append_marker, find_committed
 from klamm.storage.log.validation import (

@@ -101,3 +101,16 @@ def remove_all(paths: Sequence[Path]) -> None:
             continue
         except OSError as error:
             logger.warning("%s cannot be removed; the next start of the broker tries again: %s", path, error)
+
+
+def segment_bytes(directories: Sequence[Path]) -> list[int]:
+    """Return the size of all segments in each directory in bytes, without indexes; 0 for a missing directory."""
+    return [_of(directory) for directory in directories]
+
+
+def _of(directory: Path) -> int:
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".log"))
+    except FileNotFoundError:  # deleted or compacted at this moment
+        return 0

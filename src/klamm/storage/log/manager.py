@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.storage.descriptors import EXHAUSTED, LENT, SPARE
+from klamm.storage.log.background import ErrorReports, with_pauses
 from klamm.storage.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -37,10 +38,8 @@ from klamm.storage.log.directories import (
     remove_all,
     stray_since_ms,
 )
-from klamm.storage.log.error_reports import ErrorReports
 from klamm.storage.log.files import DEFAULT_MAX_OPEN, FilePool, FsyncError, fsync_path, write_atomically
 from klamm.storage.log.housekeeping import Housekeeper
-from klamm.storage.log.pauses import with_pauses
 from klamm.storage.log.recovery import open_partition
 from klamm.storage.log.segment import RetiredFile
 

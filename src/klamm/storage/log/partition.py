@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
 from klamm.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, TimestampType, patched_header
 from klamm.protocol.records.layout import BATCH_OVERHEAD, PREFIX
-from klamm.storage.log.append_result import WAITING_ENDS, AppendResult, AppendWaiter
 from klamm.storage.log.checkpoints import OFFLINE, EpochStart, write_topic_id
-from klamm.storage.log.positions import Positions
+from klamm.storage.log.files import LogRange
 from klamm.storage.log.producers import NO_OFFSET, SNAPSHOT
-from klamm.storage.log.ranges import LogRange
-from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment, RetiredFile
+from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment, Positions, RetiredFile
 from klamm.storage.log.validation import check_fits_segment, is_long, only_batch, prepare, stamped_attributes
 
 if TYPE_CHECKING:
@@ -30,12 +28,35 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.protocol.records import RecordBatch
+    from klamm.storage.log.checkpoints import LeaderEpochs
     from klamm.storage.log.config import LogConfig
-    from klamm.storage.log.epochs import LeaderEpochs
     from klamm.storage.log.files import FilePool
     from klamm.storage.log.producers import ProducerStates
 
 logger = logging.getLogger(__name__)
+
+WAITING_ENDS: Final = 2**31 - 1
+"""Size passed to waiters that ends any wait, because the log goes away."""
+
+
+class AppendResult(NamedTuple):
+    """Offsets of an appended batch. A named tuple, because one is created for every batch."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1 with CreateTime."""
+    needs_flush: bool
+    """Whether ``flush.messages`` is reached, so that the log must be flushed before the producer gets its response."""
+
+
+class AppendWaiter(Protocol):
+    """A reader that waits for new records, such as a Fetch request."""
+
+    def appended(self, size: int) -> None:
+        """Notify the reader of ``size`` new bytes, or of ``WAITING_ENDS`` if the log goes away."""
+        ...
+
 
 _SPREAD: Final = 2_654_435_761
 """Multiplier that spreads neighbouring offsets over all 32-bit numbers."""

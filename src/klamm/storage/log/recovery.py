@@ -27,13 +27,13 @@ from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import ControlType, decode_marker, verify_crc
 from klamm.protocol.records.layout import CONTROL
 from klamm.storage.log import segment_swap
-from klamm.storage.log.aborted import SUFFIX, entry_for
-from klamm.storage.log.checkpoints import OFFLINE, EpochStart
-from klamm.storage.log.epochs import UNDEFINED, LeaderEpochs
+from klamm.storage.log.checkpoints import OFFLINE, UNDEFINED, EpochStart, LeaderEpochs
 from klamm.storage.log.files import fsync_path
+from klamm.storage.log.indexes import ABORTED_SUFFIX
 from klamm.storage.log.partition import PartitionLog
 from klamm.storage.log.producers import NO_OFFSET, UNUSABLE, ProducerStates
 from klamm.storage.log.segment import REBUILT_INTERVAL, LogSegment
+from klamm.storage.log.transactions import entry_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LEFTOVERS: Final = (".cleaned", ".deleted", ".swap", ".tmp")
-_INDEXES: Final = (".index", ".timeindex", SUFFIX)
+_INDEXES: Final = (".index", ".timeindex", ABORTED_SUFFIX)
 
 
 def open_partition(

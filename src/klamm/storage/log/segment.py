@@ -1,24 +1,24 @@
-"""A log segment: a file of record batches with its indexes."""
+"""A log segment: a file of record batches with its indexes; and the lookup of an offset in the segments of a log."""
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import LOG_OVERHEAD, NO_TIMESTAMP, RecordBatch, iter_batches
 from klamm.protocol.records.layout import HEADER, MAGIC
-from klamm.storage.log.aborted import SUFFIX, AbortedIndex
 from klamm.storage.log.files import LogFile
-from klamm.storage.log.index import OffsetIndex, TimeIndex
+from klamm.storage.log.indexes import ABORTED_SUFFIX, AbortedIndex, OffsetIndex, TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from klamm.storage.log.files import Buffer, FilePool
-    from klamm.storage.log.index import IndexEntry
+    from klamm.storage.log.indexes import IndexEntry
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class LogSegment:
         self.file = LogFile(pool, stem.with_suffix(".log"))
         self.offset_index = OffsetIndex(LogFile(pool, stem.with_suffix(".index")))
         self.time_index = TimeIndex(LogFile(pool, stem.with_suffix(".timeindex")))
-        self.aborted = AbortedIndex(LogFile(pool, stem.with_suffix(SUFFIX)))
+        self.aborted = AbortedIndex(LogFile(pool, stem.with_suffix(ABORTED_SUFFIX)))
         self.size = self.file.size()
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = -1
@@ -345,3 +345,48 @@ class LogSegment:
         if not HEADER.size <= size <= self.size - position:
             return None
         return next(iter_batches(self.file.read(size, position), allow_partial_tail=True), None)
+
+
+_MAX_HINTS: Final = 64
+
+
+class Positions:
+    """Positions of offsets in a log's segments, with a cache for consumers that read sequentially.
+
+    Used on the event loop only.
+    """
+
+    def __init__(self, segments: Sequence[LogSegment]) -> None:
+        """Use ``segments``, the log's own list, which the log keeps changing."""
+        self._segments = segments
+        self._hints: dict[int, tuple[LogSegment, int]] = {}
+
+    def remember(self, offset: int, segment: LogSegment, position: int) -> None:
+        """Remember the position of a batch that a consumer will read next, so that no index lookup is needed."""
+        hints = self._hints
+        if len(hints) >= _MAX_HINTS and offset not in hints:
+            del hints[next(iter(hints))]
+        hints[offset] = segment, position
+
+    def forget(self) -> None:
+        """Discard all remembered positions."""
+        self._hints.clear()
+
+    def locate(self, offset: int) -> tuple[LogSegment, int] | None:
+        """Return the segment and position of the first batch whose last offset is at least ``offset``.
+
+        None if compaction has left no batch from there on.
+        """
+        hint = self._hints.get(offset)
+        if hint is not None and hint[1] < hint[0].size:
+            return hint
+        index = max(self.segment_index(offset), 0)
+        for segment in self._segments[index:]:
+            position = segment.position_of(offset)
+            if position is not None:
+                return segment, position
+        return None
+
+    def segment_index(self, offset: int) -> int:
+        """Return the index of the segment whose range contains ``offset``; -1 if it is before the first segment."""
+        return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1

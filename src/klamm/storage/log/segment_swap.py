@@ -21,8 +21,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from klamm.storage.log.aborted import SUFFIX
 from klamm.storage.log.files import fsync_path
+from klamm.storage.log.indexes import ABORTED_SUFFIX
 from klamm.storage.log.segment import DELETED
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ READY: Final = "compaction.swap"
 """Directory of complete new files that replace old ones."""
 _REPLACES: Final = "replaces"
 _LOG: Final = ".log"
-_INDEXES: Final = (".index", ".timeindex", SUFFIX)
+_INDEXES: Final = (".index", ".timeindex", ABORTED_SUFFIX)
 
 
 class Disk:

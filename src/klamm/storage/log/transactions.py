@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import ControlType, RecordBatch, encode_marker
-from klamm.storage.log.aborted import AbortedTxn, entry_for, overlapping
-from klamm.storage.log.append_result import WAITING_ENDS
+from klamm.storage.log.indexes import AbortedTxn
+from klamm.storage.log.partition import WAITING_ENDS
 from klamm.storage.log.producers import NO_OFFSET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from klamm.storage.log.files import LogRange
     from klamm.storage.log.partition import PartitionLog
-    from klamm.storage.log.ranges import LogRange
+    from klamm.storage.log.segment import LogSegment
 
 
 def append_marker(
@@ -86,3 +90,38 @@ def aborted_in(log: PartitionLog, offset: int, found: LogRange | None) -> list[A
         return overlapping(segments, offset, found.end_offset)
     except OSError as error:
         raise StorageError(f"Cannot read the index of aborted transactions of {log.name}: {error}") from error
+
+
+def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[AbortedTxn]:
+    """Return the aborted transactions with records in ``start`` to ``end``, in the order of their markers.
+
+    Args:
+        segments: Segments from the one that contains ``start``.
+        start: First offset.
+        end: Offset after the last one.
+
+    Raises:
+        OSError: An index cannot be read.
+    """
+    found = []
+    for segment in segments:
+        entries = segment.aborted.entries
+        for entry in entries[bisect_left(entries, start, key=lambda entry: entry.last_offset) :]:
+            if entry.first_offset < end:
+                found.append(entry)
+            if entry.last_stable_offset >= end:
+                return found
+    return found
+
+
+def entry_for(producer_id: int, first_offset: int, marker_offset: int, first_open: int) -> AbortedTxn:
+    """Return the entry of a transaction that a marker has ended.
+
+    Args:
+        producer_id: Producer of the transaction.
+        first_offset: First offset of the transaction.
+        marker_offset: Offset of the marker.
+        first_open: First offset of the oldest transaction that is still open, ``NO_OFFSET`` if there is none.
+    """
+    stable = marker_offset + 1 if first_open == NO_OFFSET else first_open
+    return AbortedTxn(producer_id, first_offset, marker_offset, stable)

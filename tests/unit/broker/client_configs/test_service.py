@@ -10,8 +10,8 @@ from klamm.broker.client_configs.service import ClientConfigService
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.planning import AlterEntry, AlterOp, EntryPlan
-from klamm.storage.changes import PutHistory
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.changes import PutHistory
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 ALICE = ClientConfigEntity.of_user("alice")
 DEFAULT_CLIENT = ClientConfigEntity.of_client("alice", None)

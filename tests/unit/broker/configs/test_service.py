@@ -12,7 +12,7 @@ from klamm.broker.configs.service import ConfigsChanged, ConfigService
 from klamm.protocol.errors import ErrorCode, InvalidConfigError, KafkaApiError, PolicyViolationError
 from klamm.protocol.types import ResourceType
 from klamm.server.author import Author
-from klamm.storage.changes import PutConfig, PutHistory
+from klamm.storage.metadata.changes import PutConfig, PutHistory
 from tests.support.configs import (
     ANNA,
     APPEND,

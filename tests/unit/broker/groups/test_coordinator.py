@@ -30,9 +30,9 @@ from klamm.broker.groups.model import GroupState, JoinReply, MemberIdentity, Syn
 from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.registry import MAX_ID_BYTES
 from klamm.protocol.errors import ErrorCode
-from klamm.storage.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.changes import DropTopic, PutGroup, PutGroupOffset
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
 from tests.support.groups import attempt
 

@@ -6,7 +6,7 @@ import pytest
 
 from klamm.broker.groups.model import MemberIdentity
 from klamm.broker.groups.offsets import OffsetTable
-from klamm.storage.changes import DropGroupOffset, PutGroupOffset
+from klamm.storage.metadata.changes import DropGroupOffset, PutGroupOffset
 from tests.support.groups import WALL_START_MS, GroupScene
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)

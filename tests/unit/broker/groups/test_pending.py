@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from klamm.broker.groups.pending import PendingOffsets
-from klamm.storage.changes import DropPendingOffset, PutGroupOffset, PutPendingOffset
+from klamm.storage.metadata.changes import DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
 

@@ -11,7 +11,7 @@ from klamm.broker.handlers.api_032_describe_configs import API, handle
 from klamm.configs.definitions import broker_configs
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from klamm.storage.changes import PutConfig
+from klamm.storage.metadata.changes import PutConfig
 from tests.support.configs import ANNA, SET, MemoryConfigStore, make_context, make_service, operation, topic
 
 if TYPE_CHECKING:

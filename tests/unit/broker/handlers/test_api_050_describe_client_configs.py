@@ -24,7 +24,7 @@ from klamm.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
 )
 from klamm.server.session import Session
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
 
 if TYPE_CHECKING:

@@ -23,14 +23,14 @@ from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
 )
 from klamm.server.session import Session
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 Entry = AlterClientConfigsRequest.EntryData
 Entity = AlterClientConfigsRequest.EntityData

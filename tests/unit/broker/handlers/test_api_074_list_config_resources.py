@@ -8,7 +8,7 @@ import pytest
 
 from klamm.broker.handlers.api_074_list_config_resources import API, handle
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from klamm.storage.changes import PutConfig
+from klamm.storage.metadata.changes import PutConfig
 from tests.support.configs import MemoryConfigStore, make_context, make_service
 
 

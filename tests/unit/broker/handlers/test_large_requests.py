@@ -29,7 +29,7 @@ from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterCo
 from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.server.author import BROKER_ITSELF
 from klamm.storage.log import LogManager
-from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
+from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.configs import make_context, make_service
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from klamm.broker.quotas.service import QuotaService
 from klamm.configs.quotas import QuotaChange
 from klamm.server.author import Author
 from klamm.server.time_slice import TimeSlice
-from klamm.storage.changes import PutHistory, PutQuota
-from klamm.storage.metadata import METADATA_FILE_NAME, MetadataStore
+from klamm.storage.metadata.changes import PutHistory, PutQuota
+from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 
 if TYPE_CHECKING:
     from pathlib import Path

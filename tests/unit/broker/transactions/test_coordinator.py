@@ -17,7 +17,7 @@ from klamm.broker.transactions.errors import ConcurrentTransactionsError, Produc
 from klamm.broker.transactions.model import TransactionPartition, TransactionState
 from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError
 from klamm.protocol.types import ProducerIdentity
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.data_path import TRANSACTION_CONFIG, NoOffsets, ProducerIds
 from tests.support.logs import TOPIC_ID, FailingPool, LogHouse
 from tests.support.transactions import ABORT, committed_values, end, write
@@ -386,7 +386,7 @@ def test_what_could_not_be_stored_did_not_happen(world: World, monkeypatch: pyte
         world.store.on_failure = lambda _: world.coordinator.reload()
         who = await world.begin("a")
         with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.writer.CommitWriter._commit", refuse)
+            patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", refuse)
             with pytest.raises(NotCoordinatorError):
                 await world.finish(who)
         assert (world.state(), committed_values(world.house.log)) == (TransactionState.ONGOING, [])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.storage.log.checkpoints import RECOVERY_POINTS
+from klamm.storage.log.housekeeping import apply_retention
 from klamm.storage.log.producers import SNAPSHOT
-from klamm.storage.log.retention import apply_retention
 from tests.support.logs import NOON_MS, LogHouse, batch, read_all
 from tests.support.recorded_disk import RecordedDisk
 from tests.support.transactions import COMMIT, end, write

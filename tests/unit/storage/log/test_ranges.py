@@ -9,7 +9,7 @@ import pytest
 
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogRange, delete_records
-from klamm.storage.log.compaction import compact
+from klamm.storage.log.cleaner import compact
 from tests.support.logs import TOPIC_ID, LogHouse, batch
 
 if TYPE_CHECKING:

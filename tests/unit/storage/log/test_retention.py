@@ -12,7 +12,7 @@ import pytest
 
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
 from klamm.storage.log.checkpoints import LOG_START_OFFSETS
-from klamm.storage.log.retention import apply_retention
+from klamm.storage.log.housekeeping import apply_retention
 from tests.support.logs import NOON_MS, TOPIC_ID, Clock, LogHouse, batch, read_all
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from klamm.protocol.errors import (
     TransactionCoordinatorFencedError,
 )
 from klamm.storage.log import append_marker, delete_records
-from klamm.storage.log.compaction import compact
-from klamm.storage.log.retention import apply_retention
+from klamm.storage.log.cleaner import compact
+from klamm.storage.log.housekeeping import apply_retention
 from tests.support.logs import NOON_MS, LogHouse, batch, read_all
 from tests.support.transactions import ABORT, COMMIT, committed_records, committed_values, end, write
 

@@ -6,33 +6,36 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from klamm.storage.changes import (
+from klamm.storage.metadata.changes import (
     Change,
     DropAcl,
     DropConfigs,
+    DropDecision,
     DropGroup,
     DropGroupOffset,
+    DropPendingOffset,
     DropScramCredential,
     DropTopic,
+    DropTransaction,
     PutAcl,
     PutClientConfig,
     PutConfig,
+    PutDecision,
     PutGroup,
     PutGroupOffset,
     PutHistory,
+    PutPendingOffset,
     PutQuota,
     PutScramCredential,
     PutSetting,
     PutTopic,
+    PutTransaction,
 )
-from klamm.storage.transaction_rows import APPLY as APPLY_TRANSACTIONS
-from klamm.storage.transaction_rows import DELETE as DELETE_TRANSACTIONS
-from klamm.storage.transaction_rows import UPSERT as UPSERT_TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from klamm.storage.schema import Database
+    from klamm.storage.metadata.schema import Database
 
 Row = tuple[Any, ...]
 
@@ -62,7 +65,14 @@ _UPSERT: Final[Mapping[str, str]] = {
     "scram_credentials": "INSERT INTO scram_credentials (user, mechanism, salt, stored_key, server_key, iterations)"
     " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET salt = excluded.salt, stored_key = excluded.stored_key,"
     " server_key = excluded.server_key, iterations = excluded.iterations",
-    **UPSERT_TRANSACTIONS,
+    "decisions": "INSERT INTO decisions (number, payload) VALUES (?, ?)"
+    " ON CONFLICT DO UPDATE SET payload = excluded.payload",
+    "transactions": "INSERT INTO transactions (transactional_id, payload) VALUES (?, ?)"
+    " ON CONFLICT DO UPDATE SET payload = excluded.payload",
+    "pending_offsets": "INSERT INTO pending_offsets (producer_id, group_id, topic_id, partition, committed_offset,"
+    " leader_epoch, metadata, commit_timestamp_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
+    " metadata = excluded.metadata, commit_timestamp_ms = excluded.commit_timestamp_ms",
 }
 _DELETE: Final[Mapping[str, str]] = {
     "configs": "DELETE FROM configs WHERE resource_type = ? AND resource_name = ? AND name = ?",
@@ -72,7 +82,10 @@ _DELETE: Final[Mapping[str, str]] = {
     "acls": "DELETE FROM acls WHERE resource_type = ? AND resource_name = ? AND pattern_type = ? AND principal = ?"
     " AND host = ? AND operation = ? AND permission = ?",
     "scram_credentials": "DELETE FROM scram_credentials WHERE user = ? AND mechanism = ?",
-    **DELETE_TRANSACTIONS,
+    "decisions": "DELETE FROM decisions WHERE number = ?",
+    "transactions": "DELETE FROM transactions WHERE transactional_id = ?",
+    "pending_offsets": "DELETE FROM pending_offsets WHERE producer_id = ? AND group_id = ? AND topic_id = ?"
+    " AND partition = ?",
 }
 _HISTORY: Final = (
     "INSERT INTO history (at_ms, resource, name, old, new, principal, client_id) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -102,11 +115,7 @@ class PendingWrites:
     def apply(self, changes: Iterable[Change]) -> None:
         """Add changes, in order."""
         for change in changes:
-            of_transactions = APPLY_TRANSACTIONS.get(type(change))
-            if of_transactions is not None:
-                of_transactions(self._put_row, change)
-            else:
-                _APPLY[type(change)](self, change)
+            _APPLY[type(change)](self, change)
 
     def flush(self) -> None:
         """Write all collected rows."""
@@ -133,9 +142,6 @@ class PendingWrites:
                 " AND sequence < (SELECT min(sequence) FROM history) + ?",
                 (self._max_history, most),
             )
-
-    def _put_row(self, table: str, key: Row, row: Row | None) -> None:
-        self._rows[table][key] = row
 
     def _put_topic(self, change: PutTopic) -> None:
         topic_id = change.topic_id.bytes
@@ -224,6 +230,34 @@ class PendingWrites:
     def _drop_scram_credential(self, change: DropScramCredential) -> None:
         self._rows["scram_credentials"][(change.user, change.mechanism)] = None
 
+    def _put_transaction(self, change: PutTransaction) -> None:
+        self._rows["transactions"][(change.transactional_id,)] = (change.transactional_id, change.payload)
+
+    def _drop_transaction(self, change: DropTransaction) -> None:
+        self._rows["transactions"][(change.transactional_id,)] = None
+
+    def _put_pending_offset(self, change: PutPendingOffset) -> None:
+        commit = change.commit
+        key = (change.producer_id, commit.group_id, commit.topic_id.bytes, commit.partition)
+        self._rows["pending_offsets"][key] = (
+            *key,
+            commit.offset,
+            commit.leader_epoch,
+            commit.metadata,
+            commit.commit_timestamp_ms,
+        )
+
+    def _drop_pending_offset(self, change: DropPendingOffset) -> None:
+        self._rows["pending_offsets"][
+            (change.producer_id, change.group_id, change.topic_id.bytes, change.partition)
+        ] = None
+
+    def _put_decision(self, change: PutDecision) -> None:
+        self._rows["decisions"][(change.number,)] = (change.number, change.payload)
+
+    def _drop_decision(self, change: DropDecision) -> None:
+        self._rows["decisions"][(change.number,)] = None
+
     def _run(self, sql: str, parameters: Row) -> None:
         self.flush()
         self._database.execute(sql, parameters)
@@ -246,6 +280,12 @@ _APPLY: Final[Mapping[type[Any], Callable[[PendingWrites, Any], None]]] = {
     DropAcl: PendingWrites._drop_acl,
     PutScramCredential: PendingWrites._put_scram_credential,
     DropScramCredential: PendingWrites._drop_scram_credential,
+    PutTransaction: PendingWrites._put_transaction,
+    DropTransaction: PendingWrites._drop_transaction,
+    PutPendingOffset: PendingWrites._put_pending_offset,
+    DropPendingOffset: PendingWrites._drop_pending_offset,
+    PutDecision: PendingWrites._put_decision,
+    DropDecision: PendingWrites._drop_decision,
 }
 
 
@@ -390,4 +430,39 @@ def read_scram_credentials(database: Database) -> list[PutScramCredential]:
             iterations=iterations,
         )
         for user, mechanism, salt, stored_key, server_key, iterations in rows
+    ]
+
+
+def read_transactions(database: Database) -> list[PutTransaction]:
+    """Return the stored transactional ids, by id."""
+    rows = database.execute("SELECT transactional_id, payload FROM transactions ORDER BY 1")
+    return [PutTransaction(transactional_id=name, payload=bytes(payload)) for name, payload in rows]
+
+
+def read_decisions(database: Database) -> list[PutDecision]:
+    """Return the decisions of transactions whose markers may not be durable, in order."""
+    rows = database.execute("SELECT number, payload FROM decisions ORDER BY 1")
+    return [PutDecision(number=number, payload=bytes(payload)) for number, payload in rows]
+
+
+def read_pending_offsets(database: Database) -> list[PutPendingOffset]:
+    """Return all pending offsets of open transactions."""
+    rows = database.execute(
+        "SELECT producer_id, group_id, topic_id, partition, committed_offset, leader_epoch, metadata,"
+        " commit_timestamp_ms FROM pending_offsets ORDER BY 1, 2, 3, 4"
+    )
+    return [
+        PutPendingOffset(
+            producer_id=producer_id,
+            commit=PutGroupOffset(
+                group_id=group_id,
+                topic_id=UUID(bytes=topic_id),
+                partition=partition,
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=metadata,
+                commit_timestamp_ms=commit_ms,
+            ),
+        )
+        for producer_id, group_id, topic_id, partition, offset, leader_epoch, metadata, commit_ms in rows
     ]

@@ -9,11 +9,11 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
-from klamm.storage.changes import PutHistory
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.history import HIDDEN, Reversal, plan_revert, read_config_history
-from klamm.storage.metadata import MetadataStore
-from klamm.storage.statements import HISTORY_STEP
+from klamm.storage.metadata.changes import PutHistory
+from klamm.storage.metadata.history import HIDDEN, Reversal, plan_revert, read_config_history
+from klamm.storage.metadata.statements import HISTORY_STEP
+from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from pathlib import Path

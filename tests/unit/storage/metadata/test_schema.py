@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from klamm.storage.changes import PutGroupOffset, PutQuota, PutSetting
 from klamm.storage.errors import DataDirectoryError, UnknownFormatError
-from klamm.storage.metadata import MetadataStore
-from klamm.storage.schema import FORMAT_VERSION, MIGRATIONS
+from klamm.storage.metadata.changes import PutGroupOffset, PutQuota, PutSetting
+from klamm.storage.metadata.schema import FORMAT_VERSION, MIGRATIONS
+from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from klamm.storage.schema import Database
+    from klamm.storage.metadata.schema import Database
 
 FORMAT_1 = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -111,7 +111,7 @@ def test_a_migration_that_fails_leaves_the_old_format_as_it_was(
         complete(database, now_ms)
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("klamm.storage.schema.MIGRATIONS", {1: fails_at_the_end})
+    monkeypatch.setattr("klamm.storage.metadata.schema.MIGRATIONS", {1: fails_at_the_end})
     # when
     with pytest.raises(DataDirectoryError, match="disk is full"):
         MetadataStore.open(path)

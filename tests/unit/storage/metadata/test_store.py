@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.protocol.errors import ErrorCode, StorageError
-from klamm.storage.changes import PutSetting
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata import MetadataStore
-from klamm.storage.schema import connect_sqlite
+from klamm.storage.metadata.changes import PutSetting
+from klamm.storage.metadata.schema import connect_sqlite
+from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from klamm.storage.schema import Database
+    from klamm.storage.metadata.schema import Database
 
 
 def put(name: str, value: str) -> tuple[PutSetting]:

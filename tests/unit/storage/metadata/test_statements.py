@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.storage.changes import (
+from klamm.storage.metadata.changes import (
     Change,
     DropConfigs,
     DropGroup,
@@ -24,7 +24,7 @@ from klamm.storage.changes import (
     PutSetting,
     PutTopic,
 )
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.files import write_atomically
-from klamm.storage.schema import connect_sqlite
+from klamm.storage.metadata.schema import connect_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from klamm.storage.schema import Database
+    from klamm.storage.metadata.schema import Database
 
 META_PROPERTIES: Final = "meta.properties"
 CLUSTER_ID_SETTING: Final = "cluster_id"

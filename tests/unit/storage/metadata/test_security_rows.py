@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from klamm.storage.changes import DropAcl, DropScramCredential, PutAcl, PutScramCredential
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.changes import DropAcl, DropScramCredential, PutAcl, PutScramCredential
+from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 ACL = PutAcl(
     resource_type=2,

@@ -17,8 +17,6 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from klamm.storage.errors import DataDirectoryError, UnknownFormatError
-from klamm.storage.transaction_rows import DECISIONS
-from klamm.storage.transaction_rows import TABLES as TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +44,17 @@ SECURITY: Final = (
     "CREATE TABLE scram_credentials (user TEXT NOT NULL, mechanism INTEGER NOT NULL, salt BLOB NOT NULL,"
     " stored_key BLOB NOT NULL, server_key BLOB NOT NULL, iterations INTEGER NOT NULL,"
     " PRIMARY KEY (user, mechanism)) WITHOUT ROWID",
+)
+
+DECISIONS: Final = ("CREATE TABLE decisions (number INTEGER PRIMARY KEY, payload BLOB NOT NULL)",)
+"""Added in format 6."""
+
+TRANSACTIONS: Final = (
+    "CREATE TABLE transactions (transactional_id TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE pending_offsets (producer_id INTEGER NOT NULL, group_id TEXT NOT NULL, topic_id BLOB NOT NULL,"
+    " partition INTEGER NOT NULL, committed_offset INTEGER NOT NULL, leader_epoch INTEGER NOT NULL,"
+    " metadata TEXT NOT NULL, commit_timestamp_ms INTEGER NOT NULL,"
+    " PRIMARY KEY (producer_id, group_id, topic_id, partition)) WITHOUT ROWID",
 )
 
 QUOTAS: Final = (

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import StorageError
-from klamm.storage.statements import PendingWrites
+from klamm.storage.metadata.statements import PendingWrites
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from klamm.storage.changes import Change
-    from klamm.storage.schema import Database
+    from klamm.storage.metadata.changes import Change
+    from klamm.storage.metadata.schema import Database
 
 logger = logging.getLogger(__name__)
 

@@ -30,17 +30,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.protocol.errors import StorageError
-from klamm.storage import statements, transaction_rows
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.lock import make_durable_directory
-from klamm.storage.schema import Database, connect_sqlite, create_or_migrate, open_connection
-from klamm.storage.writer import Batch, CommitWriter
+from klamm.storage.metadata import statements
+from klamm.storage.metadata.schema import Database, connect_sqlite, create_or_migrate, open_connection
+from klamm.storage.metadata.writer import Batch, CommitWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from klamm.storage.changes import (
+    from klamm.storage.metadata.changes import (
         Change,
         PutAcl,
         PutClientConfig,
@@ -182,15 +182,15 @@ class MetadataStore:
 
     def load_transactions(self) -> list[PutTransaction]:
         """Return the stored transactional ids, by id."""
-        return self._read(transaction_rows.read_transactions)
+        return self._read(statements.read_transactions)
 
     def load_decisions(self) -> list[PutDecision]:
         """Return the decisions of transactions whose markers may not be durable, in order."""
-        return self._read(transaction_rows.read_decisions)
+        return self._read(statements.read_decisions)
 
     def load_pending_offsets(self) -> list[PutPendingOffset]:
         """Return all pending offsets of open transactions."""
-        return self._read(transaction_rows.read_pending_offsets)
+        return self._read(statements.read_pending_offsets)
 
     def load_settings(self) -> list[PutSetting]:
         """Return all settings by name."""

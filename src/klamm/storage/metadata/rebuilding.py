@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.errors import CorruptBatchError
-from klamm.storage.changes import PutConfig, PutTopic
-from klamm.storage.identity import partition_directories
 from klamm.storage.log.checkpoints import LEADER_EPOCHS, read_epochs, read_topic_id
 from klamm.storage.log.files import FilePool
 from klamm.storage.log.segment import LogSegment
+from klamm.storage.metadata.changes import PutConfig, PutTopic
+from klamm.storage.metadata.identity import partition_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from klamm.storage.changes import Change
+    from klamm.storage.metadata.changes import Change
 
 logger = logging.getLogger(__name__)
 

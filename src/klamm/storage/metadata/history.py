@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata import METADATA_FILE_NAME
-from klamm.storage.schema import APPLICATION_ID, BUSY_TIMEOUT_MS
-from klamm.storage.statements import read_history
+from klamm.storage.metadata.schema import APPLICATION_ID, BUSY_TIMEOUT_MS
+from klamm.storage.metadata.statements import read_history
+from klamm.storage.metadata.store import METADATA_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from klamm.storage.changes import PutHistory
+    from klamm.storage.metadata.changes import PutHistory
 
 HIDDEN: Final = "[hidden]"
 """Value in the history instead of a secret."""

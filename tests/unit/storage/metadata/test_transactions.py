@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from klamm.storage.changes import (
+from klamm.storage.metadata.changes import (
     DropDecision,
     DropGroup,
     DropPendingOffset,
@@ -17,7 +17,7 @@ from klamm.storage.changes import (
     PutPendingOffset,
     PutTransaction,
 )
-from klamm.storage.metadata import MetadataStore
+from klamm.storage.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     from pathlib import Path

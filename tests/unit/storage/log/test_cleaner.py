@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
 from klamm.storage.log import segment_rewriter, segment_swap
-from klamm.storage.log.compaction import compact
+from klamm.storage.log.cleaner import compact
 from klamm.storage.log.config import HousekeepingSettings
 from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
 
